@@ -1,0 +1,1 @@
+"""One small module per cryptographic job. No protocol decisions and no storage."""

@@ -1,0 +1,1 @@
+"""Sessions that carry blocks: TLS, and the same over an in-memory network. No commands."""

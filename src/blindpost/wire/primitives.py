@@ -1,0 +1,277 @@
+"""One reader and one writer for the binary encoding that all protocols here share.
+
+`Reader` walks over a block in place: a nested part is read through a narrower reader over the same
+bytes, and a body is handed out as a view. `Writer` collects parts and joins them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.value import Buffer
+
+T = TypeVar("T")
+
+SHORT_MAX = 255
+LARGE_MAX = 65535
+LIST_MAX = 255
+
+
+class Reader:
+    """Reads fields one after another from `data[pos:end]`; raises `WireError` when they are not there."""
+
+    __slots__ = ("_data", "_end", "_pos")
+
+    def __init__(self, data: Buffer, pos: int = 0, end: int | None = None) -> None:
+        self._data = data
+        self._pos = pos
+        self._end = len(data) if end is None else end
+
+    @property
+    def remaining(self) -> int:
+        return self._end - self._pos
+
+    @property
+    def position(self) -> int:
+        """Where the next field starts, for `since`."""
+        return self._pos
+
+    def since(self, start: int) -> memoryview:
+        """What was read since `start`, a former `position`."""
+        return memoryview(self._data)[start : self._pos]
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        start = self._pos
+        stop = start + count
+        if stop > self._end:
+            raise WireError(f"{count} bytes expected, {self._end - start} left")
+        self._pos = stop
+        piece = self._data[start:stop]
+        return piece if type(piece) is bytes else bytes(piece)
+
+    def rest(self) -> memoryview:
+        """Everything that is left, without a copy."""
+        start = self._pos
+        self._pos = self._end
+        return memoryview(self._data)[start : self._end]
+
+    def sub(self, count: int) -> Reader:
+        """A reader over the next `count` bytes, which this one passes over."""
+        start = self._pos
+        stop = start + count
+        if stop > self._end:
+            raise WireError(f"{count} bytes expected, {self._end - start} left")
+        self._pos = stop
+        return Reader(self._data, start, stop)
+
+    def peek(self) -> int | None:
+        """The next byte, not consumed, or None at the end."""
+        return self._data[self._pos] if self._pos < self._end else None
+
+    def u8(self) -> int:
+        pos = self._pos
+        if pos >= self._end:
+            raise WireError("a byte expected, nothing left")
+        self._pos = pos + 1
+        return self._data[pos]
+
+    def u16(self) -> int:
+        return int.from_bytes(self.take(2), "big")
+
+    def u32(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
+    def i64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def bool(self) -> bool:
+        byte = self.u8()
+        if byte == 0x54:
+            return True
+        if byte == 0x46:
+            return False
+        raise WireError("T or F expected")
+
+    def short(self) -> bytes:
+        """A byte string behind a one-byte length."""
+        return self.take(self.u8())
+
+    def large(self) -> memoryview:
+        """A byte string behind a two-byte length, as a view."""
+        count = self.u16()
+        start = self._pos
+        stop = start + count
+        if stop > self._end:
+            raise WireError(f"{count} bytes expected, {self._end - start} left")
+        self._pos = stop
+        return memoryview(self._data)[start:stop]
+
+    def text(self) -> str:
+        """UTF-8 behind a one-byte length."""
+        try:
+            return self.short().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise WireError("UTF-8 text expected") from error
+
+    def latin1(self) -> str:
+        """Latin-1 behind a one-byte length: host ports and error texts."""
+        return self.short().decode("latin-1")
+
+    def opt(self, item: Callable[[Reader], T]) -> T | None:
+        """`0`, or `1` followed by the item. The marks are characters."""
+        mark = self.u8()
+        if mark == 0x30:
+            return None
+        if mark == 0x31:
+            return item(self)
+        raise WireError("0 or 1 expected before an optional field")
+
+    def list1(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
+        """A count from 1 to 255, then the items."""
+        count = self.u8()
+        if count == 0:
+            raise WireError("a list of at least one item expected")
+        return tuple(item(self) for _ in range(count))
+
+    def list0(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
+        """A count from 0 to 255, then the items."""
+        return tuple(item(self) for _ in range(self.u8()))
+
+    def expect(self, literal: bytes) -> None:
+        """Exactly these bytes."""
+        if self.take(len(literal)) != literal:
+            raise WireError(f"{literal!r} expected")
+
+    def tag(self) -> bytes:
+        """The bytes up to the next space or the end; the space stays."""
+        data, start, end = self._data, self._pos, self._end
+        window = data[start:end] if end - start <= 16 else data[start : start + 16]
+        space = bytes(window).find(b" ")
+        if space < 0:
+            if end - start > 16:
+                raise WireError("a tag of at most 16 bytes expected")
+            space = end - start
+        return self.take(space)
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self._pos != self._end:
+            raise WireError(f"{self._end - self._pos} bytes left over")
+
+
+class Writer:
+    """Collects encoded fields; `done` joins them. Values that do not fit their field raise `WireError`."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self.size = 0
+
+    @property
+    def parts(self) -> list[Buffer]:
+        """What was written, in order, for a caller that joins it into a block of its own."""
+        return self._parts
+
+    def done(self) -> bytes:
+        return b"".join(self._parts)
+
+    def raw(self, data: Buffer) -> Writer:
+        self._parts.append(data)
+        self.size += len(data)
+        return self
+
+    def u8(self, number: int) -> Writer:
+        return self.raw(_unsigned(number, 1))
+
+    def u16(self, number: int) -> Writer:
+        return self.raw(_unsigned(number, 2))
+
+    def u32(self, number: int) -> Writer:
+        return self.raw(_unsigned(number, 4))
+
+    def i64(self, number: int) -> Writer:
+        try:
+            return self.raw(number.to_bytes(8, "big", signed=True))
+        except OverflowError as error:
+            raise WireError("a signed 64-bit number expected") from error
+
+    def bool(self, flag: bool) -> Writer:
+        return self.raw(b"T" if flag else b"F")
+
+    def short(self, data: Buffer) -> Writer:
+        count = len(data)
+        if count > SHORT_MAX:
+            raise WireError(f"at most {SHORT_MAX} bytes fit here, not {count}")
+        self._parts.append(count.to_bytes(1, "big"))
+        self._parts.append(data)
+        self.size += 1 + count
+        return self
+
+    def large(self, data: Buffer) -> Writer:
+        count = len(data)
+        if count > LARGE_MAX:
+            raise WireError(f"at most {LARGE_MAX} bytes fit here, not {count}")
+        self._parts.append(count.to_bytes(2, "big"))
+        self._parts.append(data)
+        self.size += 2 + count
+        return self
+
+    def text(self, text: str) -> Writer:
+        try:
+            return self.short(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            raise WireError("text that UTF-8 can carry expected") from error
+
+    def latin1(self, text: str) -> Writer:
+        try:
+            return self.short(text.encode("latin-1"))
+        except UnicodeEncodeError as error:
+            raise WireError("text that Latin-1 can carry expected") from error
+
+    def opt(self, item: T | None, write: Callable[[Writer, T], object]) -> Writer:
+        if item is None:
+            return self.raw(b"0")
+        self.raw(b"1")
+        write(self, item)
+        return self
+
+    def list1(self, items: Iterable[T], write: Callable[[Writer, T], object]) -> Writer:
+        listed = tuple(items)
+        if not listed:
+            raise WireError("a list of at least one item expected")
+        return self.list0(listed, write)
+
+    def list0(self, items: Iterable[T], write: Callable[[Writer, T], object]) -> Writer:
+        listed = tuple(items)
+        if len(listed) > LIST_MAX:
+            raise WireError(f"a list of at most {LIST_MAX} items expected")
+        self.u8(len(listed))
+        for item in listed:
+            write(self, item)
+        return self
+
+
+def _unsigned(number: int, count: int) -> bytes:
+    try:
+        return number.to_bytes(count, "big")
+    except OverflowError as error:
+        raise WireError(f"an unsigned {8 * count}-bit number expected") from error
+
+
+def decode_whole(data: Buffer, item: Callable[[Reader], T]) -> T:
+    """Read one item that must take up all of `data`."""
+    reader = Reader(data)
+    value = item(reader)
+    reader.end()
+    return value
+
+
+def encode(item: T, write: Callable[[Writer, T], object]) -> bytes:
+    """The bytes that `write` produces for `item`."""
+    writer = Writer()
+    write(writer, item)
+    return writer.done()

@@ -1,0 +1,35 @@
+"""The text forms that addresses, links and store logs share: base64url, numbers, percent escapes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.value import Buffer
+
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+={0,2}", re.ASCII)
+
+
+def b64(data: Buffer) -> str:
+    """base64url with padding, as written in full links and router addresses."""
+    return base64.urlsafe_b64encode(data).decode("ascii")
+
+
+def ub64(data: Buffer) -> str:
+    """base64url without padding, as written in short links."""
+    return b64(data).rstrip("=")
+
+
+def unb64(text: str) -> bytes:
+    """Read base64url with complete padding or none; the empty string is not accepted."""
+    if _BASE64URL.fullmatch(text) is None:
+        raise WireError("base64url text expected")
+    bare = text.rstrip("=")
+    if len(text) != len(bare) and len(text) % 4:
+        raise WireError("base64url text with complete padding or none expected")
+    try:
+        return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
+    except binascii.Error as error:
+        raise WireError("base64url text expected") from error

@@ -1,0 +1,33 @@
+"""The base of every value that travels: it prints as lengths, so that a log cannot leak it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, cast
+
+Buffer = bytes | memoryview
+"""A body as it lies in its block. The large ones are views, so that decoding copies nothing."""
+
+
+class Value:
+    """Give a dataclass a `repr` that shows its shape and never its bytes.
+
+    Use with `@dataclass(frozen=True, slots=True, repr=False)`.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        listed = fields(cast(Any, self))
+        shown = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in listed)
+        return f"{type(self).__name__}({shown})"
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, bytes | bytearray | memoryview):
+        return f"<{len(item)} bytes>"
+    if isinstance(item, str):
+        return f"<{len(item)} characters>"
+    if isinstance(item, tuple | list):
+        return f"[{', '.join(_shown(part) for part in item)}]"
+    return repr(item)

@@ -1,0 +1,55 @@
+"""Markers of claims, and the report that `--claims` prints."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+CLAIMS_FILE = Path(__file__).parent / "claims.md"
+SECTIONS = ("SVC", "SUB", "DLV", "CON", "NTF")
+
+
+def known_claims() -> tuple[str, ...]:
+    """The ids of `claims.md`, in its order."""
+    return tuple(re.findall(r"^\| ((?:SVC|SUB|DLV|CON|NTF)-\d{2}) \|", CLAIMS_FILE.read_text(), re.MULTILINE))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--claims", action="store_true", help="report which claims have a passing test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    known = set(known_claims())
+    for item in items:
+        for marker in item.iter_markers("claim"):
+            for claim in marker.args:
+                if claim not in known:
+                    raise pytest.UsageError(f"{item.nodeid}: no claim {claim!r} in {CLAIMS_FILE.name}")
+                item.user_properties.append(("claim", claim))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--claims"):
+        return
+    passed: set[str] = set()
+    failed: set[str] = set()
+    for outcome, found in (("passed", passed), ("failed", failed), ("error", failed), ("skipped", failed)):
+        for report in terminalreporter.stats.get(outcome, []):
+            found.update(str(value) for name, value in report.user_properties if name == "claim")
+    shown = passed - failed
+    by_section: dict[str, list[str]] = defaultdict(list)
+    for claim in known_claims():
+        by_section[claim[:3]].append(claim)
+    write = terminalreporter.write_line
+    terminalreporter.section("claims")
+    for section in SECTIONS:
+        claims = by_section[section]
+        missing = [claim for claim in claims if claim not in shown]
+        write(f"{section}: {len(claims) - len(missing)} of {len(claims)} have a passing test")
+        if missing:
+            write(f"  missing: {' '.join(missing)}")
+    total = sum(len(claims) for claims in by_section.values())
+    write(f"all: {len(shown)} of {total}")
