@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import urllib.parse
 
 from blindpost.wire.errors import WireError
 from blindpost.wire.value import Buffer
@@ -33,3 +34,21 @@ def unb64(text: str) -> bytes:
         return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
     except binascii.Error as error:
         raise WireError("base64url text expected") from error
+
+
+def read_query(text: str) -> dict[str, str]:
+    """The parameters of a query, unescaped; the first of equal names wins.
+
+    Bytes that are not UTF-8 come through as lone surrogates, so that only who uses the parameter minds.
+    """
+    parameters: dict[str, str] = {}
+    if " " in text or "\n" in text:
+        raise WireError("a query without spaces expected")
+    for part in text.replace(";", "&").split("&"):
+        name, _, value = part.partition("=")
+        parameters.setdefault(_unescape(name), _unescape(value))
+    return parameters
+
+
+def _unescape(text: str) -> str:
+    return urllib.parse.unquote(text.replace("+", " "), errors="surrogateescape")
