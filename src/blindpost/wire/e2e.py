@@ -139,6 +139,12 @@ def write_kem(writer: Writer, kem: KemParams) -> None:
         writer.raw(b"A").large(kem.ciphertext).large(kem.public_key)
 
 
+def _write_opt_kem(writer: Writer, kem: KemParams | None) -> None:
+    writer.raw(b"0" if kem is None else b"1")
+    if kem is not None:
+        write_kem(writer, kem)
+
+
 def read_e2e_params(reader: Reader) -> E2EParams:
     """Parameters of a confirmation: a KEM may be proposed or accepted."""
     return _read_params(reader, read_kem)
@@ -160,7 +166,7 @@ def write_e2e_params(writer: Writer, params: E2EParams) -> None:
     write_key(writer, params.key1)
     write_key(writer, params.key2)
     if params.version >= KEM_E2E_VERSION:
-        writer.opt(params.kem, write_kem)
+        _write_opt_kem(writer, params.kem)
 
 
 def read_e2e_uri(reader: Reader) -> E2EParamsUri:
@@ -173,7 +179,7 @@ def write_e2e_uri(writer: Writer, params: E2EParamsUri) -> None:
     write_version_range(writer, params.versions)
     write_key(writer, params.key1)
     write_key(writer, params.key2)
-    writer.opt(params.kem, write_kem)
+    _write_opt_kem(writer, params.kem)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -199,7 +205,7 @@ def write_ratchet_header(writer: Writer, header: RatchetHeader, version: int) ->
     writer.u16(header.max_version)
     write_key(writer, header.dh_key)
     if version >= KEM_E2E_VERSION:
-        writer.opt(header.kem, write_kem)
+        _write_opt_kem(writer, header.kem)
     writer.u32(header.previous_count).u32(header.number)
 
 
