@@ -42,6 +42,10 @@ class Reader:
         """What was read since `start`, a former `position`."""
         return memoryview(self._data)[start : self._pos]
 
+    def onward(self, start: int) -> memoryview:
+        """All from `start`, a former `position`, to the end, read or not."""
+        return memoryview(self._data)[start : self._end]
+
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
         start = self._pos
@@ -182,6 +186,12 @@ class Writer:
     def raw(self, data: Buffer) -> Writer:
         self._parts.append(data)
         self.size += len(data)
+        return self
+
+    def extend(self, other: Writer) -> Writer:
+        """Everything that `other` collected, without a copy."""
+        self._parts.extend(other._parts)
+        self.size += other.size
         return self
 
     def u8(self, number: int) -> Writer:

@@ -1,0 +1,109 @@
+"""Blocks and batches: many transmissions in one padded block, and back, without copying them.
+
+Nothing here knows a protocol. SMP and NTF differ in the size of a block and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.padding import pad_parts
+from blindpost.wire.primitives import LARGE_MAX, Reader, Writer
+from blindpost.wire.value import Buffer, Value
+
+SMP_BLOCK_SIZE = 16384
+NTF_BLOCK_SIZE = 512
+
+TAG_SIZE = 16
+"""What the encryption of a block adds; room for it is kept whether a connection encrypts or not."""
+
+PADDING_SIZE = 2
+BATCH_COUNT_MAX = 255
+
+
+def batch_limit(block_size: int) -> int:
+    """How many bytes the transmissions of one block may take, each with its two-byte length."""
+    return block_size - PADDING_SIZE - 1 - TAG_SIZE
+
+
+SMP_BATCH_LIMIT = batch_limit(SMP_BLOCK_SIZE)
+NTF_BATCH_LIMIT = batch_limit(NTF_BLOCK_SIZE)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Packed(Value):
+    """Payloads to send in this order, and the places of the transmissions that fit into no block."""
+
+    payloads: tuple[Writer, ...]
+    oversize: tuple[int, ...]
+
+
+def pack(transmissions: Sequence[Writer], limit: int) -> Packed:
+    """Put transmissions into the fewest payloads, in their order.
+
+    Filling begins with the last one, so that a short payload comes first, as peers do it; a transmission
+    that is too large alone is reported by its place and does not hold up the others.
+    """
+    oversize: list[int] = []
+    batches: list[list[Writer]] = []
+    batch: list[Writer] = []
+    used = 0
+    for place in range(len(transmissions) - 1, -1, -1):
+        transmission = transmissions[place]
+        size = 2 + transmission.size
+        if size > limit:
+            oversize.append(place)
+            continue
+        if used + size > limit or len(batch) == BATCH_COUNT_MAX:
+            batches.append(batch)
+            batch = []
+            used = 0
+        batch.append(transmission)
+        used += size
+    if batch:
+        batches.append(batch)
+    return Packed(tuple(_payload(batch) for batch in reversed(batches)), tuple(reversed(oversize)))
+
+
+def _payload(backwards: list[Writer]) -> Writer:
+    payload = Writer().u8(len(backwards))
+    for transmission in reversed(backwards):
+        write_item(payload, transmission)
+    return payload
+
+
+def write_item(payload: Writer, transmission: Writer) -> None:
+    """One transmission behind its length; its parts are shared, not copied."""
+    if transmission.size > LARGE_MAX:
+        raise WireError(f"at most {LARGE_MAX} bytes fit into a batch item, not {transmission.size}")
+    payload.u16(transmission.size).extend(transmission)
+
+
+def batch_of_one(transmission: Writer) -> Writer:
+    """The payload that holds just this transmission, whatever its size."""
+    payload = Writer().u8(1)
+    write_item(payload, transmission)
+    return payload
+
+
+def padded(payload: Writer, size: int) -> bytes:
+    """The payload padded to `size` bytes: a whole plain block, or what an encrypted one seals."""
+    return pad_parts(payload.parts, payload.size, size)
+
+
+def payload_reader(padded_block: Buffer) -> Reader:
+    """A reader over the content of a padded block, in place."""
+    reader = Reader(padded_block)
+    return reader.sub(reader.u16())
+
+
+def unpack(payload: Reader) -> list[Reader]:
+    """One reader for each transmission of a batch, over the same bytes."""
+    count = payload.u8()
+    if count == 0:
+        raise WireError("a batch of at least one transmission expected")
+    readers = [payload.sub(payload.u16()) for _ in range(count)]
+    payload.end()
+    return readers

@@ -1,0 +1,137 @@
+"""What surrounds a command or a response: authorization, correlation id, entity id.
+
+    transmission = short(authorization) [opt(short(service signature))] body
+    body         = [short(session id)] short(corrId) short(entityId) command
+
+Which of the bracketed fields exist depends on the protocol and the agreed version: that is `Layout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.primitives import SHORT_MAX, Reader, Writer
+from blindpost.wire.value import Value
+
+ED25519_SIGNATURE_SIZE = 64
+AUTHENTICATOR_SIZE = 80
+ED448_SIGNATURE_SIZE = 114
+
+AUTHORIZATION_SIZES = frozenset({0, ED25519_SIGNATURE_SIZE, AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE})
+"""The length of an authorization tells its kind; no other length has a meaning."""
+
+
+class AuthorizationLengthError(WireError):
+    """The authorization has a length that no kind has; the correlation id was readable."""
+
+    def __init__(self, corr_id: bytes) -> None:
+        super().__init__("an authorization of a known length expected")
+        self.corr_id = corr_id
+
+
+class SessionMismatchError(WireError):
+    """The session id that was sent is not that of this connection; the correlation id was readable."""
+
+    def __init__(self, corr_id: bytes) -> None:
+        super().__init__("the session id of this connection expected")
+        self.corr_id = corr_id
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Layout(Value):
+    """How transmissions look on one connection."""
+
+    session_id: bytes
+    session_sent: bool
+    """The session id stands in every transmission, instead of being implied."""
+    service_field: bool
+    """An authorized transmission has a place for a service signature."""
+
+    @property
+    def session_field(self) -> bytes:
+        """The session id as it begins the authorized bytes, sent or implied."""
+        return _short(self.session_id)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Transmission(Value):
+    """A received transmission whose command is not parsed yet."""
+
+    authorization: bytes
+    service_signature: bytes | None
+    corr_id: bytes
+    entity_id: bytes
+    signed: memoryview
+    """Correlation id, entity id and command as received: what is authorized, after the session id."""
+    command: Reader
+
+
+def read_transmission(reader: Reader, layout: Layout) -> Transmission:
+    """Take one transmission apart; `reader` goes on as the reader of its command.
+
+    The length of the authorization is checked by `check_authorization`, which only a router calls.
+    """
+    authorization = reader.short()
+    service_signature = None
+    if authorization and layout.service_field:
+        service_signature = reader.opt(_service_signature)
+    session_id = reader.short() if layout.session_sent else layout.session_id
+    start = reader.position
+    corr_id = reader.short()
+    entity_id = reader.short()
+    if session_id != layout.session_id:
+        raise SessionMismatchError(corr_id)
+    return Transmission(authorization, service_signature, corr_id, entity_id, reader.onward(start), reader)
+
+
+def _service_signature(reader: Reader) -> bytes:
+    signature = reader.short()
+    if len(signature) != ED25519_SIGNATURE_SIZE:
+        raise WireError("an Ed25519 signature expected")
+    return signature
+
+
+def check_authorization(transmission: Transmission) -> None:
+    """Refuse an authorization whose length tells no kind."""
+    if len(transmission.authorization) not in AUTHORIZATION_SIZES:
+        raise AuthorizationLengthError(transmission.corr_id)
+
+
+def authorized_bytes(layout: Layout, signed: Writer | Transmission) -> bytes:
+    """What an authorization covers: session id, correlation id, entity id and command."""
+    if isinstance(signed, Transmission):
+        return b"".join((layout.session_field, signed.signed))
+    return b"".join((layout.session_field, *signed.parts))
+
+
+def start_signed(corr_id: bytes, entity_id: bytes) -> Writer:
+    """A writer that holds the ids; the command is to be written next."""
+    return Writer().raw(_short(corr_id) + _short(entity_id))
+
+
+def transmission_of(
+    layout: Layout, signed: Writer, authorization: bytes = b"", service_signature: bytes | None = None
+) -> Writer:
+    """The whole transmission around ids and command that `start_signed` began."""
+    writer = Writer().short(authorization)
+    if authorization and layout.service_field:
+        writer.opt(service_signature, Writer.short)
+    elif service_signature is not None:
+        raise WireError("a service signature has a place only beside an authorization, from version 16")
+    if layout.session_sent:
+        writer.short(layout.session_id)
+    return writer.extend(signed)
+
+
+def start_response(layout: Layout, corr_id: bytes, entity_id: bytes) -> Writer:
+    """A transmission without authorization, complete up to the response that is to be written next."""
+    session = layout.session_field if layout.session_sent else b""
+    return Writer().raw(b"".join((b"\0", session, _short(corr_id), _short(entity_id))))
+
+
+def _short(data: bytes) -> bytes:
+    count = len(data)
+    if count > SHORT_MAX:
+        raise WireError(f"at most {SHORT_MAX} bytes fit here, not {count}")
+    return b"%c%b" % (count, data)
