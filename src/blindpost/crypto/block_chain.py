@@ -1,0 +1,76 @@
+"""Encryption of blocks from version 11 on: one key for each block, derived from the one before.
+
+Keys must be derived in the order in which blocks travel, so whoever owns a chain seals and sends (or
+receives and opens) without anything in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.crypto.boxes import BoxKey
+from blindpost.crypto.errors import CryptoError
+from blindpost.crypto.kdf import hkdf
+from blindpost.wire.padding import unpad
+from blindpost.wire.value import Buffer
+
+BLOCK_SIZE = 16384
+SEALED_PADDED_SIZE = BLOCK_SIZE - 16
+SEALED_PAYLOAD_MAX = SEALED_PADDED_SIZE - 2
+
+
+class BlockChain:
+    """The keys of one direction of one connection."""
+
+    __slots__ = ("_chain_key",)
+
+    def __init__(self, chain_key: bytes) -> None:
+        self._chain_key = chain_key
+
+    def _step(self) -> tuple[BoxKey, bytes]:
+        derived = hkdf(b"", self._chain_key, b"SimpleXSbChain", 88)
+        self._chain_key = derived[:32]
+        return BoxKey(derived[32:64]), derived[64:]
+
+    def seal_block(self, parts: list[Buffer], count: int) -> memoryview:
+        """A block of 16384 bytes around a payload of `count` bytes that lies in `parts`."""
+        key, nonce = self._step()
+        return key.seal_parts(nonce, parts, count, SEALED_PADDED_SIZE)
+
+    def open_block(self, block: Buffer) -> memoryview:
+        """The payload of `block`.
+
+        The chain advances first: a block that does not open costs its own key and no other.
+        """
+        key, nonce = self._step()
+        if len(block) != BLOCK_SIZE:
+            raise CryptoError(f"a block of {BLOCK_SIZE} bytes expected, not {len(block)}")
+        return unpad(key.open(nonce, block))
+
+    def __repr__(self) -> str:
+        return "BlockChain(32 secret bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChains:
+    """Both directions, as one end of the connection uses them."""
+
+    sending: BlockChain
+    receiving: BlockChain
+
+
+def _both(session_id: bytes, secret: bytes) -> tuple[BlockChain, BlockChain]:
+    derived = hkdf(session_id, secret, b"SimpleXSbChainInit", 64)
+    return BlockChain(derived[:32]), BlockChain(derived[32:])
+
+
+def router_chains(session_id: bytes, secret: bytes) -> BlockChains:
+    """The router's chains; `secret` is the shared X25519 point of the keys in both hellos."""
+    to_client, to_router = _both(session_id, secret)
+    return BlockChains(sending=to_client, receiving=to_router)
+
+
+def client_chains(session_id: bytes, secret: bytes) -> BlockChains:
+    """The client's chains: the router's, seen from the other end."""
+    to_client, to_router = _both(session_id, secret)
+    return BlockChains(sending=to_router, receiving=to_client)

@@ -1,0 +1,142 @@
+"""Private keys of the four algorithms: signatures, shared secrets and their stored form, PKCS#8 DER.
+
+Curve25519 goes through libsodium (twice as fast), Curve448 through `cryptography`.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey, Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey, X448PublicKey
+
+from blindpost.crypto import sodium
+from blindpost.crypto.entropy import Entropy
+from blindpost.crypto.errors import CryptoError
+from blindpost.wire.keys import Algorithm, PublicKey
+from blindpost.wire.value import Buffer
+
+SIGNING_ALGORITHMS = frozenset({Algorithm.ED25519, Algorithm.ED448})
+ED25519_SIGNATURE_SIZE = 64
+ED448_SIGNATURE_SIZE = 114
+
+_PKCS8_PREFIXES = {
+    Algorithm.ED25519: bytes.fromhex("302e020100300506032b657004220420"),
+    Algorithm.X25519: bytes.fromhex("302e020100300506032b656e04220420"),
+    Algorithm.ED448: bytes.fromhex("3047020100300506032b6571043b0439"),
+    Algorithm.X448: bytes.fromhex("3046020100300506032b656f043a0438"),
+}
+_BY_PREFIX = {prefix: algorithm for algorithm, prefix in _PKCS8_PREFIXES.items()}
+_PREFIX_SIZE = 16
+
+CertificateKey = Ed25519PrivateKey | Ed448PrivateKey
+
+
+class PrivateKey:
+    """A private key; prints as the fingerprint of its public key, compares in constant time.
+
+    Having an equality of its own it has no hash: a secret must not choose a place in a table.
+    """
+
+    __slots__ = ("_public", "_signing", "algorithm", "raw")
+
+    def __init__(self, algorithm: Algorithm, raw: bytes) -> None:
+        if len(raw) != algorithm.raw_size:
+            raise CryptoError(f"a private {algorithm.label} key of {algorithm.raw_size} bytes expected")
+        self.algorithm = algorithm
+        self.raw = bytes(raw)
+        self._public: PublicKey | None = None
+        self._signing: bytes | Ed448PrivateKey | None = None
+
+    @classmethod
+    def generate(cls, algorithm: Algorithm, entropy: Entropy) -> PrivateKey:
+        return cls(algorithm, entropy(algorithm.raw_size))
+
+    @classmethod
+    def from_pkcs8(cls, der: bytes) -> PrivateKey:
+        algorithm = _BY_PREFIX.get(bytes(der[:_PREFIX_SIZE]))
+        if algorithm is None or len(der) != _PREFIX_SIZE + algorithm.raw_size:
+            raise CryptoError("a private key of a known algorithm in PKCS#8 DER expected")
+        return cls(algorithm, der[_PREFIX_SIZE:])
+
+    @property
+    def pkcs8(self) -> bytes:
+        return _PKCS8_PREFIXES[self.algorithm] + self.raw
+
+    @property
+    def public(self) -> PublicKey:
+        if self._public is None:
+            self._public = PublicKey(self.algorithm, self._public_raw())
+        return self._public
+
+    def _public_raw(self) -> bytes:
+        match self.algorithm:
+            case Algorithm.ED25519:
+                return sodium.ed25519_expand(self.raw)[32:]
+            case Algorithm.X25519:
+                return sodium.x25519_public(self.raw)
+            case Algorithm.ED448:
+                return Ed448PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
+            case Algorithm.X448:
+                return X448PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
+
+    def sign(self, message: Buffer) -> bytes:
+        """The pure EdDSA signature, without context."""
+        signing = self._signing
+        if self.algorithm is Algorithm.ED25519:
+            if not isinstance(signing, bytes):
+                signing = self._signing = sodium.ed25519_expand(self.raw)
+            return sodium.ed25519_sign(signing, message)
+        if self.algorithm is Algorithm.ED448:
+            if not isinstance(signing, Ed448PrivateKey):
+                signing = self._signing = Ed448PrivateKey.from_private_bytes(self.raw)
+            return signing.sign(message)
+        raise CryptoError(f"{self.algorithm.label} keys do not sign")
+
+    def agree(self, public: PublicKey) -> bytes:
+        """The raw shared secret with `public`, a key of the same algorithm.
+
+        A public key of small order gives zeros, as in the reference; see `sodium.x25519`.
+        """
+        if public.algorithm is not self.algorithm:
+            raise CryptoError(f"a {self.algorithm.label} key expected")
+        if self.algorithm is Algorithm.X25519:
+            return sodium.x25519(self.raw, public.raw)
+        if self.algorithm is Algorithm.X448:
+            try:
+                own = X448PrivateKey.from_private_bytes(self.raw)
+                return own.exchange(X448PublicKey.from_public_bytes(public.raw))
+            except ValueError:
+                return bytes(Algorithm.X448.raw_size)
+        raise CryptoError(f"{self.algorithm.label} keys do not agree on secrets")
+
+    def for_certificates(self) -> CertificateKey:
+        """The same key as an object of `cryptography`, for certificates and TLS."""
+        if self.algorithm is Algorithm.ED25519:
+            return Ed25519PrivateKey.from_private_bytes(self.raw)
+        if self.algorithm is Algorithm.ED448:
+            return Ed448PrivateKey.from_private_bytes(self.raw)
+        raise CryptoError("an Ed25519 or Ed448 key expected")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PrivateKey):
+            return NotImplemented
+        return self.algorithm is other.algorithm and hmac.compare_digest(self.raw, other.raw)
+
+    def __repr__(self) -> str:
+        return f"private {self.public!r}"
+
+
+def verify(public: PublicKey, message: Buffer, signature: Buffer) -> bool:
+    """Whether `signature` of `message` is by the owner of `public`; False also for a key that cannot sign."""
+    if public.algorithm is Algorithm.ED25519:
+        return sodium.ed25519_verify(public.raw, message, bytes(signature))
+    if public.algorithm is Algorithm.ED448:
+        try:
+            Ed448PublicKey.from_public_bytes(public.raw).verify(signature, message)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+    return False

@@ -1,0 +1,183 @@
+"""libsodium, called directly on the caller's buffers.
+
+The library is the one that PyNaCl brings along. PyNaCl's own functions copy every message twice and
+leave out HSalsa20, so its shared object is opened here by address (cffi, ABI mode). Lengths are checked
+here, before a pointer is handed over; nothing else in the package touches libsodium.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from cffi import FFI
+
+from blindpost.crypto.errors import CryptoError
+from blindpost.wire.value import Buffer
+
+KEY_SIZE = 32
+NONCE_SIZE = 24
+TAG_SIZE = 16
+SIGNATURE_SIZE = 64
+
+_DECLARATIONS = """
+int sodium_init(void);
+int crypto_core_hsalsa20(unsigned char *out, const unsigned char *in, const unsigned char *k,
+    const unsigned char *c);
+int crypto_secretbox_detached(unsigned char *c, unsigned char *mac, const unsigned char *m,
+    unsigned long long mlen, const unsigned char *n, const unsigned char *k);
+int crypto_secretbox_open_detached(unsigned char *m, const unsigned char *c, const unsigned char *mac,
+    unsigned long long clen, const unsigned char *n, const unsigned char *k);
+int crypto_scalarmult(unsigned char *q, const unsigned char *n, const unsigned char *p);
+int crypto_scalarmult_base(unsigned char *q, const unsigned char *n);
+int crypto_sign_seed_keypair(unsigned char *pk, unsigned char *sk, const unsigned char *seed);
+int crypto_sign_detached(unsigned char *sig, unsigned long long *siglen, const unsigned char *m,
+    unsigned long long mlen, const unsigned char *sk);
+int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *m,
+    unsigned long long mlen, const unsigned char *pk);
+"""
+_NAMES = (
+    "sodium_init",
+    "crypto_core_hsalsa20",
+    "crypto_secretbox_detached",
+    "crypto_secretbox_open_detached",
+    "crypto_scalarmult",
+    "crypto_scalarmult_base",
+    "crypto_sign_seed_keypair",
+    "crypto_sign_detached",
+    "crypto_sign_verify_detached",
+)
+
+_ffi = FFI()
+_ffi.cdef(_DECLARATIONS)
+_from_buffer = _ffi.from_buffer
+_NULL = _ffi.NULL
+_ZERO_INPUT = bytes(16)
+
+
+def bundled_path() -> str:
+    """Where PyNaCl keeps its libsodium."""
+    spec = find_spec("nacl._sodium")
+    if spec is None or spec.origin is None:
+        raise ImportError("PyNaCl with its own libsodium is needed (nacl._sodium is not there)")
+    return spec.origin
+
+
+def load(path: str, names: tuple[str, ...] = _NAMES) -> list[Any]:
+    """The functions `names` of the libsodium at `path`, or one error that says what is missing."""
+    library = _ffi.dlopen(path)
+    found, missing = [], []
+    for name in names:
+        try:
+            found.append(getattr(library, name))
+        except AttributeError:
+            missing.append(name)
+    if missing:
+        raise ImportError(
+            f"the libsodium inside PyNaCl ({path}) does not export {', '.join(missing)}; "
+            "install another release of PyNaCl (1.6 is known to work)"
+        )
+    return found
+
+
+(
+    _init,
+    _hsalsa20,
+    _seal,
+    _open,
+    _scalarmult,
+    _scalarmult_base,
+    _seed_keypair,
+    _sign,
+    _verify,
+) = load(bundled_path())
+if _init() < 0:
+    raise ImportError("libsodium could not be initialized")
+
+
+def _pointer(data: Buffer | bytearray) -> Any:
+    return data if type(data) is bytes else _from_buffer(data)
+
+
+def _sized(data: bytes, size: int, what: str) -> bytes:
+    if len(data) != size:
+        raise CryptoError(f"{what} of {size} bytes expected, not {len(data)}")
+    return data if type(data) is bytes else bytes(data)
+
+
+def hsalsa20(secret: bytes) -> bytes:
+    """HSalsa20 of 16 zero bytes under `secret`: the key a box is really sealed with."""
+    out = bytearray(KEY_SIZE)
+    _hsalsa20(_from_buffer(out), _ZERO_INPUT, _sized(secret, KEY_SIZE, "a secret"), _NULL)
+    return bytes(out)
+
+
+def seal_in_place(work: bytearray, key: bytes, nonce: bytes) -> None:
+    """Encrypt `work[16:]` where it lies and put the tag before it, into `work[:16]`."""
+    size = len(work) - TAG_SIZE
+    if size < 0:
+        raise CryptoError("room for the tag expected")
+    start = _from_buffer(work)
+    text = start + TAG_SIZE
+    _seal(text, start, text, size, _sized(nonce, NONCE_SIZE, "a nonce"), _sized(key, KEY_SIZE, "a key"))
+
+
+def open_box(box: Buffer | bytearray, key: bytes, nonce: bytes) -> bytearray:
+    """The message in `box` (tag first), straight into a buffer of its own."""
+    size = len(box) - TAG_SIZE
+    if size < 0:
+        raise CryptoError("a box is at least 16 bytes long")
+    out = bytearray(size)
+    start = _from_buffer(box)
+    failed = _open(
+        _from_buffer(out),
+        start + TAG_SIZE,
+        start,
+        size,
+        _sized(nonce, NONCE_SIZE, "a nonce"),
+        _sized(key, KEY_SIZE, "a key"),
+    )
+    if failed:
+        raise CryptoError("the box does not open")
+    return out
+
+
+def x25519(private: bytes, public: bytes) -> bytes:
+    """The shared point; 32 zero bytes for a peer's key of small order.
+
+    libsodium reports such keys, the reference does not look at them and goes on with zeros. Neither do
+    we refuse: only the peer who sent such a key gives away what it protects, and refusing would make a
+    difference on the wire.
+    """
+    out = bytearray(KEY_SIZE)
+    private, public = _sized(private, KEY_SIZE, "a private key"), _sized(public, KEY_SIZE, "a public key")
+    if _scalarmult(_from_buffer(out), private, public):
+        return bytes(KEY_SIZE)
+    return bytes(out)
+
+
+def x25519_public(private: bytes) -> bytes:
+    out = bytearray(KEY_SIZE)
+    _scalarmult_base(_from_buffer(out), _sized(private, KEY_SIZE, "a private key"))
+    return bytes(out)
+
+
+def ed25519_expand(seed: bytes) -> bytes:
+    """Seed and public key in one, as libsodium signs with; the public key is the second half."""
+    public, expanded = bytearray(KEY_SIZE), bytearray(2 * KEY_SIZE)
+    _seed_keypair(_from_buffer(public), _from_buffer(expanded), _sized(seed, KEY_SIZE, "a seed"))
+    return bytes(expanded)
+
+
+def ed25519_sign(expanded: bytes, message: Buffer) -> bytes:
+    out = bytearray(SIGNATURE_SIZE)
+    key = _sized(expanded, 2 * KEY_SIZE, "a signing key")
+    _sign(_from_buffer(out), _NULL, _pointer(message), len(message), key)
+    return bytes(out)
+
+
+def ed25519_verify(public: bytes, message: Buffer, signature: bytes) -> bool:
+    if len(signature) != SIGNATURE_SIZE:
+        return False
+    key = _sized(public, KEY_SIZE, "a public key")
+    return not _verify(_pointer(signature), _pointer(message), len(message), key)
