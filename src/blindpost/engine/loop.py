@@ -1,0 +1,151 @@
+"""One turn after another: collect, load, verify, decide, commit, release.
+
+The loop owns the order of these steps and what happens when one of them fails; what they mean is the
+room's. Nobody is told OK before the commit returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from blindpost.engine.inbox import Budget, Inbox, Source
+from blindpost.engine.undo import Undo
+
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+
+log = logging.getLogger(__name__)
+
+
+class StoreFailedError(Exception):
+    """The store could not read or commit a batch. What it was asked to write is not there."""
+
+
+class Plan(Protocol[E_contra]):
+    """What a server room does in each step of a turn.
+
+    `decide` is synchronous and pure apart from the state and the turn it fills; it is called once for
+    each event, and an exception in it takes back that event alone. Whatever it changes, replies to be
+    released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of the whole
+    turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
+    """
+
+    async def load(self, batch: Sequence[E_contra]) -> None: ...
+
+    def verify(self, batch: Sequence[E_contra]) -> None: ...
+
+    def decide(self, event: E_contra) -> None: ...
+
+    def failed(self, event: E_contra) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def refuse(self, batch: Sequence[E_contra], error: StoreFailedError) -> None: ...
+
+
+@dataclass(slots=True)
+class EngineMeters:
+    """What the loop counts about itself."""
+
+    turns: int = 0
+    events: int = 0
+    events_failed: int = 0
+    turns_refused: int = 0
+    batch_events_max: int = 0
+
+
+class Engine(Generic[E]):
+    """The loop of one server."""
+
+    def __init__(self, plan: Plan[E], undo: Undo, budget: Budget | None = None) -> None:
+        self.meters = EngineMeters()
+        self._plan = plan
+        self._undo = undo
+        self._inbox: Inbox[E] = Inbox(budget or Budget())
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def put(self, source: Source, event: E, commands: int = 1, size: int = 0) -> None:
+        """An event that came from `source`."""
+        self._inbox.put(source, event, commands, size)
+        self._wake.set()
+
+    def put_own(self, event: E) -> None:
+        """An event of the engine itself: a disconnect, a drained buffer, the result of an effect."""
+        self._inbox.put_own(event)
+        self._wake.set()
+
+    def forget(self, source: Source) -> None:
+        """`source` will bring nothing more; what it brought is still decided."""
+        self._inbox.forget(source)
+
+    def after(self, delay_s: float, event: E) -> None:
+        """Put `event` as the engine's own once `delay_s` have passed, unless the engine stops before."""
+
+        def due() -> None:
+            self._timers.discard(handle)
+            self.put_own(event)
+
+        handle = asyncio.get_running_loop().call_later(delay_s, due)
+        self._timers.add(handle)
+
+    async def run(self) -> None:
+        """Turn after turn until `stop`; then decide and commit what was accepted, and return."""
+        try:
+            while True:
+                if not self._inbox:
+                    if self._stopping:
+                        return
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                await self._turn(self._inbox.collect())
+                await asyncio.sleep(0)
+        finally:
+            for handle in self._timers:
+                handle.cancel()
+            self._timers.clear()
+
+    def stop(self) -> None:
+        """Let `run` return once nothing that was accepted is left undecided."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _turn(self, batch: list[E]) -> None:
+        plan, meters = self._plan, self.meters
+        meters.turns += 1
+        meters.events += len(batch)
+        meters.batch_events_max = max(meters.batch_events_max, len(batch))
+        try:
+            await plan.load(batch)
+            plan.verify(batch)
+            for event in batch:
+                self._decide(event)
+            await plan.commit()
+        except StoreFailedError as error:
+            log.error("the store refused a batch of %d events: %s", len(batch), error)
+            meters.turns_refused += 1
+            self._undo.rollback()
+            plan.refuse(batch, error)
+        else:
+            self._undo.forget()
+        plan.release()
+
+    def _decide(self, event: E) -> None:
+        undo = self._undo
+        mark = undo.mark()
+        try:
+            self._plan.decide(event)
+        except Exception:
+            # A bug in one command must not poison the batch: take back what it did and go on.
+            log.exception("deciding an event failed; it changed nothing")
+            self.meters.events_failed += 1
+            undo.rollback(mark)
+            self._plan.failed(event)

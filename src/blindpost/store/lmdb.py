@@ -1,0 +1,195 @@
+"""The embedded store: LMDB, one writer, sorted keys, crash-safe without a log.
+
+A commit takes a list of changes and makes all of them durable or none. Readers are short: long walks
+go in chunks, because a reader that stays open keeps old pages from being used again. The map grows
+between transactions when it is full; `writemap` is never used, so that a stray pointer or a lost
+machine cannot tear a page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import lmdb
+
+from blindpost.engine.loop import StoreFailedError
+
+META = "meta"
+_VERSION_KEY = b"schema version"
+_MAP_START = 64 << 20
+_GROWTH_MAX = 16 << 30
+
+Change = tuple[str, bytes, bytes | None]
+"""Table, key, and the new row or None to delete it."""
+
+Migration = Callable[["Write"], None]
+"""Brings a store from one schema version to the next, inside one transaction."""
+
+
+class Durability(Enum):
+    """What an answered OK survives."""
+
+    FULL = "full"
+    """`kill -9` and power loss: every commit is synced."""
+    OS = "os"
+    """`kill -9`; after a power loss the last moments may be missing, never torn."""
+
+
+class StoreVersionError(Exception):
+    """The store was written by a newer version of this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One chunk of a walk: rows in key order and where the next chunk starts (None at the end)."""
+
+    rows: tuple[tuple[bytes, bytes], ...]
+    following: bytes | None
+
+
+class Read:
+    """A consistent view of the store, for as long as its `with` block lasts."""
+
+    def __init__(self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database]) -> None:
+        self._transaction = transaction
+        self._tables = tables
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        row = self._transaction.get(key, db=self._tables[table])
+        return None if row is None else bytes(row)
+
+    def page(self, table: str, start: bytes, limit: int, prefix: bytes = b"") -> Page:
+        """Up to `limit` rows from `start` on, as long as their keys begin with `prefix`."""
+        rows: list[tuple[bytes, bytes]] = []
+        with self._transaction.cursor(db=self._tables[table]) as cursor:
+            found = cursor.set_range(start) if start else cursor.first()
+            while found:
+                key = bytes(cursor.key())
+                if not key.startswith(prefix):
+                    break
+                if len(rows) == limit:
+                    return Page(tuple(rows), key)
+                rows.append((key, bytes(cursor.value())))
+                found = cursor.next()
+        return Page(tuple(rows), None)
+
+    def count(self, table: str) -> int:
+        return int(self._transaction.stat(self._tables[table])["entries"])
+
+
+class Write(Read):
+    """A view that can be changed; everything becomes durable when its `with` block ends well."""
+
+    def put(self, table: str, key: bytes, row: bytes) -> None:
+        self._transaction.put(key, row, db=self._tables[table])
+
+    def delete(self, table: str, key: bytes) -> None:
+        self._transaction.delete(key, db=self._tables[table])
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        put, delete, tables = self._transaction.put, self._transaction.delete, self._tables
+        for table, key, row in changes:
+            if row is None:
+                delete(key, db=tables[table])
+            else:
+                put(key, row, db=tables[table])
+
+
+class LmdbStore:
+    """One folder with the named tables of one server."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tables: Sequence[str],
+        *,
+        durability: Durability = Durability.FULL,
+        migrations: Sequence[Migration] = (),
+        map_size: int = _MAP_START,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        synced = durability is Durability.FULL
+        self._environment = lmdb.open(
+            str(folder),
+            map_size=max(map_size, _used_size(folder)),
+            max_dbs=len(tables) + 1,
+            sync=synced,
+            metasync=synced,
+            readahead=False,
+            max_readers=16,
+        )
+        self._tables = {name: self._environment.open_db(name.encode()) for name in (META, *tables)}
+        self._migrate(migrations)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Read]:
+        with self._environment.begin(buffers=False) as transaction:
+            yield Read(transaction, self._tables)
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""
+        self.write(lambda write: write.apply(changes))
+
+    def write(self, work: Callable[[Write], None]) -> None:
+        """Run `work` in one transaction; it may be run again when the map had to grow."""
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction:
+                    work(Write(transaction, self._tables))
+                return
+            except lmdb.MapFullError:
+                self._grow()
+            except (lmdb.DiskError, lmdb.Error, OSError) as error:
+                raise StoreFailedError(_explained(error)) from error
+
+    def backup(self, folder: Path) -> None:
+        """A compact, consistent copy of everything committed so far, while the store stays in use."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._environment.copy(str(folder), compact=True)
+
+    def close(self) -> None:
+        """Sync and close; the store cannot be used after."""
+        self._environment.sync(True)
+        self._environment.close()
+
+    def _grow(self) -> None:
+        size = int(self._environment.info()["map_size"])
+        try:
+            self._environment.set_mapsize(size + min(size, _GROWTH_MAX))
+        except lmdb.Error as error:
+            raise StoreFailedError(_explained(error)) from error
+
+    def _migrate(self, migrations: Sequence[Migration]) -> None:
+        with self.read() as read:
+            row = read.get(META, _VERSION_KEY)
+        done = int.from_bytes(row, "big") if row is not None else 0
+        if done > len(migrations):
+            self.close()
+            raise StoreVersionError(
+                f"this store has schema version {done}, this program knows versions up to {len(migrations)}: "
+                "use the newer program that wrote it, or restore a backup"
+            )
+        for number, migration in enumerate(migrations[done:], start=done + 1):
+            self.write(functools.partial(_step, migration=migration, number=number))
+
+
+def _step(write: Write, migration: Migration, number: int) -> None:
+    migration(write)
+    write.put(META, _VERSION_KEY, number.to_bytes(4, "big"))
+
+
+def _used_size(folder: Path) -> int:
+    data = folder / "data.mdb"
+    return data.stat().st_size * 2 if data.exists() else 0
+
+
+def _explained(error: Exception) -> str:
+    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+        return "the disk is full"
+    return f"the store failed: {error}"

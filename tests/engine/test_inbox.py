@@ -1,0 +1,106 @@
+"""Collection is fair and bounded, and keeps each source's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindpost.engine.inbox import Budget, Inbox
+
+
+@dataclass(eq=False)
+class Peer:
+    name: str
+    told: list[str] = field(default_factory=list)
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+
+def test_one_busy_source_does_not_hold_up_another() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=4, source_commands=100))
+    busy, quiet = Peer("busy"), Peer("quiet")
+    for number in range(10):
+        inbox.put(busy, f"busy {number}", 1, 0)
+    inbox.put(quiet, "quiet 0", 1, 0)
+    assert inbox.collect() == ["busy 0", "quiet 0", "busy 1", "busy 2"]
+
+
+def test_a_batch_ends_at_its_budget_of_commands_or_bytes() -> None:
+    inbox: Inbox[str] = Inbox(
+        Budget(batch_commands=3, batch_bytes=100, source_commands=100, source_bytes=1000)
+    )
+    peers = [Peer(str(number)) for number in range(3)]
+    for peer in peers:
+        inbox.put(peer, peer.name, 2, 10)
+    assert inbox.collect() == ["0", "1"]
+    assert inbox.collect() == ["2"]
+    for peer in peers:
+        inbox.put(peer, peer.name, 1, 60)
+    assert inbox.collect() == ["0", "1"]
+    assert inbox.collect() == ["2"]
+    assert not inbox
+
+
+def test_a_full_source_is_paused_once_and_resumed_when_half_is_taken() -> None:
+    inbox: Inbox[int] = Inbox(Budget(batch_commands=1, source_commands=4))
+    peer = Peer("p")
+    for number in range(5):
+        inbox.put(peer, number, 1, 0)
+    assert peer.told == ["pause"]
+    inbox.collect()
+    inbox.collect()
+    assert peer.told == ["pause"]
+    inbox.collect()
+    assert peer.told == ["pause", "resume"]
+
+
+def test_a_source_is_paused_for_its_bytes_too() -> None:
+    inbox: Inbox[int] = Inbox(Budget(source_bytes=100))
+    peer = Peer("p")
+    inbox.put(peer, 0, 1, 99)
+    assert peer.told == []
+    inbox.put(peer, 1, 1, 1)
+    assert peer.told == ["pause"]
+
+
+def test_the_engines_own_events_come_first_and_are_never_refused() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=2))
+    inbox.put(Peer("p"), "command", 1, 0)
+    for number in range(3):
+        inbox.put_own(f"own {number}")
+    assert inbox.collect() == ["own 0", "own 1"]
+    assert inbox.collect() == ["own 2", "command"]
+
+
+def test_a_source_that_left_is_forgotten_but_what_it_brought_is_collected() -> None:
+    inbox: Inbox[str] = Inbox(Budget())
+    peer = Peer("p")
+    inbox.put(peer, "last words", 1, 0)
+    inbox.forget(peer)
+    assert inbox.collect() == ["last words"]
+    inbox.forget(peer)
+    assert not inbox
+
+
+@given(arrivals=st.lists(st.integers(0, 4), max_size=60), commands=st.integers(1, 7))
+def test_every_event_is_collected_once_and_in_its_sources_order(arrivals: list[int], commands: int) -> None:
+    inbox: Inbox[tuple[int, int]] = Inbox(Budget(batch_commands=commands, source_commands=3))
+    peers = [Peer(str(number)) for number in range(5)]
+    for order, number in enumerate(arrivals):
+        inbox.put(peers[number], (number, order), 1, 0)
+    collected: list[tuple[int, int]] = []
+    while inbox:
+        batch = inbox.collect()
+        assert 0 < len(batch) <= commands
+        collected += batch
+    for number in range(5):
+        assert [order for peer, order in collected if peer == number] == [
+            order for order, peer in enumerate(arrivals) if peer == number
+        ]
+    assert all(peer.told.count("pause") == peer.told.count("resume") for peer in peers)

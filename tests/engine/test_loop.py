@@ -1,0 +1,139 @@
+"""A turn tells nobody OK before its commit, and a failure takes back exactly what it must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from blindpost.engine.inbox import Budget
+from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.engine.undo import Table, Undo
+
+
+class Peer:
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Counting:
+    """A plan that counts words: the smallest room there is."""
+
+    def __init__(self) -> None:
+        self.undo = Undo()
+        self.counts: Table[str, int] = Table(self.undo)
+        self.stored: dict[str, int] = {}
+        self.replies: list[str] = []
+        self.sent: list[str] = []
+        self.steps: list[str] = []
+        self.commit_fails = 0
+        self.gate: asyncio.Event | None = None
+        self.committing = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def load(self, batch: Sequence[str]) -> None:
+        self.steps.append(f"load {len(batch)}")
+
+    def verify(self, batch: Sequence[str]) -> None:
+        self.steps.append("verify")
+
+    def decide(self, event: str) -> None:
+        self.counts.put(event, (self.counts.get(event) or 0) + 1)
+        self.replies.append(f"OK {event}")
+        self.undo.add(self.replies.pop)
+        if event == "bug":
+            raise KeyError(event)
+
+    def failed(self, event: str) -> None:
+        self.replies.append(f"INTERNAL {event}")
+
+    async def commit(self) -> None:
+        self.steps.append("commit")
+        self.committing.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.commit_fails:
+            self.commit_fails -= 1
+            raise StoreFailedError("no disk")
+        self.stored = dict(self.counts.items())
+
+    def release(self) -> None:
+        self.steps.append("release")
+        self.sent += self.replies
+        self.replies.clear()
+        self.released.set()
+
+    def refuse(self, batch: Sequence[str], error: StoreFailedError) -> None:
+        self.replies += [f"STORE {event}" for event in batch]
+
+
+@asynccontextmanager
+async def running(plan: Counting, budget: Budget | None = None) -> AsyncIterator[Engine[str]]:
+    engine = Engine(plan, plan.undo, budget)
+    task = asyncio.create_task(engine.run())
+    yield engine
+    engine.stop()
+    await task
+
+
+async def test_the_steps_run_in_order_and_one_commit_serves_a_batch() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        for word in ("a", "b", "a"):
+            engine.put(Peer(), word)
+    assert plan.steps == ["load 3", "verify", "commit", "release"]
+    assert plan.sent == ["OK a", "OK b", "OK a"]
+    assert plan.stored == {"a": 2, "b": 1}
+
+
+async def test_nothing_is_released_before_the_commit_returned() -> None:
+    plan = Counting()
+    plan.gate = asyncio.Event()
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        await plan.committing.wait()
+        assert plan.sent == []
+        engine.put(Peer(), "b")
+        plan.gate.set()
+    assert plan.sent == ["OK a", "OK b"]
+
+
+async def test_a_refused_commit_takes_back_memory_and_replies_and_the_next_turn_goes_on() -> None:
+    plan = Counting()
+    plan.commit_fails = 1
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        await plan.released.wait()
+        assert dict(plan.counts.items()) == {}
+        engine.put(Peer(), "a")
+    assert plan.sent == ["STORE a", "OK a"]
+    assert plan.stored == {"a": 1}
+    assert engine.meters.turns_refused == 1
+
+
+async def test_a_bug_in_one_event_changes_nothing_and_spares_the_others() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        for word in ("a", "bug", "b"):
+            engine.put(Peer(), word)
+    assert plan.sent == ["OK a", "INTERNAL bug", "OK b"]
+    assert plan.stored == {"a": 1, "b": 1}
+    assert engine.meters.events_failed == 1
+
+
+async def test_stopping_decides_what_was_accepted_and_cancels_timers() -> None:
+    plan = Counting()
+    async with running(plan, Budget(batch_commands=1)) as engine:
+        engine.after(3600, "never")
+        for word in ("a", "b", "c"):
+            engine.put(Peer(), word)
+    assert plan.sent == ["OK a", "OK b", "OK c"]
+
+
+async def test_a_timer_becomes_an_event() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        engine.after(0, "tick")
+        await plan.released.wait()
+    assert plan.sent == ["OK tick"]

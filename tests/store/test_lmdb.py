@@ -1,0 +1,125 @@
+"""The embedded store: all of a commit or none of it, growth, walks in chunks, migrations, backups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.lmdb import Durability, LmdbStore, StoreVersionError, Write
+
+ROWS = "rows"
+
+
+def rows(store: LmdbStore) -> dict[bytes, bytes]:
+    with store.read() as read:
+        return dict(read.page(ROWS, b"", 1000).rows)
+
+
+def test_changes_are_applied_in_order(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, [ROWS])
+    store.commit([(ROWS, b"a", b"1"), (ROWS, b"b", b"2"), (ROWS, b"a", None), (ROWS, b"b", b"3")])
+    assert rows(store) == {b"b": b"3"}
+    store.close()
+
+
+def test_a_commit_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, [ROWS])
+    with pytest.raises(StoreFailedError):
+        store.commit([(ROWS, b"a", b"1"), (ROWS, b"k" * 600, b"a key longer than the store takes")])
+    assert rows(store) == {}
+    store.commit([(ROWS, b"a", b"2")])
+    assert rows(store) == {b"a": b"2"}
+    store.close()
+
+
+def test_the_map_grows_while_in_use_and_keeps_its_size_on_reopening(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, [ROWS], durability=Durability.OS, map_size=1 << 20)
+    body = bytes(16_000)
+    for number in range(200):
+        store.commit([(ROWS, number.to_bytes(8, "big"), body)])
+    store.close()
+    again = LmdbStore(tmp_path, [ROWS], map_size=1 << 20)
+    with again.read() as read:
+        assert read.count(ROWS) == 200
+        assert read.get(ROWS, (199).to_bytes(8, "big")) == body
+    again.close()
+
+
+def test_a_walk_goes_in_chunks_within_its_prefix(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, [ROWS], durability=Durability.OS)
+    store.commit([(ROWS, bytes([group, number]), b"") for group in (1, 2, 3) for number in range(5)])
+    seen: list[bytes] = []
+    start: bytes | None = b"\x02"
+    chunks = 0
+    while start is not None:
+        with store.read() as read:
+            page = read.page(ROWS, start, 2, prefix=b"\x02")
+        seen += [key for key, _ in page.rows]
+        start, chunks = page.following, chunks + 1
+    assert seen == [bytes([2, number]) for number in range(5)]
+    assert chunks == 3
+    store.close()
+
+
+def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from blindpost.store.lmdb import LmdbStore
+        store = LmdbStore(Path(sys.argv[1]), ["rows"])
+        store.commit([("rows", b"a", b"1")])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert killed.returncode == -9
+    store = LmdbStore(tmp_path, [ROWS])
+    assert rows(store) == {b"a": b"1"}
+    store.close()
+
+
+def test_migrations_run_once_each_in_order_and_a_newer_store_is_refused(tmp_path: Path) -> None:
+    def first(write: Write) -> None:
+        write.put(ROWS, b"order", b"1")
+
+    def second(write: Write) -> None:
+        before = write.get(ROWS, b"order")
+        assert before is not None
+        write.put(ROWS, b"order", before + b"2")
+
+    LmdbStore(tmp_path, [ROWS], migrations=[first]).close()
+    LmdbStore(tmp_path, [ROWS], migrations=[first, second]).close()
+    store = LmdbStore(tmp_path, [ROWS], migrations=[first, second])
+    assert rows(store) == {b"order": b"12"}
+    store.close()
+    with pytest.raises(StoreVersionError, match="schema version 2"):
+        LmdbStore(tmp_path, [ROWS], migrations=[first])
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    def broken(write: Write) -> None:
+        write.put(ROWS, b"half", b"done")
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        LmdbStore(tmp_path, [ROWS], migrations=[broken])
+    store = LmdbStore(tmp_path, [ROWS])
+    assert rows(store) == {}
+    store.close()
+
+
+def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "live", [ROWS])
+    store.commit([(ROWS, b"a", b"1")])
+    store.backup(tmp_path / "copy")
+    store.commit([(ROWS, b"a", b"2")])
+    store.close()
+    copy = LmdbStore(tmp_path / "copy", [ROWS])
+    assert rows(copy) == {b"a": b"1"}
+    copy.close()
