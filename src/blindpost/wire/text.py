@@ -36,6 +36,14 @@ def unb64(text: str) -> bytes:
         raise WireError("base64url text expected") from error
 
 
+def escaped(text: str) -> str:
+    """`text` as the value of a query's parameter: everything but letters, digits and `-_.~` escaped."""
+    try:
+        return urllib.parse.quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise WireError("text that UTF-8 can carry expected") from error
+
+
 def read_query(text: str) -> dict[str, str]:
     """The parameters of a query, unescaped; the first of equal names wins.
 
