@@ -118,13 +118,15 @@ class QueueUri(Value):
     @property
     def text(self) -> str:
         address = self.address
-        server, later = address.server, ()
+        named = address.server.hosts
         if self.versions.low < HOSTS_CLIENT_VERSION:
-            server, later = replace(server, hosts=server.hosts[:1]), server.hosts[1:]
+            named = named[:1]
+        later = address.server.hosts[len(named) :]
         if not address.sender_id:
             raise WireError("a queue address with a sender id expected")
-        place = f"{RouterAddress(Scheme.SMP, server).text}/{b64(address.sender_id)}"
-        written = f"{place}#/?v={self.versions.text}&dh={escaped(b64(address.dh_key.spki))}"
+        router = RouterAddress(Scheme.SMP, replace(address.server, hosts=named))
+        written = f"{router.text}/{b64(address.sender_id)}"
+        written += f"#/?v={self.versions.text}&dh={escaped(b64(address.dh_key.spki))}"
         if address.mode is not None:
             written += f"&q={'m' if address.mode is QueueMode.MESSAGING else 'c'}"
         if address.mode is QueueMode.MESSAGING and self.versions.low < SHORT_LINKS_CLIENT_VERSION:

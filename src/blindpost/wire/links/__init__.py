@@ -1,0 +1,1 @@
+"""Connection links: full ones carry everything, short ones lead to data that a router keeps."""
