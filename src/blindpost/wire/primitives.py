@@ -149,6 +149,14 @@ class Reader:
         if self.take(len(literal)) != literal:
             raise WireError(f"{literal!r} expected")
 
+    def skip(self, literal: bytes) -> bool:
+        """Pass over these bytes if they come next; whether they did."""
+        stop = self._pos + len(literal)
+        if stop > self._end or self._data[self._pos : stop] != literal:
+            return False
+        self._pos = stop
+        return True
+
     def tag(self) -> bytes:
         """The bytes up to the next space or the end; the space stays."""
         data, start, end = self._data, self._pos, self._end
