@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kdf import hkdf
+from blindpost.wire.batch import PADDING_SIZE, SMP_BLOCK_SIZE, TAG_SIZE
 from blindpost.wire.padding import unpad
 from blindpost.wire.value import Buffer
 
-BLOCK_SIZE = 16384
-SEALED_PADDED_SIZE = BLOCK_SIZE - 16
-SEALED_PAYLOAD_MAX = SEALED_PADDED_SIZE - 2
+SEALED_PADDED_SIZE = SMP_BLOCK_SIZE - TAG_SIZE
+SEALED_PAYLOAD_MAX = SEALED_PADDED_SIZE - PADDING_SIZE
 
 
 class BlockChain:
@@ -43,8 +43,8 @@ class BlockChain:
         The chain advances first: a block that does not open costs its own key and no other.
         """
         key, nonce = self._step()
-        if len(block) != BLOCK_SIZE:
-            raise CryptoError(f"a block of {BLOCK_SIZE} bytes expected, not {len(block)}")
+        if len(block) != SMP_BLOCK_SIZE:
+            raise CryptoError(f"a block of {SMP_BLOCK_SIZE} bytes expected, not {len(block)}")
         return unpad(key.open(nonce, block))
 
     def __repr__(self) -> str:
