@@ -27,7 +27,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.text import b64, escaped, read_query, unb64
-from blindpost.wire.value import Value
+from blindpost.wire.value import Buffer, Value
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
 
 CLIENT_VERSIONS = VersionRange(1, 4)
@@ -210,10 +210,20 @@ def write_queue_info(writer: Writer, info: QueueInfo) -> None:
     else:
         write_server(writer, info.address.server)
     _write_id_and_key(writer, info.address)
+    writer.raw(_info_mode(info))
+
+
+def swallows(info: QueueInfo, following: Buffer) -> bool:
+    """Whether a reader of `info` would take the first byte of `following` for its mode."""
+    return bool(following) and not _info_mode(info) and following[0] in _MODE_BYTES
+
+
+def _info_mode(info: QueueInfo) -> bytes:
     if info.version >= SHORT_LINKS_CLIENT_VERSION:
-        _write_mode(writer, info.address.mode)
-    elif info.version == SENDER_KEY_CLIENT_VERSION and info.address.mode is QueueMode.MESSAGING:
-        writer.bool(True)
+        return _named(info.address.mode)
+    if info.version == SENDER_KEY_CLIENT_VERSION and info.address.mode is QueueMode.MESSAGING:
+        return b"T"
+    return b""
 
 
 def read_queue_uri(reader: Reader) -> QueueUri:
@@ -230,7 +240,7 @@ def write_queue_uri(writer: Writer, uri: QueueUri) -> None:
     messaging = uri.address.mode is QueueMode.MESSAGING
     low, high = uri.versions.low, uri.versions.high
     if low >= SHORT_LINKS_CLIENT_VERSION:
-        _write_mode(writer, uri.address.mode)
+        writer.raw(_named(uri.address.mode))
     elif low >= SENDER_KEY_CLIENT_VERSION or (high >= SENDER_KEY_CLIENT_VERSION and messaging):
         writer.bool(messaging)
 
@@ -250,6 +260,5 @@ def _write_id_and_key(writer: Writer, address: QueueAddress) -> None:
     write_key(writer, address.dh_key)
 
 
-def _write_mode(writer: Writer, mode: QueueMode | None) -> None:
-    if mode is not None:
-        writer.raw(mode.value)
+def _named(mode: QueueMode | None) -> bytes:
+    return b"" if mode is None else mode.value
