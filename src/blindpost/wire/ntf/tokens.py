@@ -1,0 +1,81 @@
+"""Device tokens: which push provider, and the text by which it knows the device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.value import Value
+
+NULL_TOKEN = b"test_ntf_token"
+"""The token with which a device tests a router; only the null provider takes it as text."""
+
+_HEX = re.compile(r"(?:[0-9a-f]{2})*", re.ASCII)
+
+
+class PushProvider(Enum):
+    """A push service, by its two letters in commands; `text` is its name in stores and settings."""
+
+    APNS_DEV = (b"AD", "apns_dev")
+    APNS_PROD = (b"AP", "apns_prod")
+    APNS_TEST = (b"AT", "apns_test")
+    APNS_NULL = (b"AN", "apns_null")
+
+    def __init__(self, letters: bytes, text: str) -> None:
+        self.letters = letters
+        self.text = text
+
+    @classmethod
+    def from_text(cls, text: str) -> PushProvider:
+        provider = _BY_TEXT.get(text)
+        if provider is None:
+            raise WireError("a known push provider expected")
+        return provider
+
+
+_BY_LETTERS = {provider.letters: provider for provider in PushProvider}
+_BY_TEXT = {provider.text: provider for provider in PushProvider}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeviceToken(Value):
+    """A device as its push provider knows it. Commands carry any bytes as `token`, text only some."""
+
+    provider: PushProvider
+    token: bytes
+
+    @property
+    def text(self) -> str:
+        """Provider and token for stores and settings; refused where `from_text` could not read it back."""
+        if not _readable(self.provider, self.token):
+            raise WireError("a device token of lower-case hexadecimal digits expected")
+        return f"{self.provider.text} {self.token.decode('ascii')}"
+
+    @classmethod
+    def from_text(cls, text: str) -> DeviceToken:
+        name, space, written = text.partition(" ")
+        provider = PushProvider.from_text(name)
+        token = written.encode("utf-8", "surrogatepass")
+        if not space or not _readable(provider, token):
+            raise WireError("a push provider, a space and an even number of hexadecimal digits expected")
+        return cls(provider, token)
+
+
+def _readable(provider: PushProvider, token: bytes) -> bool:
+    if provider is PushProvider.APNS_NULL and token == NULL_TOKEN:
+        return True
+    return _HEX.fullmatch(token.decode("latin-1")) is not None
+
+
+def read_device_token(reader: Reader) -> DeviceToken:
+    provider = _BY_LETTERS.get(reader.take(2))
+    if provider is None:
+        raise WireError("a known push provider expected")
+    return DeviceToken(provider, reader.short())
+
+
+def write_device_token(writer: Writer, token: DeviceToken) -> None:
+    writer.raw(token.provider.letters).short(token.token)
