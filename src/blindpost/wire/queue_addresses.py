@@ -147,7 +147,7 @@ class QueueUri(Value):
         versions, later, dh_key, mode = _read_fragment(text[end + 1 :])
         server = replace(router.server, hosts=router.server.hosts + later)
         if versions.high < HOSTS_CLIENT_VERSION:
-            server = _with_onion_host(server)
+            server = with_onion_host(server)
         return cls(versions, QueueAddress(server, sender_id, dh_key, mode))
 
 
@@ -179,7 +179,8 @@ def _x25519(text: str) -> PublicKey:
     return key
 
 
-def _with_onion_host(server: Server) -> Server:
+def with_onion_host(server: Server) -> Server:
+    """The server with its second host, if peers know one: they may name a queue either way."""
     onion = _ONION_HOSTS.get(server.hosts[0].text) if len(server.hosts) == 1 else None
     return server if onion is None else replace(server, hosts=(*server.hosts, Host(onion)))
 
@@ -197,7 +198,7 @@ def read_queue_info(reader: Reader) -> QueueInfo:
     """The next byte is taken for the mode when it can be one: what follows must not look like it."""
     version = reader.u16()
     if version < HOSTS_CLIENT_VERSION:
-        server = _with_onion_host(read_legacy_server(reader))
+        server = with_onion_host(read_legacy_server(reader))
     else:
         server = read_server(reader)
     return QueueInfo(version, _read_address(reader, server))
