@@ -17,6 +17,7 @@ T = TypeVar("T")
 SHORT_MAX = 255
 LARGE_MAX = 65535
 LIST_MAX = 255
+TAG_MAX = 16
 
 
 class Reader:
@@ -159,14 +160,23 @@ class Reader:
 
     def tag(self) -> bytes:
         """The bytes up to the next space or the end; the space stays."""
-        data, start, end = self._data, self._pos, self._end
-        window = data[start:end] if end - start <= 16 else data[start : start + 16]
-        space = bytes(window).find(b" ")
+        start = self._pos
+        head = bytes(self._data[start : min(self._end, start + TAG_MAX)])
+        space = head.find(b" ")
+        if space >= 0:
+            head = head[:space]
+        elif self._end - start > TAG_MAX:
+            raise WireError(f"a tag of at most {TAG_MAX} bytes expected")
+        self._pos = start + len(head)
+        return head
+
+    def pass_space(self) -> None:
+        """Go on behind the next space, wherever it is."""
+        start = self._pos
+        space = bytes(self._data[start : self._end]).find(b" ")
         if space < 0:
-            if end - start > 16:
-                raise WireError("a tag of at most 16 bytes expected")
-            space = end - start
-        return self.take(space)
+            raise WireError("a space expected")
+        self._pos = start + space + 1
 
     def end(self) -> None:
         """Nothing may be left."""
