@@ -87,11 +87,8 @@ def same_bytes(made: Buffer, recorded: str | dict[str, Any]) -> bool:
     """Whether bytes are those of a vector, which gives long ones by length, start and hash."""
     if isinstance(recorded, str):
         return made.hex() == recorded
-    return (
-        len(made) == recorded["length"]
-        and bytes(made[:64]).hex() == recorded["prefix"]
-        and hashlib.sha256(made).hexdigest() == recorded["sha256"]
-    )
+    described = {"length": len(made), "prefix": made[:64].hex(), "sha256": hashlib.sha256(made).hexdigest()}
+    return described == recorded
 
 
 class Session:
