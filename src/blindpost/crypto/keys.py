@@ -1,4 +1,4 @@
-"""Private keys of the four algorithms: signatures, shared secrets and their stored form, PKCS#8 DER.
+"""Private keys of the four algorithms in use: signatures and shared secrets.
 
 Curve25519 goes through libsodium (twice as fast), Curve448 through `cryptography`.
 """
@@ -16,20 +16,8 @@ from blindpost.crypto import sodium
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
 from blindpost.wire.keys import Algorithm, PublicKey
+from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.value import Buffer
-
-SIGNING_ALGORITHMS = frozenset({Algorithm.ED25519, Algorithm.ED448})
-ED25519_SIGNATURE_SIZE = 64
-ED448_SIGNATURE_SIZE = 114
-
-_PKCS8_PREFIXES = {
-    Algorithm.ED25519: bytes.fromhex("302e020100300506032b657004220420"),
-    Algorithm.X25519: bytes.fromhex("302e020100300506032b656e04220420"),
-    Algorithm.ED448: bytes.fromhex("3047020100300506032b6571043b0439"),
-    Algorithm.X448: bytes.fromhex("3046020100300506032b656f043a0438"),
-}
-_BY_PREFIX = {prefix: algorithm for algorithm, prefix in _PKCS8_PREFIXES.items()}
-_PREFIX_SIZE = 16
 
 CertificateKey = Ed25519PrivateKey | Ed448PrivateKey
 
@@ -55,15 +43,21 @@ class PrivateKey:
         return cls(algorithm, entropy(algorithm.raw_size))
 
     @classmethod
+    def decoded(cls, key: EncodedPrivateKey) -> PrivateKey:
+        """A key that came over the wire, ready for use."""
+        return cls(key.algorithm, key.raw)
+
+    @classmethod
     def from_pkcs8(cls, der: bytes) -> PrivateKey:
-        algorithm = _BY_PREFIX.get(bytes(der[:_PREFIX_SIZE]))
-        if algorithm is None or len(der) != _PREFIX_SIZE + algorithm.raw_size:
-            raise CryptoError("a private key of a known algorithm in PKCS#8 DER expected")
-        return cls(algorithm, der[_PREFIX_SIZE:])
+        return cls.decoded(EncodedPrivateKey.from_pkcs8(der))
+
+    @property
+    def encoded(self) -> EncodedPrivateKey:
+        return EncodedPrivateKey(self.algorithm, self.raw)
 
     @property
     def pkcs8(self) -> bytes:
-        return _PKCS8_PREFIXES[self.algorithm] + self.raw
+        return self.encoded.pkcs8
 
     @property
     def public(self) -> PublicKey:
@@ -101,7 +95,7 @@ class PrivateKey:
         A public key of small order gives zeros, as in the reference; see `sodium.x25519`.
         """
         if public.algorithm is not self.algorithm:
-            raise CryptoError(f"a {self.algorithm.label} key expected")
+            raise CryptoError(f"a peer's {self.algorithm.label} key expected")
         if self.algorithm is Algorithm.X25519:
             return sodium.x25519(self.raw, public.raw)
         if self.algorithm is Algorithm.X448:

@@ -116,7 +116,7 @@ def seal_in_place(work: bytearray, key: bytes, nonce: bytes) -> None:
     """Encrypt `work[16:]` where it lies and put the tag before it, into `work[:16]`."""
     size = len(work) - TAG_SIZE
     if size < 0:
-        raise CryptoError("room for the tag expected")
+        raise CryptoError("16 bytes of room for the tag expected")
     start = _from_buffer(work)
     text = start + TAG_SIZE
     _seal(text, start, text, size, _sized(nonce, NONCE_SIZE, "a nonce"), _sized(key, KEY_SIZE, "a key"))

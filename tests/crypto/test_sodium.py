@@ -1,0 +1,117 @@
+"""libsodium behind our signatures: what it computes, what it refuses, that sizes are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import nacl.bindings
+import nacl.signing
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindpost.crypto import sodium
+from blindpost.crypto.errors import CryptoError
+from tests.support.long_values import ramp
+
+KEY = ramp(0x30, 32)
+NONCE = ramp(0x80, 24)
+
+
+def test_missing_functions_are_named_in_one_error() -> None:
+    with pytest.raises(ImportError, match="does not export sodium_version_string, no_such_function; install"):
+        sodium.load(sodium.bundled_path(), ("sodium_init", "sodium_version_string", "no_such_function"))
+
+
+def seal(message: bytes, nonce: bytes = NONCE) -> bytearray:
+    work = bytearray(16) + message
+    sodium.seal_in_place(work, KEY, nonce)
+    return work
+
+
+@given(message=st.binary(max_size=300), key=st.binary(min_size=32, max_size=32))
+@settings(deadline=None)
+def test_boxes_are_those_of_pynacl(message: bytes, key: bytes) -> None:
+    work = bytearray(16) + message
+    sodium.seal_in_place(work, key, NONCE)
+    assert work == nacl.bindings.crypto_secretbox(message, NONCE, key)
+    assert sodium.open_box(memoryview(work), key, NONCE) == message
+
+
+def test_opening_leaves_the_box_as_it_was() -> None:
+    box = seal(b"hello")
+    before = bytes(box)
+    assert sodium.open_box(box, KEY, NONCE) == b"hello"
+    assert box == before
+
+
+def test_opening_reads_only_the_view_it_is_given() -> None:
+    around = memoryview(b"before" + seal(b"hello") + b"after")
+    assert sodium.open_box(around[6:-5], KEY, NONCE) == b"hello"
+
+
+WRONG_SIZES: dict[str, Callable[[], object]] = {
+    "short secret": lambda: sodium.hsalsa20(bytes(31)),
+    "long secret": lambda: sodium.hsalsa20(bytes(33)),
+    "no room for a tag": lambda: sodium.seal_in_place(bytearray(15), KEY, NONCE),
+    "short key to seal": lambda: sodium.seal_in_place(bytearray(16), bytes(31), NONCE),
+    "short nonce to seal": lambda: sodium.seal_in_place(bytearray(16), KEY, bytes(23)),
+    "long nonce to seal": lambda: sodium.seal_in_place(bytearray(16), KEY, bytes(25)),
+    "short box": lambda: sodium.open_box(bytes(15), KEY, NONCE),
+    "short key to open": lambda: sodium.open_box(bytes(seal(b"")), bytes(31), NONCE),
+    "short nonce to open": lambda: sodium.open_box(bytes(seal(b"")), KEY, NONCE[:23]),
+    "long nonce to open": lambda: sodium.open_box(bytes(seal(b"")), KEY, NONCE + b"\0"),
+    "short private key": lambda: sodium.x25519(bytes(31), ramp(0, 32)),
+    "short public key": lambda: sodium.x25519(ramp(0, 32), ramp(0, 31)),
+    "short private key alone": lambda: sodium.x25519_public(bytes(31)),
+    "short seed": lambda: sodium.ed25519_expand(bytes(31)),
+    "short signing key": lambda: sodium.ed25519_sign(bytes(63), b""),
+    "short verifying key": lambda: sodium.ed25519_verify(bytes(31), b"", bytes(64)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SIZES)
+def test_wrong_sizes_are_refused(name: str) -> None:
+    with pytest.raises(CryptoError, match="bytes"):
+        WRONG_SIZES[name]()
+
+
+@given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
+@settings(deadline=None)
+def test_agreement_is_that_of_pynacl(first: bytes, second: bytes) -> None:
+    public = nacl.bindings.crypto_scalarmult_base(second)
+    assert sodium.x25519_public(second) == public
+    assert sodium.x25519(first, public) == nacl.bindings.crypto_scalarmult(first, public)
+
+
+LOW_ORDER = (
+    bytes(32),
+    (1).to_bytes(32, "little"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+    (2**255 - 20).to_bytes(32, "little"),
+    (2**255 - 19).to_bytes(32, "little"),
+    (2**255 - 18).to_bytes(32, "little"),
+)
+
+
+@pytest.mark.parametrize("public", LOW_ORDER, ids=bytes.hex)
+def test_a_key_of_small_order_gives_zeros_as_in_the_reference(public: bytes) -> None:
+    assert sodium.x25519(ramp(7, 32), public) == bytes(32)
+
+
+@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=200))
+@settings(deadline=None)
+def test_signatures_are_those_of_pynacl(seed: bytes, message: bytes) -> None:
+    expanded = sodium.ed25519_expand(seed)
+    signature = sodium.ed25519_sign(expanded, memoryview(message))
+    assert signature == nacl.signing.SigningKey(seed).sign(message).signature
+    assert sodium.ed25519_verify(expanded[32:], memoryview(message), signature)
+
+
+def test_a_signature_of_another_length_does_not_verify() -> None:
+    expanded = sodium.ed25519_expand(ramp(0, 32))
+    signature = sodium.ed25519_sign(expanded, b"hello")
+    assert sodium.ed25519_verify(expanded[32:], b"hello", signature)
+    assert not sodium.ed25519_verify(expanded[32:], b"hello", signature[:63])
+    assert not sodium.ed25519_verify(expanded[32:], b"hello", signature + b"\0")
