@@ -1,0 +1,76 @@
+"""Blocks out of a TLS stream and into it: the only place where they are cut, sealed and opened."""
+
+from __future__ import annotations
+
+from blindpost.crypto.block_chain import SEALED_PAYLOAD_MAX, BlockChains
+from blindpost.transport.errors import BlockError, LargeMessageError
+from blindpost.transport.tls import Tls, scratch
+from blindpost.wire.errors import WireError
+from blindpost.wire.padding import pad_parts, unpad
+from blindpost.wire.value import Buffer
+
+
+class Blocks:
+    """The blocks of one session, plain until `encrypt` is called."""
+
+    __slots__ = ("_chains", "_partial", "_tls", "payload_max", "size")
+
+    def __init__(self, tls: Tls, size: int) -> None:
+        self._tls = tls
+        self._chains: BlockChains | None = None
+        self._partial: bytearray | None = None
+        self.size = size
+        self.payload_max = size - 2
+
+    def encrypt(self, chains: BlockChains) -> None:
+        """All blocks after this one are encrypted, in both directions."""
+        self._chains = chains
+        self.payload_max = SEALED_PAYLOAD_MAX
+
+    @property
+    def inside(self) -> bool:
+        """Whether a part of a block has come and the rest has not."""
+        return self._partial is not None
+
+    def write(self, parts: list[Buffer], count: int) -> None:
+        """Send one block with a payload of `count` bytes that lies in `parts`."""
+        if count > self.payload_max:
+            raise LargeMessageError(f"{count} bytes do not fit into a block: {self.payload_max} do")
+        chains = self._chains
+        if chains is None:
+            self._tls.write(pad_parts(parts, count, self.size))
+        else:
+            self._tls.write(chains.sending.seal_block(parts, count))
+
+    def read(self) -> memoryview | None:
+        """The payload of the next whole block, None when more must be received first."""
+        block = self._assembled()
+        if block is None:
+            return None
+        chains = self._chains
+        try:
+            if chains is None:
+                return unpad(bytes(block))
+            return chains.receiving.open_block(block)
+        except WireError as error:
+            raise BlockError from error
+
+    def _assembled(self) -> memoryview | None:
+        """The next block; the view is good until the next call of anything here."""
+        size = self.size
+        read = self._tls.read
+        partial = self._partial
+        if partial is None:
+            count = read(size)
+            if count == size:
+                return scratch.plain_view[:size]
+            if count == 0:
+                return None
+            partial = self._partial = bytearray(scratch.plain_view[:count])
+        while (missing := size - len(partial)) > 0:
+            count = read(missing)
+            if count == 0:
+                return None
+            partial += scratch.plain_view[:count]
+        self._partial = None
+        return memoryview(partial)

@@ -1,0 +1,206 @@
+"""The two ends of connections: a server that accepts sessions, and a client that opens one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from blindpost.transport import errors
+from blindpost.transport.keeper import Keeper
+from blindpost.transport.network import TCP, Listener, Network
+from blindpost.transport.plan import Plan
+from blindpost.transport.session import Handler, Session
+from blindpost.wire.primitives import Writer
+from blindpost.wire.value import Buffer
+
+logger = logging.getLogger(__name__)
+
+INBOX_BLOCKS_MAX = 16
+"""How many blocks a stream keeps for its reader before it stops the peer."""
+
+
+async def open_session(plan: Plan, handler: Handler, host: str, port: int, network: Network = TCP) -> Session:
+    """Connect and shake hands. The session is established, or a `TransportError` says why it is not.
+
+    `handler` hears of everything that follows, also `closed` for a session that was never established.
+    """
+    opening = _Opening(handler)
+    keeper = Keeper(plan.limits.release_after_s)
+    try:
+        async with asyncio.timeout(plan.limits.connect_timeout_s):
+            session = await network.connect(lambda: Session(plan, opening, keeper), host, port)
+    except TimeoutError as error:
+        raise errors.ConnectTimeoutError from error
+    except OSError as error:
+        raise errors.ConnectError(f"the host could not be reached: {error.strerror or error}") from error
+    try:
+        await opening.outcome
+    except asyncio.CancelledError:
+        session.abort()
+        await keeper.emptied()
+        raise
+    return session
+
+
+class _Opening(Handler):
+    """Waits for the handshake, then hands the session over to its real handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def established(self, session: Session) -> None:
+        session.handler = self._handler
+        self._handler.established(session)
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    def closed(self, session: Session, reason: errors.TransportError) -> None:
+        self._handler.closed(session, reason)
+        if not self.outcome.done():
+            self.outcome.set_exception(reason.again())
+            self.outcome.exception()  # looked at: a caller that was cancelled will not
+
+
+class BlockStream(Handler):
+    """A session for code that awaits: blocks wait in a bounded inbox until they are read."""
+
+    def __init__(self) -> None:
+        self._inbox: deque[memoryview | errors.BlockError] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reason: errors.TransportError | None = None
+        self.session: Session
+
+    async def read_block(self) -> memoryview:
+        """The payload of the next block. `BlockError` is about that block only, anything else is the end."""
+        while not self._inbox:
+            if self.reason is not None:
+                raise self.reason.again()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._inbox.popleft()
+        if len(self._inbox) < INBOX_BLOCKS_MAX:
+            self.session.resume_reading()
+        if isinstance(item, errors.BlockError):
+            raise item
+        return item
+
+    def send(self, *parts: Buffer) -> None:
+        """Send one block whose payload is `parts` joined."""
+        self.session.send(*parts)
+
+    def send_payload(self, payload: Writer) -> None:
+        self.session.send_payload(payload)
+
+    async def drain(self) -> None:
+        """Wait until the peer has caught up."""
+        while self.session.congested and self.reason is None:
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    async def close(self) -> None:
+        """Close and wait until the socket is gone."""
+        self.session.close()
+        await asyncio.shield(self._over)
+
+    def established(self, session: Session) -> None:
+        self.session = session
+
+    def block_received(self, session: Session, payload: memoryview) -> None:
+        self._put(session, payload)
+
+    def block_failed(self, session: Session, error: errors.BlockError) -> None:
+        self._put(session, error)
+
+    def drained(self, session: Session) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+    def closed(self, session: Session, reason: errors.TransportError) -> None:
+        self.reason = reason
+        self._over.set_result(None)
+        self.drained(session)
+        self._wake()
+
+    def _put(self, session: Session, item: memoryview | errors.BlockError) -> None:
+        self._inbox.append(item)
+        if len(self._inbox) >= INBOX_BLOCKS_MAX:
+            session.pause_reading()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def connect(plan: Plan, host: str, port: int, network: Network = TCP) -> BlockStream:
+    """As `open_session`, for code that awaits."""
+    stream = BlockStream()
+    await open_session(plan, stream, host, port, network)
+    return stream
+
+
+class Server(Keeper):
+    """Accepts sessions and hands all of them to one handler."""
+
+    def __init__(self, plan: Plan, handler: Handler, connections_max: int) -> None:
+        super().__init__(plan.limits.release_after_s)
+        self._plan = plan
+        self._handler = handler
+        self._connections_max = connections_max
+        self._listeners: list[Listener] = []
+        self._old_tls_told = False
+
+    async def listen(self, host: str | None, port: int, network: Network = TCP) -> int:
+        """Accept connections at this place too; the port, which the system chooses when it is 0."""
+        listener = await network.listen(self._accept, host, port)
+        self._listeners.append(listener)
+        return listener.ports[0]
+
+    async def stop(self) -> None:
+        """Accept no more, close every session, and return when all sockets are gone."""
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
+        for session in tuple(self.sessions):
+            session.close()
+        await self.emptied()
+
+    def renew(self, plan: Plan) -> None:
+        """Sessions from now on follow `plan`, with new certificates say; those that are there stay."""
+        self._plan = plan
+
+    def opened(self, session: Session) -> None:
+        super().opened(session)
+        if len(self.sessions) > self._connections_max:
+            session.abort(errors.RefusedError())
+
+    def closed(self, session: Session) -> None:
+        super().closed(session)
+        if isinstance(session.reason, errors.TlsVersionError):
+            level = logging.DEBUG if self._old_tls_told else logging.WARNING
+            self._old_tls_told = True
+            logger.log(level, "a client was refused: it offers no TLS 1.3, which this router requires")
+
+    def _accept(self) -> Session:
+        return Session(self._plan, self._handler, self)
+
+
+async def listen(
+    plan: Plan,
+    handler: Handler,
+    host: str | None,
+    port: int,
+    network: Network = TCP,
+    connections_max: int = 100_000,
+) -> tuple[Server, int]:
+    """Start a server at one place; the server and the port it listens on."""
+    server = Server(plan, handler, connections_max)
+    return server, await server.listen(host, port, network)

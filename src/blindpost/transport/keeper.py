@@ -1,0 +1,50 @@
+"""The sessions of one owner, and the memory of those that are idle."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from blindpost.transport.session import Session
+
+
+class Keeper:
+    """Looks after the sessions of one owner: knows them, and gives back the memory of idle ones."""
+
+    def __init__(self, release_after_s: float) -> None:
+        self._release_after_s = release_after_s
+        self._warm: dict[Session, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
+        self.sessions: set[Session] = set()
+
+    def opened(self, session: Session) -> None:
+        self.sessions.add(session)
+
+    def closed(self, session: Session) -> None:
+        self.sessions.discard(session)
+        self._warm.pop(session, None)
+        if not self._warm and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.sessions and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def warmed(self, session: Session) -> None:
+        self._warm[session] = None
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._release_after_s, self._sweep, loop)
+
+    async def emptied(self) -> None:
+        """Wait until no session is left."""
+        if self.sessions:
+            self._emptied = self._emptied or asyncio.get_running_loop().create_future()
+            await self._emptied
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle_since = loop.time() - self._release_after_s
+        for session in [warm for warm in self._warm if warm.cool(idle_since)]:
+            del self._warm[session]
+        self._timer = loop.call_later(self._release_after_s, self._sweep, loop) if self._warm else None
