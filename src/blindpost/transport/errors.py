@@ -167,15 +167,11 @@ class HandshakeVersionError(HandshakeError):
 
 def refusal(wire: Wire) -> HandshakeError:
     """What the router's refusal of a service means here."""
-    for kind in (
-        HandshakeParseError,
-        HandshakeIdentityError,
-        HandshakeBadAuthError,
-        HandshakeBadServiceError,
-    ):
+    message = f"the router refused the service: {wire.value.decode()}"
+    for kind in HandshakeError.__subclasses__():
         if kind.wire is wire:
-            return kind(f"the router refused the service: {wire.value.decode()}")
-    return HandshakeError(f"the router refused the service: {wire.value.decode()}")
+            return kind(message)
+    return HandshakeError(message)
 
 
 class BlockError(TransportError):
