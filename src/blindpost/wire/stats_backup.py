@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from blindpost.wire.errors import WireError
@@ -198,7 +197,6 @@ class _Entry:
     required: bool
 
 
-@cache
 def _entries(cls: Any) -> tuple[_Entry, ...]:
     """The lines of a file or a section, in order."""
     kinds = get_type_hints(cls)
@@ -224,7 +222,7 @@ def _encode(stats: Value) -> bytes:
 
 
 def _lines(value: Value) -> Iterator[str]:
-    for entry in _entries(type(value)):
+    for entry in _ENTRIES[type(value)]:
         content = getattr(value, entry.attribute)
         if entry.kind in _SECTIONS:
             yield f"{entry.name}:"
@@ -256,7 +254,7 @@ def _decode(data: Buffer, cls: type[T]) -> T:
 def _read(backwards: list[str], cls: type[T]) -> T:
     """Take the lines of `cls` from the end of `backwards`."""
     found: dict[str, Any] = {}
-    for entry in _entries(cls):
+    for entry in _ENTRIES[cls]:
         line = backwards[-1] if backwards else ""
         if entry.kind in _SECTIONS:
             if line == f"{entry.name}:":
@@ -305,4 +303,8 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: _integer,
     frozenset[int]: _integers,
     HostCounts: _host_counts,
+}
+
+_ENTRIES: dict[type, tuple[_Entry, ...]] = {
+    cls: _entries(cls) for cls in (RouterStats, NotifierStats, *_SECTIONS)
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from blindpost.wire.keys import PublicKey, read_x25519, write_key
-from blindpost.wire.ntf.commands import read_tag
 from blindpost.wire.ntf.status import (
     SubStatus,
     TokenStatus,
@@ -17,7 +17,8 @@ from blindpost.wire.ntf.status import (
 )
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.error_codec import read_error, write_error
-from blindpost.wire.smp.errors import UNKNOWN_COMMAND, RefusedError, SMPError
+from blindpost.wire.smp.errors import SMPError
+from blindpost.wire.smp.tagged import Bare, read_tagged
 from blindpost.wire.value import Value
 
 
@@ -25,114 +26,116 @@ from blindpost.wire.value import Value
 class IDTKN(Value):
     """A token is registered; pushes to it are encrypted with a secret agreed through `dh_key`."""
 
+    TAG: ClassVar[bytes] = b"IDTKN"
     token_id: bytes
     dh_key: PublicKey
+
+    def write(self, writer: Writer, version: int) -> None:
+        writer.raw(b"IDTKN ").short(self.token_id)
+        write_key(writer, self.dh_key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IDSUB(Value):
     """A subscription exists."""
 
+    TAG: ClassVar[bytes] = b"IDSUB"
     subscription_id: bytes
 
+    def write(self, writer: Writer, version: int) -> None:
+        writer.raw(b"IDSUB ").short(self.subscription_id)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class OK(Value):
+
+class OK(Bare):
     """Done."""
+
+    __slots__ = ()
+    TAG = b"OK"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ERR(Value):
     """Refused, in the words of SMP."""
 
+    TAG: ClassVar[bytes] = b"ERR"
     error: SMPError
+
+    def write(self, writer: Writer, version: int) -> None:
+        writer.raw(b"ERR ")
+        write_error(writer, self.error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TKN(Value):
-    """The status of a token."""
+    """The status of a token; versions below 3 are not told why it is invalid."""
 
+    TAG: ClassVar[bytes] = b"TKN"
     status: TokenStatus
+
+    def write(self, writer: Writer, version: int) -> None:
+        writer.raw(b"TKN ")
+        write_token_status(writer, self.status, version)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SUB(Value):
     """The status of a subscription."""
 
+    TAG: ClassVar[bytes] = b"SUB"
     status: SubStatus
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PONG(Value):
-    """The connection is alive."""
-
-
-Response = IDTKN | IDSUB | OK | ERR | TKN | SUB | PONG
+    def write(self, writer: Writer, version: int) -> None:
+        writer.raw(b"SUB ")
+        write_sub_status(writer, self.status)
 
 
-def read_response(reader: Reader) -> Response:
-    """A whole response, to the end of `reader`; an unknown tag raises `RefusedError`, which says so."""
-    read = _READERS.get(read_tag(reader))
-    if read is None:
-        raise RefusedError(UNKNOWN_COMMAND)
-    response = read(reader)
-    reader.end()
-    return response
+class PONG(Bare):
+    """The router is there."""
+
+    __slots__ = ()
+    TAG = b"PONG"
 
 
-def write_response(writer: Writer, response: Response, version: int) -> None:
-    match response:
-        case IDTKN(token_id, dh_key):
-            writer.raw(b"IDTKN ").short(token_id)
-            write_key(writer, dh_key)
-        case IDSUB(subscription_id):
-            writer.raw(b"IDSUB ").short(subscription_id)
-        case OK():
-            writer.raw(b"OK")
-        case ERR(error):
-            writer.raw(b"ERR ")
-            write_error(writer, error)
-        case TKN(status):
-            writer.raw(b"TKN ")
-            write_token_status(writer, status, version)
-        case SUB(status):
-            writer.raw(b"SUB ")
-            write_sub_status(writer, status)
-        case PONG():
-            writer.raw(b"PONG")
+Response: TypeAlias = IDTKN | IDSUB | OK | ERR | TKN | SUB | PONG
 
 
-def _read_idtkn(reader: Reader) -> IDTKN:
+def read_response(reader: Reader, version: int) -> Response:
+    """A whole response, or `RefusedError` with what is wrong with it."""
+    return read_tagged(reader, version, _READERS)
+
+
+def _read_idtkn(reader: Reader, version: int) -> IDTKN:
     reader.expect(b" ")
     return IDTKN(reader.short(), read_x25519(reader))
 
 
-def _read_idsub(reader: Reader) -> IDSUB:
+def _read_idsub(reader: Reader, version: int) -> IDSUB:
     reader.expect(b" ")
     return IDSUB(reader.short())
 
 
-def _read_err(reader: Reader) -> ERR:
+def _read_err(reader: Reader, version: int) -> ERR:
     reader.expect(b" ")
     return ERR(read_error(reader))
 
 
-def _read_tkn(reader: Reader) -> TKN:
+def _read_tkn(reader: Reader, version: int) -> TKN:
+    """A reason is read at every version: who sent it meant it."""
     reader.expect(b" ")
     return TKN(read_token_status(reader))
 
 
-def _read_sub(reader: Reader) -> SUB:
+def _read_sub(reader: Reader, version: int) -> SUB:
     reader.expect(b" ")
     return SUB(read_sub_status(reader))
 
 
-_READERS: dict[bytes, Callable[[Reader], Response]] = {
-    b"IDTKN": _read_idtkn,
-    b"IDSUB": _read_idsub,
-    b"OK": lambda reader: OK(),
-    b"ERR": _read_err,
-    b"TKN": _read_tkn,
-    b"SUB": _read_sub,
-    b"PONG": lambda reader: PONG(),
+_READERS: dict[bytes, Callable[[Reader, int], Response]] = {
+    IDTKN.TAG: _read_idtkn,
+    IDSUB.TAG: _read_idsub,
+    OK.TAG: lambda reader, version: OK(),
+    ERR.TAG: _read_err,
+    TKN.TAG: _read_tkn,
+    SUB.TAG: _read_sub,
+    PONG.TAG: lambda reader, version: PONG(),
 }
