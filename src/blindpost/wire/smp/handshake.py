@@ -23,6 +23,7 @@ from blindpost.wire.smp.versions import (
     BLOCK_ENCRYPTION_VERSION,
     PROXY_FLAG_VERSION,
     SERVICE_CERTS_VERSION,
+    SERVICE_HASH_VERSION,
 )
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
@@ -35,6 +36,13 @@ class ServiceRole(Enum):
     NOTIFIER = b"N"
     PROXY = b"P"
 
+
+SERVICE_VERSIONS = {
+    ServiceRole.MESSAGING: SERVICE_HASH_VERSION,
+    ServiceRole.NOTIFIER: SERVICE_CERTS_VERSION,
+    ServiceRole.PROXY: SERVICE_CERTS_VERSION,
+}
+"""The version from which a client presents itself as a service of this role; routers do not check it."""
 
 _ROLES = {role.value[0]: role for role in ServiceRole}
 
