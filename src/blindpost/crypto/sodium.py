@@ -48,10 +48,10 @@ _NAMES = (
     "crypto_sign_verify_detached",
 )
 
-_ffi = FFI()
-_ffi.cdef(_DECLARATIONS)
-_from_buffer = _ffi.from_buffer
-_NULL = _ffi.NULL
+ffi = FFI()
+ffi.cdef(_DECLARATIONS)
+_from_buffer = ffi.from_buffer
+_NULL = ffi.NULL
 _ZERO_INPUT = bytes(16)
 
 
@@ -65,7 +65,7 @@ def bundled_path() -> str:
 
 def load(path: str, names: tuple[str, ...] = _NAMES) -> list[Any]:
     """The functions `names` of the libsodium at `path`, or one error that says what is missing."""
-    library = _ffi.dlopen(path)
+    library = ffi.dlopen(path)
     found, missing = [], []
     for name in names:
         try:
