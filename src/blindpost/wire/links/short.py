@@ -75,7 +75,7 @@ class ShortContact(Value):
 
 
 ShortLink = ShortInvitation | ShortContact
-AnyShort = TypeVar("AnyShort", ShortInvitation, ShortContact)
+AnyShort = TypeVar("AnyShort", bound=ShortInvitation | ShortContact)
 
 
 def same_short_link(one: ShortLink, other: ShortLink) -> bool:
