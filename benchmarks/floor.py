@@ -41,7 +41,7 @@ PADDED_MESSAGE_SIZE = 16106
 SEND_AUTHORIZED_SIZE = 33 + 25 + 25 + len("SEND T ") + 16048
 ACK_AUTHORIZED_SIZE = 33 + 25 + 25 + len("ACK ") + 25
 HKDF_COMPRESSIONS = 8
-"""SHA-512 blocks of one chain step: two to extract with a prepared key, two for the new key, four to expand."""
+"""SHA-512 blocks of one chain step: two to extract (key prepared), two for the new key, four to expand."""
 
 SAMPLE_NS = 2_000_000
 WARM_UP_CALLS = 20

@@ -6,9 +6,12 @@ import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from benchmarks.floor import HKDF_COMPRESSIONS, as_json, measure, shown, summary
 from blindpost.crypto import kdf
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_message_cycle_is_two_blocks_in_and_three_out() -> None:
@@ -50,5 +53,5 @@ def test_a_chain_step_hashes_as_many_blocks_as_the_floor_says() -> None:
 
 def test_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "benchmarks.floor", "--rounds", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
     assert json.loads(done.stdout)["rounds"] == 2

@@ -40,10 +40,10 @@ def hkdf(salt: bytes, secret: bytes, info: bytes, size: int) -> bytes:
     from_inner = _sha512(key.translate(_INNER) + _INNER_REST)
     from_outer = _sha512(key.translate(_OUTER) + _OUTER_REST)
     part = derived = b""
-    count = 0
-    while len(derived) < size:
-        count += 1
-        inner, outer = from_inner.copy(), from_outer.copy()
+    rounds = -(-size // HASH_SIZE)
+    for count in range(1, rounds + 1):
+        last = count == rounds
+        inner, outer = (from_inner, from_outer) if last else (from_inner.copy(), from_outer.copy())
         inner.update(part + info + _COUNTERS[count])
         outer.update(inner.digest())
         part = outer.digest()
