@@ -1,0 +1,269 @@
+"""How a conversation goes: order, wishes for a KEM, sizes, versions, deferred bodies, storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from blindpost.crypto.ratchet import (
+    RatchetErrorKind,
+    RatchetFailure,
+    RatchetStep,
+    encrypt_body,
+    encrypt_header,
+)
+from blindpost.crypto.ratchet_state import Ratchet, SkippedAdded, SkippedRemoved, changed_skipped
+from blindpost.crypto.ratchet_storage import (
+    dump_body_key,
+    dump_message_key,
+    dump_params,
+    dump_ratchet,
+    load_body_key,
+    load_message_key,
+    load_params,
+    load_ratchet,
+)
+from blindpost.crypto.x3dh import PrivateParams
+from blindpost.wire.e2e import read_encrypted_header, read_ratchet_message
+from blindpost.wire.errors import WireError
+from blindpost.wire.primitives import decode_whole
+from tests.support.hostile import changed_everywhere, truncated_everywhere
+from tests.support.parties import Party, joined
+from tests.support.ratchets import x448
+
+
+def turn(first: Party, second: Party, wishes: tuple[bool | None, bool | None]) -> None:
+    """One message each way; with the second one both sides have made a step."""
+    second.read(first.send(b"there", wishes[0]))
+    first.read(second.send(b"back", wishes[1]))
+
+
+def pq_of(first: Party, second: Party) -> tuple[bool, bool, bool, bool]:
+    return first.ratchet.snd_kem, first.ratchet.rcv_kem, second.ratchet.snd_kem, second.ratchet.rcv_kem
+
+
+def test_conversation_in_and_out_of_order() -> None:
+    sender, receiver = joined()
+    for round_number in range(3):
+        sent = [sender.send(b"s%d" % number) for number in range(4)]
+        for number in (2, 0, 3, 1):
+            assert receiver.read(sent[number]) == b"s%d" % number
+        answers = [receiver.send(b"r%d" % number) for number in range(3)]
+        assert sender.read(answers[2]) == b"r2"
+        late = sender.send(b"next %d" % round_number)
+        assert sender.read(answers[0]) == b"r0"
+        assert receiver.read(late) == b"next %d" % round_number
+        assert sender.read(answers[1]) == b"r1"
+    assert (sender.skipped, receiver.skipped) == ({}, {})
+
+
+def test_skipped_across_several_steps() -> None:
+    sender, receiver = joined()
+    late = []
+    for number in range(5):
+        late.append(sender.send(b"late %d" % number))
+        receiver.read(sender.send(b"on time"))
+        sender.read(receiver.send(b"answer"))
+    assert len(receiver.skipped) == 5
+    for number, message in reversed(list(enumerate(late))):
+        opened = receiver.receive(message)
+        assert opened.plaintext == b"late %d" % number
+        assert opened.step is RatchetStep.SKIPPED
+        assert isinstance(opened.skipped, SkippedRemoved)
+    assert receiver.skipped == {}
+    for message in late[:-1]:
+        assert receiver.receive(message).failure == RatchetFailure(RatchetErrorKind.HEADER)
+    assert receiver.receive(late[-1]).failure == RatchetFailure(RatchetErrorKind.EARLIER, 1)
+
+
+@pytest.mark.claim("CON-24")
+@pytest.mark.parametrize(
+    ("version", "pq", "size"), [(2, False, 88), (2, True, 88), (3, False, 88), (3, True, 2310)]
+)
+def test_sizes_of_encrypted_headers(version: int, pq: bool, size: int) -> None:
+    """The sealed header has one size per mode, whatever is in it: proposal, acceptance or no KEM at all."""
+    for pq_r in (False, pq):
+        parties = joined(version, pq_s=pq, pq_r=pq_r, own_max=version)
+        for number in range(6):
+            first, second = parties if number % 2 == 0 else parties[::-1]
+            wish = pq if version == 3 else None
+            message = first.send(b"turn", wish, own_max=version)
+            received = decode_whole(message, read_ratchet_message)
+            sealed = decode_whole(received.encoded_header, read_encrypted_header)
+            assert len(sealed.ciphertext) == size
+            assert (len(sealed.iv), len(sealed.tag)) == (16, 16)
+            second.read(message)
+        assert pq_of(*parties) == (pq and version == 3,) * 4
+
+
+def test_kem_needs_the_wish_of_both() -> None:
+    first, second = joined()
+    for _ in range(3):
+        turn(first, second, (True, None))
+    assert not any(pq_of(first, second))
+    first, second = joined()
+    history = []
+    for _ in range(4):
+        turn(first, second, (True, True))
+        history.append(pq_of(first, second))
+    assert history == [
+        (False, False, False, False),
+        (True, True, True, False),
+        (True, True, True, True),
+        (True, True, True, True),
+    ], "proposed in the first turn, accepted by both in the second"
+
+
+def test_kem_stays_on_without_further_wishes_and_goes_off_by_one_side() -> None:
+    first, second = joined(pq_s=True, pq_r=True)
+    turn(first, second, (None, None))
+    assert pq_of(first, second) == (True,) * 4
+    for _ in range(3):
+        turn(first, second, (None, None))
+    assert pq_of(first, second) == (True,) * 4
+    turn(first, second, (None, False))
+    turn(first, second, (None, None))
+    turn(first, second, (None, None))
+    assert not any(pq_of(first, second))
+    assert first.ratchet.support_kem
+    assert second.ratchet.support_kem
+    for _ in range(3):
+        turn(first, second, (True, True))
+    assert pq_of(first, second) == (True,) * 4
+
+
+def test_wish_off_takes_the_ciphertext_from_later_headers() -> None:
+    """So the message with the wish, or an earlier one, must be the first of its chain to arrive."""
+    first, second = joined(pq_s=True, pq_r=True)
+    turn(first, second, (None, None))
+    wished = first.send(b"off", False)
+    later = first.send(b"later")
+    assert second.opened(later).failure == RatchetFailure(RatchetErrorKind.AES)
+    assert second.read(wished) == b"off"
+    assert second.read(later) == b"later"
+
+
+@pytest.mark.parametrize("own_max", [2, 3])
+def test_version_rises_with_traffic_and_never_above_the_own_maximum(own_max: int) -> None:
+    sender, receiver = joined(2, own_max=own_max)
+    message = sender.send(b"version 2", own_max=own_max)
+    assert message[0] == 123, "a length of one byte"
+    receiver.read(message)
+    assert receiver.ratchet.current == own_max
+    answer = receiver.send(b"answer", own_max=own_max)
+    assert (answer[0] == 0) == (own_max == 3), "a length of two bytes from version 3"
+    assert sender.read(answer) == b"answer"
+    assert sender.ratchet.current == own_max
+
+
+def test_version_of_a_later_peer_is_bounded_by_ours() -> None:
+    sender, receiver = joined(2, own_max=3)
+    receiver.read(sender.send(b"from the future", own_max=9))
+    assert receiver.ratchet.current == 3
+    assert sender.ratchet.max_supported == 9
+
+
+def test_version_never_falls() -> None:
+    sender, receiver = joined(3)
+    message = sender.send(b"an older maximum", own_max=2)
+    assert sender.ratchet.max_supported == 3
+    receiver.read(message)
+    assert receiver.ratchet.current == 3
+
+
+def test_wish_on_offers_version_3() -> None:
+    sender, _ = joined(2, own_max=2)
+    sender.send(b"wish", True, own_max=2)
+    assert sender.ratchet.max_supported == 3
+    assert sender.ratchet.enable_kem
+    assert not sender.ratchet.support_kem
+
+
+def test_deferred_body_is_the_same_at_every_attempt() -> None:
+    sender, receiver = joined(pq_s=True, pq_r=True)
+    ratchet, key = encrypt_header(sender.ratchet, None, 3)
+    stored = dump_body_key(key)
+    sender.ratchet = ratchet
+    next_message = sender.send(b"queued later")
+    attempts = {encrypt_body(load_body_key(stored), b"queued", 1000) for _ in range(3)}
+    (message,) = attempts
+    assert receiver.read(next_message) == b"queued later"
+    assert receiver.read(message) == b"queued"
+
+
+def test_steps_leave_what_they_were_given() -> None:
+    sender, receiver = joined()
+    sender.send(b"lost")
+    message = sender.send(b"second")
+    before, stored = receiver.ratchet, dump_ratchet(receiver.ratchet)
+    keys = receiver.skipped
+    first, again = receiver.opened(message), receiver.opened(message)
+    assert first.plaintext == again.plaintext == b"second"
+    assert dump_ratchet(before) == stored
+    assert keys == {}
+    assert first.ratchet != before
+    assert isinstance(first.skipped, SkippedAdded)
+    assert changed_skipped(keys, first.skipped) == first.skipped.keys
+    assert keys == {}
+
+
+def test_reading_in_a_known_chain_draws_nothing() -> None:
+    sender, receiver = joined()
+    receiver.read(sender.send(b"first"))
+    drawn = receiver.drawn
+    receiver.read(sender.send(b"second"))
+    assert receiver.drawn == drawn == 56
+
+
+def ratchets() -> list[Ratchet]:
+    """States of every shape: with and without chains, KEM pair and acceptance."""
+    found = []
+    for pq_s, pq_r in ((False, False), (True, False), (True, True)):
+        first, second = joined(pq_s=pq_s, pq_r=pq_r)
+        found += [first.ratchet, second.ratchet]
+        turn(first, second, (None, None))
+        found += [first.ratchet, second.ratchet]
+    return found
+
+
+@pytest.mark.parametrize("ratchet", ratchets())
+def test_stored_ratchet(ratchet: Ratchet) -> None:
+    stored = dump_ratchet(ratchet)
+    assert load_ratchet(stored) == ratchet
+    assert truncated_everywhere(load_ratchet, stored) == 0
+    with pytest.raises(WireError):
+        load_ratchet(stored + b"\0")
+    with pytest.raises(WireError):
+        load_ratchet(b"\2" + stored[1:])
+
+
+def test_stored_forms_bear_any_change() -> None:
+    first, _ = joined(pq_s=True, pq_r=True)
+    ratchet, key = encrypt_header(first.ratchet, None, 3)
+    params = PrivateParams(x448("01" * 56), x448("02" * 56))
+    changed_everywhere(load_ratchet, dump_ratchet(ratchet), "ratchet")
+    changed_everywhere(load_body_key, dump_body_key(key), "body key")
+    changed_everywhere(load_params, dump_params(params), "params")
+    assert truncated_everywhere(load_body_key, dump_body_key(key)) == 0
+    assert truncated_everywhere(load_message_key, dump_message_key(key.key)) == 0
+    assert truncated_everywhere(load_params, dump_params(params)) == 0
+    assert load_message_key(dump_message_key(key.key)) == key.key
+
+
+def test_ratchets_print_no_secrets() -> None:
+    first, _ = joined(pq_s=True, pq_r=True)
+    ratchet, key = encrypt_header(replace(first.ratchet, rcv=None), None, 3)
+    shown = f"{ratchet!r} {key!r}"
+    assert ratchet.kem is not None
+    assert ratchet.snd is not None
+    secrets = (
+        ratchet.root_key,
+        ratchet.dh_key.raw,
+        ratchet.snd.chain_key,
+        ratchet.kem.pair.secret_key,
+        key.key.key,
+    )
+    for secret in secrets:
+        assert secret.hex()[:16] not in shown
+        assert repr(secret)[2:20] not in shown
