@@ -157,6 +157,7 @@ class Server(Keeper):
         self._connections_max = connections_max
         self._listeners: list[Listener] = []
         self._old_tls_told = False
+        self._stopping = False
 
     async def listen(self, host: str | None, port: int, network: Network = TCP) -> int:
         """Accept connections at this place too; the port, which the system chooses when it is 0."""
@@ -166,6 +167,7 @@ class Server(Keeper):
 
     async def stop(self) -> None:
         """Accept no more, close every session, and return when all sockets are gone."""
+        self._stopping = True
         for listener in self._listeners:
             await listener.close()
         self._listeners.clear()
@@ -179,7 +181,9 @@ class Server(Keeper):
 
     def opened(self, session: Session) -> None:
         super().opened(session)
-        if len(self.sessions) > self._connections_max:
+        if self._stopping:
+            session.abort(errors.RefusedError("the server is stopping"))
+        elif len(self.sessions) > self._connections_max:
             session.abort(errors.RefusedError())
 
     def closed(self, session: Session) -> None:

@@ -193,7 +193,7 @@ class Session(asyncio.BufferedProtocol):
 
     def abort(self, reason: errors.TransportError | None = None) -> None:
         """Drop the connection now, with all that is queued."""
-        if self.stage is Stage.CLOSED:
+        if self.stage in {Stage.CONNECTING, Stage.CLOSED}:
             return
         self._reason = self._reason or reason or errors.ClosedHereError()
         self.stage = Stage.CLOSING
@@ -394,7 +394,7 @@ class Session(asyncio.BufferedProtocol):
         Closing at once would reset the connection when anything is unread here, and the peer could lose
         what was sent last.
         """
-        if self.stage in {Stage.CLOSING, Stage.CLOSED}:
+        if self.stage in {Stage.CONNECTING, Stage.CLOSING, Stage.CLOSED}:
             return
         self._reason = reason
         self._waiting = False

@@ -49,6 +49,7 @@ from blindpost.wire.smp.handshake import (
 from blindpost.wire.smp.versions import (
     AUTH_KEYS_VERSION,
     LEGACY_VERSIONS,
+    PROXY_FLAG_VERSION,
     SERVICE_CERTS_VERSION,
     SERVICE_HASH_VERSION,
     SMP_VERSIONS,
@@ -217,7 +218,8 @@ class _ClientHandshake(Handshake):
             self._check_router(hello.cert_key)
         service = self._service(version)
         key = self._key.public if self._key is not None and version >= AUTH_KEYS_VERSION else None
-        self._answer = ClientHello(version, client.key_hash, key, client.proxy, service)
+        proxy = client.proxy and version >= PROXY_FLAG_VERSION
+        self._answer = ClientHello(version, client.key_hash, key, proxy, service)
         sent = Send(encode(self._answer, write_client_hello))
         if service is not None:
             self._go(Event.HELLO_WITH_SERVICE)
@@ -268,7 +270,7 @@ class _ClientHandshake(Handshake):
             self._key,
             peer_key,
             encrypted=chains is not None,
-            proxy=answer.proxy_server,
+            proxy=self._client.proxy,
             service=service,
             offered=hello.versions,
             router_proof=hello.cert_key,

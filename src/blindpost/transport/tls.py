@@ -98,7 +98,10 @@ def _context(method: int) -> SSL.Context:
 def _present(context: SSL.Context, chain: Sequence[bytes], key: CertificateKey) -> None:
     leaf, *issuers = (x509.load_der_x509_certificate(der) for der in chain)
     context.use_certificate(leaf)
-    context.use_privatekey(key)
+    try:
+        context.use_privatekey(key)
+    except SSL.Error as error:
+        raise errors.CertificateError("the private key does not belong to the leaf certificate") from error
     for issuer in issuers:
         context.add_extra_chain_cert(issuer)
 
@@ -211,6 +214,7 @@ class Tls:
     def read(self, size: int) -> int:
         """Decrypt up to `size` bytes into `scratch.plain`: how many, 0 when more must be received first."""
         ssl = self._ssl
+        _lib.ERR_clear_error()  # a stale error of another caller would be taken for one of this call
         count: int = _lib.SSL_read(ssl, scratch.plain_c, size)
         if count > 0:
             return count
