@@ -45,7 +45,8 @@ from blindpost.wire.links.data import (
 from blindpost.wire.links.full import ContactLink, InvitationLink, full_link_from_text
 from blindpost.wire.links.short import ContactType, ShortContact, ShortInvitation, ShortLink
 from blindpost.wire.primitives import decode_whole
-from blindpost.wire.queue_addresses import QueueMode, QueueUri
+from blindpost.wire.queue_addresses import QueueUri
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
 from tests.support.long_values import ramp, same
 from tests.support.vectors import named, vector_file, vectors

@@ -51,7 +51,8 @@ from blindpost.wire.links.data import (
 )
 from blindpost.wire.links.full import ContactLink, FullLink, InvitationLink
 from blindpost.wire.links.short import ContactType, LinkScheme, ShortContact, ShortInvitation, ShortLink
-from blindpost.wire.queue_addresses import QueueAddress, QueueInfo, QueueMode, QueueUri, SenderAddress
+from blindpost.wire.queue_addresses import QueueAddress, QueueInfo, QueueUri, SenderAddress
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
 from tests.support.long_values import ramp
 

@@ -25,7 +25,8 @@ from blindpost.wire.e2e import E2EParams, E2EParamsUri, KemAccepted, KemParams, 
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.links.full import ContactLink, FullLink, InvitationLink
 from blindpost.wire.links.short import ContactType, LinkScheme, ShortContact, ShortInvitation, ShortLink
-from blindpost.wire.queue_addresses import QueueAddress, QueueInfo, QueueMode, QueueUri, SenderAddress
+from blindpost.wire.queue_addresses import QueueAddress, QueueInfo, QueueUri, SenderAddress
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
 from tests.support.long_values import ramp
 

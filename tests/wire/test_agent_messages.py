@@ -29,7 +29,8 @@ from blindpost.wire.agent.messages import (
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole, encode
-from blindpost.wire.queue_addresses import QueueMode, read_sender_address
+from blindpost.wire.queue_addresses import read_sender_address
+from blindpost.wire.smp.values import QueueMode
 from tests.support import agent_strategies as some
 from tests.support import agent_values as build
 from tests.support.hostile import calls_made, changed_everywhere, memory_peak, survives, truncated_everywhere

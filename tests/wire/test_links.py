@@ -41,7 +41,8 @@ from blindpost.wire.links.short import (
 )
 from blindpost.wire.links.text import link_from_text
 from blindpost.wire.primitives import decode_whole, encode
-from blindpost.wire.queue_addresses import CLIENT_VERSIONS, QueueMode, QueueUri
+from blindpost.wire.queue_addresses import CLIENT_VERSIONS, QueueUri
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
 from tests.support import agent_strategies as some
 from tests.support import agent_values as build

@@ -17,7 +17,6 @@ from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.queue_addresses import (
     QueueAddress,
     QueueInfo,
-    QueueMode,
     QueueUri,
     SenderAddress,
     read_queue_info,
@@ -29,6 +28,7 @@ from blindpost.wire.queue_addresses import (
     write_queue_uri,
     write_sender_address,
 )
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
 from tests.support import agent_strategies as some
 from tests.support import agent_values as build

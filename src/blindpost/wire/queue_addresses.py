@@ -7,7 +7,6 @@ would not expect more. So reading may give the mode None, unknown, where the wri
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from blindpost.wire.addresses import (
     Host,
@@ -26,6 +25,7 @@ from blindpost.wire.addresses import (
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.text import b64, escaped, read_query, unb64
 from blindpost.wire.value import Buffer, Value
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
@@ -51,13 +51,6 @@ _ONION_HOSTS = {
     "smp10.simplex.im": "rb2pbttocvnbrngnwziclp2f4ckjq65kebafws6g4hy22cdaiv5dwjqd.onion",
 }
 """Second hosts of public routers, which addresses of version 1 could not name."""
-
-
-class QueueMode(Enum):
-    """What a queue is for; its sender may secure a messaging queue, never a contact one."""
-
-    MESSAGING = b"M"
-    CONTACT = b"C"
 
 
 _MODE_BYTES = {

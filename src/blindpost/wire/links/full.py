@@ -12,12 +12,12 @@ from blindpost.wire.e2e import E2EParamsUri, read_e2e_uri, write_e2e_uri
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.queue_addresses import (
-    QueueMode,
     QueueUri,
     read_queue_uri,
     same_queue,
     write_queue_uri,
 )
+from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.text import escaped, read_query
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
