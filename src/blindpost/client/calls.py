@@ -1,0 +1,72 @@
+"""What goes into a client and what comes out of it: calls, their results, and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from blindpost.client.errors import ClientError
+from blindpost.crypto.keys import PrivateKey
+from blindpost.transport.errors import TransportError
+from blindpost.wire.smp.errors import SMPError
+from blindpost.wire.value import Value
+
+C = TypeVar("C", bound=Value)
+"""The commands of one protocol."""
+R = TypeVar("R", bound=Value)
+"""Its responses."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Call(Value, Generic[C]):
+    """A command with what it is about and who authorizes it.
+
+    A correlation id is drawn at random unless one is given, as NEW with link data needs it. A service
+    subscription needs neither entity nor key: the connection has both.
+    """
+
+    command: C
+    entity_id: bytes = b""
+    key: PrivateKey | None = None
+    corr_id: bytes | None = None
+    timeout_s: float | None = None
+    """How long to wait for the response, if not as long as for other commands."""
+
+
+Failure: TypeAlias = ClientError | TransportError
+"""Why a call has no response: the command failed, or the connection did."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Garbled(Value):
+    """A response that could not be read, and what is wrong with it."""
+
+    error: SMPError
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Push(Value, Generic[R]):
+    """What a router sends of its own accord."""
+
+    entity_id: bytes
+    response: R
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Late(Value, Generic[C, R]):
+    """The response to a command whose caller does not wait any more: it timed out or was cancelled."""
+
+    command: C
+    entity_id: bytes
+    response: R
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Unexpected(Value, Generic[R]):
+    """A response that belongs to no command, is of another entity than its command, or is garbled."""
+
+    entity_id: bytes
+    response: R | Garbled
+
+
+Event: TypeAlias = Push[R] | Late[C, R] | Unexpected[R]

@@ -1,0 +1,39 @@
+"""Trying the hosts of a router, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from blindpost.client.connection import Client
+from blindpost.client.hosts import Place
+from blindpost.transport.ends import open_session
+from blindpost.transport.errors import TransportError
+from blindpost.transport.plan import Limits, Plan
+
+AnyClient = TypeVar("AnyClient", bound=Client[Any, Any])
+
+
+def client_limits(limits: Limits) -> Limits:
+    """Such that a session is congested from a block's sending until the network has taken all of it."""
+    return replace(limits, outbox_high=1, outbox_low=0)
+
+
+async def connect_any(
+    places: list[Place], plan: Callable[[bytes], Plan], client: Callable[[], AnyClient]
+) -> AnyClient:
+    """A connection to the first place that accepts one, or the last place's error; the others in notes."""
+    failures: list[TransportError] = []
+    for place in places:
+        made = client()
+        try:
+            await open_session(plan(place.alpn), made, place.host, place.port, place.network)
+        except TransportError as error:
+            failures.append(error)
+        else:
+            return made
+    last = failures.pop()
+    for number, earlier in enumerate(failures, 1):
+        last.add_note(f"host {number} of {len(places)}: {earlier}")
+    raise last

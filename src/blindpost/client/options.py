@@ -1,0 +1,104 @@
+"""What can be chosen about a connection, with the values that clients of this network use."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.transport.certificates import Now
+from blindpost.transport.network import TCP, Network
+from blindpost.transport.plan import Limits
+from blindpost.transport.plans import BACKGROUND as BACKGROUND_LIMITS
+from blindpost.transport.plans import INTERACTIVE as INTERACTIVE_LIMITS
+from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.versions import VersionRange
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to wait for what."""
+
+    limits: Limits = BACKGROUND_LIMITS
+    """Of connecting, TLS and handshake."""
+    response_s: float = 30.0
+    ping_after_s: float = 600.0
+    """A router that was silent for so long is asked whether it is there, once something is subscribed."""
+    timeouts_max: int = 3
+    silence_max_s: float = 900.0
+    """The connection is given up after so many timeouts in a row and so long a silence."""
+
+    @property
+    def proxy_session_s(self) -> float:
+        """For PRXY: the proxy may have to connect first."""
+        return self.limits.connect_timeout_s + self.response_s
+
+    @property
+    def forwarded_s(self) -> float:
+        """For PFWD: two routers answer, one after the other."""
+        return 2 * self.response_s
+
+
+BACKGROUND = Timing()
+INTERACTIVE = Timing(limits=INTERACTIVE_LIMITS, response_s=10.0)
+"""When nobody waits, and while a person does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait."""
+
+    window_blocks: int = 64
+    """How many blocks may have been sent without all of their responses."""
+    events: int = 64
+    """How many events may wait for the caller before no more is read from the router."""
+    events_while_calling: int = 1024
+    """The same while responses are awaited, since whoever takes the events may be the one who waits."""
+    late: int = 4096
+    """How many timed-out commands are remembered for their late responses."""
+    secrets: int = 1024
+    """How many secrets for authenticators are kept."""
+
+
+class HostChoice(Enum):
+    """Which hosts of an address are tried, and in which order."""
+
+    IN_ORDER = "in order"
+    ONION_FIRST = "onion first"
+    ONION_ONLY = "onion only"
+    PUBLIC_ONLY = "public only"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All that can be chosen for any router."""
+
+    timing: Timing = BACKGROUND
+    bounds: Bounds = field(default_factory=Bounds)
+    network: Network = TCP
+    onion_network: Network | None = None
+    """The way to onion hosts, such as `SocksNetwork`; without one they are passed over."""
+    hosts: HostChoice = HostChoice.IN_ORDER
+    web_port_hosts: frozenset[str] = frozenset()
+    """Hosts that are reached on port 443 when their address names no port."""
+    versions: VersionRange | None = None
+    """Fewer versions than all that are known."""
+    now: Now = time.time
+    entropy: Entropy = system_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class SmpOptions(Options):
+    """What can be chosen for message routers."""
+
+    service: tuple[ServiceRole, Credentials] | None = None
+    proxy: bool = False
+    """Whether this connection is that of a proxy to a relay."""
+    offer_key: bool = True
+    """Without a key blocks are not encrypted inside TLS."""
+
+
+DEFAULT = Options()
+DEFAULT_SMP = SmpOptions()
