@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 
 import nacl.bindings
 import nacl.signing
@@ -21,6 +22,13 @@ NONCE = ramp(0x80, 24)
 def test_missing_functions_are_named_in_one_error() -> None:
     with pytest.raises(ImportError, match="does not export sodium_version_string, no_such_function; install"):
         sodium.load(sodium.bundled_path(), ("sodium_init", "sodium_version_string", "no_such_function"))
+
+
+@pytest.mark.parametrize("found", [None, ModuleSpec("nacl._sodium", None)], ids=["nothing", "no file"])
+def test_a_missing_library_is_named(found: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sodium, "find_spec", lambda name: found)
+    with pytest.raises(ImportError, match="PyNaCl with its own libsodium is needed"):
+        sodium.bundled_path()
 
 
 def seal(message: bytes, nonce: bytes = NONCE) -> bytearray:
@@ -43,6 +51,12 @@ def test_opening_leaves_the_box_as_it_was() -> None:
     before = bytes(box)
     assert sodium.open_box(box, KEY, NONCE) == b"hello"
     assert box == before
+
+
+def test_keys_and_nonces_may_be_views() -> None:
+    box = seal(b"hello")
+    assert sodium.open_box(box, bytes(memoryview(KEY)), memoryview(b"x" + NONCE)[1:]) == b"hello"
+    assert sodium.x25519(ramp(7, 32), memoryview(ramp(9, 32))) == sodium.x25519(ramp(7, 32), ramp(9, 32))
 
 
 def test_opening_reads_only_the_view_it_is_given() -> None:
@@ -113,5 +127,5 @@ def test_a_signature_of_another_length_does_not_verify() -> None:
     expanded = sodium.ed25519_expand(ramp(0, 32))
     signature = sodium.ed25519_sign(expanded, b"hello")
     assert sodium.ed25519_verify(expanded[32:], b"hello", signature)
-    assert not sodium.ed25519_verify(expanded[32:], b"hello", signature[:63])
-    assert not sodium.ed25519_verify(expanded[32:], b"hello", signature + b"\0")
+    assert sodium.ed25519_verify(expanded[32:], b"hello", signature[:63]) is False
+    assert sodium.ed25519_verify(expanded[32:], b"hello", signature + b"\0") is False

@@ -99,7 +99,7 @@ def _pointer(data: Buffer | bytearray) -> Any:
     return data if type(data) is bytes else _from_buffer(data)
 
 
-def _sized(data: bytes, size: int, what: str) -> bytes:
+def _sized(data: Buffer, size: int, what: str) -> bytes:
     if len(data) != size:
         raise CryptoError(f"{what} of {size} bytes expected, not {len(data)}")
     return data if type(data) is bytes else bytes(data)
@@ -112,7 +112,7 @@ def hsalsa20(secret: bytes) -> bytes:
     return bytes(out)
 
 
-def seal_in_place(work: bytearray, key: bytes, nonce: bytes) -> None:
+def seal_in_place(work: bytearray, key: bytes, nonce: Buffer) -> None:
     """Encrypt `work[16:]` where it lies and put the tag before it, into `work[:16]`."""
     size = len(work) - TAG_SIZE
     if size < 0:
@@ -122,7 +122,7 @@ def seal_in_place(work: bytearray, key: bytes, nonce: bytes) -> None:
     _seal(text, start, text, size, _sized(nonce, NONCE_SIZE, "a nonce"), _sized(key, KEY_SIZE, "a key"))
 
 
-def open_box(box: Buffer | bytearray, key: bytes, nonce: bytes) -> bytearray:
+def open_box(box: Buffer | bytearray, key: bytes, nonce: Buffer) -> bytearray:
     """The message in `box` (tag first), straight into a buffer of its own."""
     size = len(box) - TAG_SIZE
     if size < 0:
@@ -142,7 +142,7 @@ def open_box(box: Buffer | bytearray, key: bytes, nonce: bytes) -> bytearray:
     return out
 
 
-def x25519(private: bytes, public: bytes) -> bytes:
+def x25519(private: bytes, public: Buffer) -> bytes:
     """The shared point; 32 zero bytes for a peer's key of small order.
 
     libsodium reports such keys, the reference does not look at them and goes on with zeros. Neither do
