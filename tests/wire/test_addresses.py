@@ -100,6 +100,7 @@ def test_addresses_are_read_as_the_reference_reads_them(vector: dict[str, Any]) 
         ("1.2.3.", HostKind.DOMAIN, "1.2.3."),
         ("2001:0DB8:0:0:1:0:0:0", HostKind.IPV6, "2001:db8:0:0:1::"),
         ("1:0:0:2:0:0:0:3", HostKind.IPV6, "1:0:0:2::3"),
+        ("1:0:0:2:0:0:3:4", HostKind.IPV6, "1::2:0:0:3:4"),
         ("1:0:2:3:4:5:6:7", HostKind.IPV6, "1:0:2:3:4:5:6:7"),
         ("::", HostKind.IPV6, "::"),
         ("[::ffff:1.2.3.4]", HostKind.IPV6, "::ffff:102:304"),

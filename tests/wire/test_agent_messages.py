@@ -20,6 +20,7 @@ from blindpost.wire.agent.messages import (
     AnyAgentMessage,
     ARcvd,
     EReady,
+    QKey,
     QTest,
     Receipt,
     read_a_message,
@@ -28,6 +29,7 @@ from blindpost.wire.agent.messages import (
     write_agent_message,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.queue_addresses import read_sender_address
 from blindpost.wire.smp.values import QueueMode
@@ -173,6 +175,28 @@ def test_information_that_would_lose_its_first_byte_is_not_written() -> None:
                 assert decode_whole(data, read_agent_message) == readable(again)
     with pytest.raises(WireError):
         encode(AgentConnInfoReply((), b"info"), write_agent_message)
+
+
+def test_only_the_last_queue_can_take_the_information() -> None:
+    keyed = decode_whole(bytes.fromhex(named_message("QKEY")["bytes"]), read_a_message)
+    assert isinstance(keyed, QKey)
+    telling = keyed.queues[0].queue
+    silent = replace(telling, address=replace(telling.address, mode=None))
+    fine = AgentConnInfoReply((silent, telling), b"Mine")
+    assert decode_whole(encode(fine, write_agent_message), read_agent_message) == fine
+    with pytest.raises(WireError):
+        encode(AgentConnInfoReply((telling, silent), b"Mine"), write_agent_message)
+
+
+def test_the_key_of_a_new_queue_authorizes() -> None:
+    data = bytes.fromhex(named_message("QKEY")["bytes"])
+    x448 = b"\x44" + Algorithm.X448.spki_prefix + bytes(56)
+    with pytest.raises(WireError):
+        decode_whole(data[:-45] + x448, read_a_message)
+
+
+def named_message(name: str) -> dict[str, Any]:
+    return next(vector for vector in A_MESSAGES if vector["name"] == name)
 
 
 def test_bytes_left_over_are_refused() -> None:

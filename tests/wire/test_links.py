@@ -383,7 +383,8 @@ def test_shortening_keeps_what_the_presets_do_not_say() -> None:
         with_port = replace(preset, port="1234")
         assert shortened(link, [with_port]) == link
         assert shortened(link, []) == link
-        for server in (replace(only, port="1"), replace(only, key_hash=b"x"), SERVER):
+        two = replace(only, hosts=preset.hosts)
+        for server in (replace(only, port="1"), replace(only, key_hash=b"x"), two, SERVER):
             kept = replace(link, server=server)
             assert restored(kept, [preset]) == kept
         unknown = replace(link, server=replace(only, hosts=(Host("x.y"),)))
