@@ -211,8 +211,8 @@ class MemoryTransport(asyncio.Transport):
             self._eof_sent = True
             self._transit.append(None)
             self._loop.call_at(self._arrival(0), self._land)
-            if self._closing:
-                self._loop.call_soon(self._lose, None)
+        if self._closing and self._eof_sent:
+            self._loop.call_soon(self._lose, None)
 
     def _land(self) -> None:
         """The piece that is longest under way, None for the end of all, arrives at the other end."""
