@@ -32,11 +32,8 @@ class Counting:
         self.committing = asyncio.Event()
         self.released = asyncio.Event()
 
-    async def load(self, batch: Sequence[str]) -> None:
-        self.steps.append(f"load {len(batch)}")
-
-    def verify(self, batch: Sequence[str]) -> None:
-        self.steps.append("verify")
+    async def prepare(self, batch: Sequence[str]) -> None:
+        self.steps.append(f"prepare {len(batch)}")
 
     def decide(self, event: str) -> None:
         self.counts.put(event, (self.counts.get(event) or 0) + 1)
@@ -82,7 +79,7 @@ async def test_the_steps_run_in_order_and_one_commit_serves_a_batch() -> None:
     async with running(plan) as engine:
         for word in ("a", "b", "a"):
             engine.put(Peer(), word)
-    assert plan.steps == ["load 3", "verify", "commit", "release"]
+    assert plan.steps == ["prepare 3", "commit", "release"]
     assert plan.sent == ["OK a", "OK b", "OK a"]
     assert plan.stored == {"a": 2, "b": 1}
 

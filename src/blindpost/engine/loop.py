@@ -28,15 +28,14 @@ class StoreFailedError(Exception):
 class Plan(Protocol[E_contra]):
     """What a server room does in each step of a turn.
 
-    `decide` is synchronous and pure apart from the state and the turn it fills; it is called once for
-    each event, and an exception in it takes back that event alone. Whatever it changes, replies to be
-    released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of the whole
-    turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
+    `prepare` loads what the batch names in one read, verifies authorizations, and loads what the verified
+    commands may reach. `decide` is synchronous and pure apart from the state and the turn it fills; it is
+    called once for each event, and an exception in it takes back that event alone. Whatever it changes,
+    replies to be released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of
+    the whole turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
     """
 
-    async def load(self, batch: Sequence[E_contra]) -> None: ...
-
-    def verify(self, batch: Sequence[E_contra]) -> None: ...
+    async def prepare(self, batch: Sequence[E_contra]) -> None: ...
 
     def decide(self, event: E_contra) -> None: ...
 
@@ -124,8 +123,7 @@ class Engine(Generic[E]):
         meters.events += len(batch)
         meters.batch_events_max = max(meters.batch_events_max, len(batch))
         try:
-            await plan.load(batch)
-            plan.verify(batch)
+            await plan.prepare(batch)
             for event in batch:
                 self._decide(event)
             await plan.commit()
@@ -134,8 +132,7 @@ class Engine(Generic[E]):
             meters.turns_refused += 1
             self._undo.rollback()
             plan.refuse(batch, error)
-        else:
-            self._undo.forget()
+        self._undo.forget()
         plan.release()
 
     def _decide(self, event: E) -> None:

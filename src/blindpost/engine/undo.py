@@ -7,6 +7,7 @@ fails is rolled back whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -63,8 +64,16 @@ class Table(Generic[K, V]):
     def get(self, key: K) -> V | None:
         return self._rows.get(key)
 
+    def first(self, count: int) -> tuple[K, ...]:
+        """The keys of up to `count` rows, those put first."""
+        return tuple(itertools.islice(self._rows, count))
+
     def items(self) -> Iterator[tuple[K, V]]:
         return iter(self._rows.items())
+
+    def fill(self, key: K, value: V) -> None:
+        """Set a row that was merely loaded: there is nothing to take back."""
+        self._rows[key] = value
 
     def put(self, key: K, value: V) -> V | None:
         """Set a row; returns the one it replaces."""

@@ -79,6 +79,16 @@ class Read:
                 found = cursor.next()
         return Page(tuple(rows), None)
 
+    def keys(self, table: str, prefix: bytes) -> tuple[bytes, ...]:
+        """All keys that begin with `prefix`."""
+        found: list[bytes] = []
+        with self._transaction.cursor(db=self._tables[table]) as cursor:
+            more = cursor.set_range(prefix)
+            while more and (key := bytes(cursor.key())).startswith(prefix):
+                found.append(key)
+                more = cursor.next()
+        return tuple(found)
+
     def count(self, table: str) -> int:
         return int(self._transaction.stat(self._tables[table])["entries"])
 
@@ -129,8 +139,12 @@ class LmdbStore:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Read]:
-        with self._environment.begin(buffers=False) as transaction:
-            yield Read(transaction, self._tables)
+        """A short look at what is committed; `StoreFailedError` if it cannot be read."""
+        try:
+            with self._environment.begin() as transaction:
+                yield Read(transaction, self._tables)
+        except lmdb.Error as error:
+            raise StoreFailedError(_explained(error)) from error
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""

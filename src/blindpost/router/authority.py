@@ -1,0 +1,182 @@
+"""Who may do what: which queue a command names, which keys may authorize it, and the check itself.
+
+A refusal costs one verification of the offered kind, whether the queue is unknown, the key is another
+or the signature is wrong, so that nobody learns from time which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blindpost.crypto.authorizers import AuthenticatorCheck, Check, Verifier, check_of
+from blindpost.router.model import Party, QueueRecord
+from blindpost.router.queues import is_contact, may_secure
+from blindpost.router.state import Client
+from blindpost.router.turn import View, Wanted
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.smp.commands import (
+    LGET,
+    LKEY,
+    LSET,
+    NEW,
+    NSUB,
+    NSUBS,
+    PFWD,
+    PING,
+    PRXY,
+    RFWD,
+    RSLV,
+    SEND,
+    SKEY,
+    SUBS,
+    Command,
+)
+from blindpost.wire.smp.transmissions import Request
+
+NO_QUEUE: frozenset[type[Command]] = frozenset({NEW, PING, PRXY, PFWD, RFWD, RSLV, SUBS, NSUBS})
+"""Commands that name no queue."""
+
+_PARTIES: dict[type[Command], Party] = {
+    SEND: Party.SENDER,
+    SKEY: Party.SENDER,
+    NSUB: Party.NOTIFIER,
+    LKEY: Party.LINK,
+    LGET: Party.LINK,
+}
+
+
+def party_of(command: Command) -> Party | None:
+    """By whose id the command names its queue; None if it names none."""
+    kind = type(command)
+    return None if kind in NO_QUEUE else _PARTIES.get(kind, Party.RECIPIENT)
+
+
+def want(wanted: Wanted, request: Request) -> None:
+    """Add what must be loaded before this request can be verified and decided."""
+    match party_of(request.command):
+        case Party.RECIPIENT:
+            wanted.recipients.add(request.entity_id)
+        case Party.SENDER:
+            wanted.senders.add(request.entity_id)
+        case Party.NOTIFIER:
+            wanted.notifiers.add(request.entity_id)
+        case Party.LINK:
+            wanted.links.add(request.entity_id)
+        case None:
+            pass
+    command = request.command
+    if isinstance(command, LSET):
+        wanted.links.add(command.link_id)
+    elif isinstance(command, NEW) and command.request is not None and command.request.link is not None:
+        wanted.senders.add(command.request.link.sender_id)
+        if command.request.link.link_id is not None:
+            wanted.links.add(command.request.link.link_id)
+
+
+def named_queue(view: View, request: Request) -> QueueRecord | None:
+    """The queue that a request names, as it is now."""
+    entity_id = request.entity_id
+    match party_of(request.command):
+        case Party.RECIPIENT:
+            return view.records.get(entity_id)
+        case Party.SENDER:
+            recipient_id = view.senders.get(entity_id)
+        case Party.NOTIFIER:
+            recipient_id = view.notifiers.get(entity_id)
+        case Party.LINK:
+            recipient_id = view.links.get(entity_id)
+        case None:
+            return None
+    return None if recipient_id is None else view.records.get(recipient_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of which any one may authorize; `open`: none is needed and none may be used."""
+
+    keys: tuple[PublicKey, ...] = ()
+    open: bool = False
+
+
+NOBODY = Keys()
+ANYBODY = Keys(open=True)
+
+
+def keys_for(command: Command, record: QueueRecord | None) -> Keys:
+    """Which keys may authorize a command on this queue, as it is now."""
+    if isinstance(command, NEW):
+        return Keys((command.auth_key,))
+    if record is None:
+        return NOBODY
+    if isinstance(command, SEND):
+        return ANYBODY if record.sender_key is None else Keys((record.sender_key,))
+    if isinstance(command, SKEY | LKEY):
+        return Keys((command.key,)) if may_secure(record, command.key) else NOBODY
+    if isinstance(command, LGET):
+        return ANYBODY if is_contact(record) else NOBODY
+    if isinstance(command, NSUB):
+        return NOBODY if record.notifier is None else Keys((record.notifier.key,))
+    return Keys(record.recipient_keys)
+
+
+def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
+    """What to verify; at least one check whenever an authorization was offered."""
+    offered = request.authorization
+    if not offered:
+        return []
+    authorized = request.authorized(client.layout)
+    candidates: Sequence[PublicKey | None] = keys.keys or (None,)
+    return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in candidates]
+
+
+def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Sequence[bool]) -> bool:
+    """Whether the checks authorize the request."""
+    if not checks:
+        return keys.open
+    for check, valid in zip(checks, results, strict=True):
+        if valid:
+            if isinstance(check, AuthenticatorCheck):
+                client.secrets.keep(check)
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a request was authorized, and by which keys as they were when it was verified."""
+
+    authorized: bool
+    keys: Keys
+
+
+def verdicts(
+    view: View, verifier: Verifier, requests: Sequence[tuple[Client, Request]]
+) -> dict[int, Verdict]:
+    """Verify many requests at once; verdicts by the identity of the request."""
+    pending: list[tuple[Client, Request, Keys, int, int]] = []
+    checks: list[Check] = []
+    for client, request in requests:
+        command = request.command
+        if type(command) in NO_QUEUE and not isinstance(command, NEW):
+            continue
+        keys = keys_for(command, named_queue(view, request))
+        start = len(checks)
+        checks += checks_of(client, request, keys)
+        pending.append((client, request, keys, start, len(checks)))
+    results = verifier.verify_many(checks)
+    return {
+        id(request): Verdict(judged(client, keys, checks[start:end], results[start:end]), keys)
+        for client, request, keys, start, end in pending
+    }
+
+
+def still_authorized(
+    view: View, verifier: Verifier, client: Client, request: Request, verdict: Verdict
+) -> bool:
+    """The verdict, or a new one if an earlier command of the batch changed the keys it was based on."""
+    keys = keys_for(request.command, named_queue(view, request))
+    if keys == verdict.keys:
+        return verdict.authorized
+    checks = checks_of(client, request, keys)
+    return judged(client, keys, checks, verifier.verify_many(checks))

@@ -1,0 +1,198 @@
+"""One command in, its answer and its consequences out: where every command finds its decision."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from blindpost.crypto.authorizers import Verifier
+from blindpost.router import notifications, queues, subscriptions
+from blindpost.router.authority import NO_QUEUE, Verdict, named_queue, still_authorized
+from blindpost.router.meters import Meter
+from blindpost.router.model import QueueRecord
+from blindpost.router.state import Client
+from blindpost.router.turn import Delivery, Turn
+from blindpost.wire.smp.commands import (
+    ACK,
+    DEL,
+    GET,
+    KEY,
+    LDEL,
+    LGET,
+    LKEY,
+    LSET,
+    NDEL,
+    NEW,
+    NKEY,
+    NSUB,
+    NSUBS,
+    OFF,
+    PFWD,
+    PING,
+    PRXY,
+    QUE,
+    RFWD,
+    RKEY,
+    RSLV,
+    SEND,
+    SKEY,
+    SUB,
+    SUBS,
+    Command,
+)
+from blindpost.wire.smp.errors import (
+    BLOCKED,
+    BROKER,
+    NAME,
+    PROXY,
+    TRANSPORT,
+    Code,
+    NameCode,
+    ProxyCode,
+    TransportError,
+)
+from blindpost.wire.smp.responses import ERR, NID, PONG, Response
+from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.values import ServerNtfCreds
+
+log = logging.getLogger(__name__)
+
+Answer = Response | Delivery | None
+"""What to answer, or None when the decision has answered itself."""
+
+ALLOWED_WHEN_BLOCKED: frozenset[type[Command]] = frozenset({OFF, DEL, NSUB, SEND})
+"""SEND tells by itself that the queue is blocked."""
+
+REFUSALS: dict[type[Command], Meter] = {
+    SUB: Meter.SUB_AUTH,
+    NSUB: Meter.NTF_SUB_AUTH,
+    SEND: Meter.SENT_AUTH,
+    GET: Meter.GET_AUTH,
+}
+
+
+def decide(
+    turn: Turn, client: Client, item: Request | Refused, verdict: Verdict | None, verifier: Verifier
+) -> None:
+    """Decide one transmission of a connection."""
+    if isinstance(item, Refused):
+        turn.answer(client, item.corr_id, item.entity_id, ERR(item.error))
+        return
+    answer = _answer(turn, client, item, verdict, verifier)
+    if answer is not None:
+        turn.answer(client, item.corr_id, item.entity_id, answer)
+
+
+def _answer(
+    turn: Turn, client: Client, request: Request, verdict: Verdict | None, verifier: Verifier
+) -> Answer:
+    command = request.command
+    if request.service_signature is not None and type(command) in NO_QUEUE:
+        return ERR(Code.SERVICE)
+    if type(command) in _WITHOUT_QUEUE:
+        return _WITHOUT_QUEUE[type(command)]
+    assert verdict is not None, "a command that was not verified"
+    authorized = still_authorized(turn.view, verifier, client, request, verdict)
+    if isinstance(command, NEW):
+        return queues.new(turn, client, request.corr_id, command) if authorized else queues.AUTH
+    record = named_queue(turn.view, request)
+    if record is None:
+        return _refused(turn, command)
+    if request.service_signature is not None:
+        return ERR(Code.SERVICE)
+    if not authorized:
+        return _refused(turn, command)
+    if isinstance(record.status, BLOCKED) and type(command) not in ALLOWED_WHEN_BLOCKED:
+        return ERR(record.status)
+    return _ON_QUEUE[type(command)](turn, client, request, record)
+
+
+def _refused(turn: Turn, command: Command) -> Answer:
+    meter = REFUSALS.get(type(command))
+    if meter is not None:
+        turn.count(meter)
+    return queues.AUTH
+
+
+def _sub(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    subscriptions.sub(turn, client, request.corr_id, queues.touch(turn, record))
+    return None
+
+
+def _get(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    return subscriptions.get(turn, client, queues.touch(turn, record))
+
+
+def _ack(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, ACK)
+    return subscriptions.ack(turn, client, record, request.command.msg_id)
+
+
+def _send(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, SEND)
+    return queues.send(turn, record, request.command, client.version)
+
+
+def _secure(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, KEY | SKEY)
+    return queues.secure(turn, record, request.command.key)
+
+
+def _recipient_keys(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, RKEY)
+    return queues.set_recipient_keys(turn, record, request.command.keys)
+
+
+def _link_key(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, LKEY)
+    return queues.secure_by_link(turn, record, request.command.key)
+
+
+def _link_set(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, LSET)
+    return queues.set_link(turn, record, request.command)
+
+
+def _notifier_key(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert isinstance(request.command, NKEY)
+    notifier = queues.new_notifier(turn, request.command.creds)
+    notifications.set_notifier(turn, client, record, notifier)
+    return NID(ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key))
+
+
+def _nsub(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    assert record.notifier is not None
+    notifications.nsub(turn, client, request.corr_id, record.notifier)
+    return None
+
+
+_ON_QUEUE: dict[type[Command], Callable[[Turn, Client, Request, QueueRecord], Answer]] = {
+    SUB: _sub,
+    GET: _get,
+    ACK: _ack,
+    SEND: _send,
+    KEY: _secure,
+    SKEY: _secure,
+    RKEY: _recipient_keys,
+    LSET: _link_set,
+    LDEL: lambda turn, client, request, record: queues.delete_link(turn, record),
+    LKEY: _link_key,
+    LGET: lambda turn, client, request, record: queues.link_answer(turn, record),
+    NKEY: _notifier_key,
+    NDEL: lambda turn, client, request, record: notifications.remove_notifier(turn, client, record),
+    NSUB: _nsub,
+    OFF: lambda turn, client, request, record: queues.switch_off(turn, record),
+    DEL: lambda turn, client, request, record: queues.delete(turn, client, record),
+    QUE: lambda turn, client, request, record: queues.info(turn, client, record),
+}
+
+_WITHOUT_QUEUE: dict[type[Command], Response] = {
+    PING: PONG(),
+    RSLV: ERR(NAME(NameCode.NO_RESOLVER)),
+    SUBS: ERR(Code.SERVICE),
+    NSUBS: ERR(Code.SERVICE),
+    PRXY: ERR(PROXY(ProxyCode.BASIC_AUTH)),
+    PFWD: ERR(PROXY(ProxyCode.NO_SESSION)),
+    RFWD: ERR(PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH)))),
+}
+"""What is answered without a queue: this router resolves no names and forwards nothing."""

@@ -1,0 +1,86 @@
+"""What to push next: one unacknowledged message for each subscription, and none past a full outbox."""
+
+from __future__ import annotations
+
+from blindpost.router.meters import Meter
+from blindpost.router.model import Ends, QueueRecord, StoredMessage
+from blindpost.router.state import Client, Delivered, Sub, SubKind
+from blindpost.router.turn import Delivery, Turn
+
+
+def delivered_of(message: StoredMessage, number: int, now: int) -> Delivered:
+    return Delivered(message.msg_id, number, now, message.is_marker, message.notify)
+
+
+def take_head(turn: Turn, client: Client, record: QueueRecord) -> Delivery | None:
+    """Mark the head message as handed to `client` and return it; None if the queue is empty."""
+    recipient_id = record.recipient_id
+    ends = turn.view.ends(recipient_id)
+    if not ends.size:
+        return None
+    message = turn.view.message(recipient_id, ends.head)
+    turn.state.delivered(client, recipient_id, delivered_of(message, ends.head, turn.now))
+    return Delivery(record.secret, message)
+
+
+def push_head(turn: Turn, client: Client, record: QueueRecord) -> None:
+    """Push the head message to a subscribed connection, now or when it has drained."""
+    recipient_id = record.recipient_id
+    if client.congested:
+        if turn.view.ends(recipient_id).size:
+            client.waiting.put(recipient_id, True)
+        return
+    delivery = take_head(turn, client, record)
+    if delivery is not None:
+        turn.push(client, recipient_id, delivery)
+
+
+def may_push(sub: Sub | None) -> bool:
+    """Whether a subscription is free for a message: it pushes, and nothing waits for its ACK."""
+    return sub is not None and sub.kind is SubKind.PUSH and sub.delivered is None
+
+
+def message_arrived(turn: Turn, record: QueueRecord) -> None:
+    """The queue was empty and has a message now: push it to whoever is subscribed."""
+    client = turn.state.queues.holder(record.recipient_id)
+    if client is not None and may_push(client.subs.get(record.recipient_id)):
+        push_head(turn, client, record)
+
+
+def deliver_waiting(turn: Turn, client: Client, recipient_id: bytes) -> None:
+    """A delivery that had to wait: decide anew whether it is still due."""
+    client.waiting.pop(recipient_id)
+    record = turn.view.records.get(recipient_id)
+    holds = turn.state.queues.holder(recipient_id) is client
+    if record is not None and holds and may_push(client.subs.get(recipient_id)):
+        push_head(turn, client, record)
+
+
+def remove_head(turn: Turn, recipient_id: bytes, ends: Ends) -> Ends:
+    """The head message leaves the queue; an empty queue may be written to again."""
+    turn.view.delete_message(recipient_id, ends.head)
+    left = Ends(ends.head + 1, ends.tail, ends.can_write or ends.head + 1 == ends.tail)
+    turn.view.put_ends(recipient_id, left)
+    return left
+
+
+def append(turn: Turn, record: QueueRecord, message: StoredMessage) -> bool:
+    """Put a message behind the others; False, with a marker stored once, when the queue is full."""
+    recipient_id, quota = record.recipient_id, turn.rules.quota
+    ends = turn.view.ends(recipient_id)
+    if not ends.can_write and ends.size:
+        return False
+    accepted = ends.size < quota
+    stored = message if accepted else StoredMessage(message.msg_id, message.seconds, False, None)
+    turn.view.add_message(recipient_id, ends.tail, stored)
+    turn.view.put_ends(recipient_id, Ends(ends.head, ends.tail + 1, accepted))
+    return accepted
+
+
+def count_received(turn: Turn, delivered: Delivered, kind: SubKind) -> None:
+    """A message was acknowledged; markers do not count."""
+    if delivered.is_marker:
+        return
+    turn.count(Meter.RECEIVED_GET if kind is SubKind.GET else Meter.RECEIVED)
+    if delivered.notify:
+        turn.count(Meter.RECEIVED_NTF)

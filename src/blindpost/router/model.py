@@ -1,0 +1,123 @@
+"""What the router keeps about queues and messages, as frozen values."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from enum import Enum
+
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.smp.errors import BLOCKED
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.value import Buffer, Value
+
+ID_SIZE = 24
+DAY_S = 86_400
+
+
+class Status(Enum):
+    """Whether a queue accepts messages. A blocked queue has a `BLOCKED` instead."""
+
+    ACTIVE = "active"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Secret(Value):
+    """A shared secret; prints as nothing and compares in constant time."""
+
+    raw: bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self.raw, other.raw)
+
+    def __repr__(self) -> str:
+        return "Secret"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Notifier(Value):
+    """Who may be notified about a queue, and with which secret the metadata is encrypted."""
+
+    notifier_id: bytes
+    key: PublicKey
+    secret: Secret
+    router_dh_key: PublicKey
+    service_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class QueueRecord(Value):
+    """Everything about a queue except its messages and its link data."""
+
+    recipient_id: bytes
+    sender_id: bytes
+    recipient_keys: tuple[PublicKey, ...]
+    recipient_dh_key: PublicKey
+    secret: Secret
+    """Encrypts messages to the recipient."""
+    router_dh_key: PublicKey
+    """Kept so that a repeated NEW is answered as the first one was."""
+    mode: QueueMode | None
+    sender_key: PublicKey | None = None
+    link_id: bytes | None = None
+    notifier: Notifier | None = None
+    status: Status | BLOCKED = Status.ACTIVE
+    updated_day: int = 0
+    service_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ends(Value):
+    """Which messages a queue holds: numbers `head` to `tail - 1`. Numbers are never used twice."""
+
+    head: int = 0
+    tail: int = 0
+    can_write: bool = True
+
+    @property
+    def size(self) -> int:
+        return self.tail - self.head
+
+
+EMPTY = Ends()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredMessage(Value):
+    """A message in its queue, or the marker that says the queue was full (`body` is None)."""
+
+    msg_id: bytes
+    seconds: int
+    notify: bool
+    body: Buffer | None
+
+    @property
+    def is_marker(self) -> bool:
+        return self.body is None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Notification(Value):
+    """That a message came, encrypted for the recipient and waiting for the notifier."""
+
+    notifier_id: bytes
+    number: int
+    """Of the message in its queue."""
+    seconds: int
+    nonce: bytes
+    enc_meta: bytes
+
+
+class Party(Enum):
+    """By whose id a command names its queue."""
+
+    RECIPIENT = "recipient"
+    SENDER = "sender"
+    NOTIFIER = "notifier"
+    LINK = "link"
+
+
+def day_of(seconds: float) -> int:
+    """The start of the UTC day, in Unix seconds."""
+    return int(seconds) // DAY_S * DAY_S

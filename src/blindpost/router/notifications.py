@@ -1,0 +1,111 @@
+"""NKEY, NDEL, NSUB and NMSG: who is told that a message came, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindpost.crypto.boxes import BoxKey
+from blindpost.router.meters import Meter
+from blindpost.router.model import Notification, Notifier, QueueRecord
+from blindpost.router.state import Client
+from blindpost.router.turn import Turn
+from blindpost.wire.primitives import encode
+from blindpost.wire.smp.messages import NMsgMeta, write_nmsg_meta
+from blindpost.wire.smp.responses import DELD, END, NMSG, OK, SOK, Response
+from blindpost.wire.smp.values import NONCE_SIZE
+
+META_SIZE = 128
+
+
+def notify(turn: Turn, notifier: Notifier, msg_id: bytes, number: int) -> None:
+    """Tell the notifier's subscriber about message `number`, now or when there is one with room."""
+    nonce = turn.entropy(NONCE_SIZE)
+    meta = encode(NMsgMeta(msg_id, turn.now), write_nmsg_meta)
+    sealed = BoxKey(notifier.secret.raw).seal_padded(nonce, meta, META_SIZE)
+    notification = Notification(notifier.notifier_id, number, turn.now, nonce, bytes(sealed))
+    client = turn.state.notifiers.holder(notifier.notifier_id)
+    if client is not None and not client.congested:
+        _send(turn, client, notification)
+        return
+    if client is not None:
+        client.waiting_notifiers.put(notifier.notifier_id, True)
+    else:
+        turn.count(Meter.NTF_NO_SUB)
+    turn.view.add_notification(notification)
+
+
+def _send(turn: Turn, client: Client, notification: Notification) -> None:
+    turn.push(client, notification.notifier_id, NMSG(notification.nonce, notification.enc_meta))
+    turn.count(Meter.NTFS)
+
+
+def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
+    """Send what waits for a notifier to its subscriber."""
+    client.waiting_notifiers.pop(notifier_id)
+    if turn.state.notifiers.holder(notifier_id) is not client:
+        return
+    pending = turn.view.pending(notifier_id)
+    if not pending:
+        return
+    if client.congested:
+        client.waiting_notifiers.put(notifier_id, True)
+        return
+    expired = turn.now - turn.rules.notification_ttl_s
+    for notification in sorted(pending, key=lambda waiting: waiting.number):
+        if notification.seconds < expired:
+            turn.count(Meter.NTF_EXPIRED)
+        else:
+            _send(turn, client, notification)
+    turn.view.delete_notifications(notifier_id)
+
+
+def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None:
+    """NSUB: take the notifications of a queue over, and what waited."""
+    notifier_id = notifier.notifier_id
+    if notifier_id in client.notifier_ids:
+        turn.count(Meter.NTF_SUB_DUPLICATE)
+    else:
+        turn.count(Meter.NTF_SUBS)
+    loser = turn.state.notifiers.take_over(notifier_id, client)
+    if loser is not None:
+        _drop(loser, notifier_id)
+        turn.push(loser, notifier_id, END())
+        turn.count(Meter.SUB_ENDS)
+    client.notifier_ids.put(notifier_id, True)
+    turn.answer(client, corr_id, notifier_id, SOK(None))
+    deliver_pending(turn, client, notifier_id)
+
+
+def set_notifier(turn: Turn, client: Client, record: QueueRecord, notifier: Notifier) -> None:
+    """NKEY: new credentials replace the old ones, whose subscriber is told."""
+    if record.notifier is not None:
+        notifier_gone(turn, client, record.notifier)
+    turn.view.put_queue(replace(record, notifier=notifier))
+    turn.count(Meter.NTF_CREATED)
+
+
+def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response:
+    """NDEL, also when there are no credentials."""
+    if record.notifier is not None:
+        notifier_gone(turn, client, record.notifier)
+        turn.view.put_queue(replace(record, notifier=None))
+        turn.count(Meter.NTF_DELETED)
+    return OK()
+
+
+def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None:
+    """A notifier id stops to exist: its subscriber is told, what waited is dropped."""
+    notifier_id = notifier.notifier_id
+    holder = turn.state.notifiers.remove(notifier_id)
+    if holder is not None:
+        _drop(holder, notifier_id)
+        if holder is not client:
+            turn.push(holder, notifier_id, DELD())
+            turn.count(Meter.SUB_ENDS)
+    if turn.view.pending(notifier_id):
+        turn.view.delete_notifications(notifier_id)
+
+
+def _drop(client: Client, notifier_id: bytes) -> None:
+    client.notifier_ids.pop(notifier_id)
+    client.waiting_notifiers.pop(notifier_id)

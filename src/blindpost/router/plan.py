@@ -1,0 +1,252 @@
+"""What the router does in each step of the engine's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blindpost.crypto.authorizers import Verifier
+from blindpost.crypto.entropy import Entropy
+from blindpost.engine.loop import StoreFailedError
+from blindpost.engine.undo import Undo
+from blindpost.router import decisions, delivery, notifications
+from blindpost.router.authority import Verdict, named_queue, verdicts, want
+from blindpost.router.config import RouterRules
+from blindpost.router.expiry import expire_head
+from blindpost.router.meters import Meter, RouterMeters
+from blindpost.router.model import QueueRecord
+from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
+from blindpost.router.state import Client, State
+from blindpost.router.tables import RouterStore
+from blindpost.router.turn import Needed, Outgoing, Turn, Wanted
+from blindpost.wire.smp.commands import (
+    ACK,
+    DEL,
+    GET,
+    LGET,
+    LKEY,
+    LSET,
+    NDEL,
+    NKEY,
+    NSUB,
+    QUE,
+    SEND,
+    SUB,
+)
+from blindpost.wire.smp.errors import STORE, Code
+from blindpost.wire.smp.responses import ERR
+from blindpost.wire.smp.transmissions import Refused, Request
+
+DRAIN_STEP = 16
+"""How many waiting queues of a drained connection one turn serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The transmissions of one block of one connection."""
+
+    client: Client
+    items: Sequence[Request | Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A connection is over; it comes after everything that the connection sent."""
+
+    client: Client
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A connection has room again for what waits for it."""
+
+    client: Client
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """These queues had so many expired messages at the head when they were looked at."""
+
+    found: Sequence[tuple[bytes, int]]
+
+
+Event = Commands | Gone | Drained | Expire | OperatorCommand
+
+
+class RouterPlan:
+    """The router's side of the engine."""
+
+    def __init__(
+        self,
+        store: RouterStore,
+        rules: RouterRules,
+        verifier: Verifier,
+        entropy: Entropy,
+        now: Callable[[], float],
+        send: Callable[[Sequence[Outgoing]], None],
+        put_own: Callable[[Event], None],
+        later: Callable[[Event], None],
+    ) -> None:
+        self.undo = Undo()
+        self.state = State(self.undo)
+        self.meters = RouterMeters()
+        self.rules = rules
+        self._store = store
+        self._verifier = verifier
+        self._entropy = entropy
+        self._now = now
+        self._send = send
+        self._put_own = put_own
+        self._later = later
+        self._verdicts: dict[int, Verdict] = {}
+        self._draining: dict[Client, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
+        self._turn = self._new_turn()
+
+    def _new_turn(self) -> Turn:
+        return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()))
+
+    async def prepare(self, batch: Sequence[Event]) -> None:
+        turn = self._turn = self._new_turn()
+        self._draining.clear()
+        wanted, requests = Wanted(), []
+        for event in batch:
+            if isinstance(event, Commands):
+                found = [item for item in event.items if isinstance(item, Request)]
+                requests += [(event.client, request) for request in found]
+                for request in found:
+                    want(wanted, request)
+            else:
+                self._want_own(wanted, event)
+        await self._store.load(wanted, turn.view)
+        self._verdicts = verdicts(turn.view, self._verifier, requests)
+        needed = Needed()
+        if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
+            needed.expire_before = turn.now - self.rules.message_ttl_s
+        for _, request in requests:
+            verdict = self._verdicts.get(id(request))
+            if verdict is not None and verdict.authorized:
+                record = named_queue(turn.view, request)
+                if record is not None:
+                    need(needed, request, record)
+        for event in batch:
+            self._need_own(needed, event)
+        await self._store.load_needed(needed, turn.view)
+
+    def _want_own(self, wanted: Wanted, event: Event) -> None:
+        match event:
+            case Drained(client):
+                queues, notifiers = (
+                    client.waiting.first(DRAIN_STEP),
+                    client.waiting_notifiers.first(DRAIN_STEP),
+                )
+                self._draining[client] = queues, notifiers
+                wanted.recipients.update(queues)
+                wanted.notifiers.update(notifiers)
+            case Expire(found):
+                wanted.recipients.update(recipient_id for recipient_id, _ in found)
+            case OperatorCommand():
+                want_operator(wanted, event)
+            case _:
+                pass
+
+    def _need_own(self, needed: Needed, event: Event) -> None:
+        match event:
+            case Drained(client):
+                queues, notifiers = self._draining[client]
+                for recipient_id in queues:
+                    needed.head(recipient_id)
+                needed.notifications.update(notifiers)
+            case Expire(found):
+                for recipient_id, count in found:
+                    needed.head(recipient_id, count + 1)
+            case OperatorCommand():
+                need_operator(needed, event, self._turn)
+            case _:
+                pass
+
+    def decide(self, event: Event) -> None:
+        turn = self._turn
+        match event:
+            case Commands(client, items):
+                for item in items:
+                    self._decide_one(turn, client, item)
+            case Gone(client):
+                self.state.disconnect(client)
+            case Drained(client):
+                self._drain(turn, client)
+            case Expire(found):
+                for recipient_id, _ in found:
+                    if recipient_id in turn.view.records:
+                        expire_head(turn, recipient_id)
+            case OperatorCommand():
+                operate(turn, event)
+
+    def _decide_one(self, turn: Turn, client: Client, item: Request | Refused) -> None:
+        """A bug in one command of a block is answered INTERNAL to that one."""
+        mark = self.undo.mark()
+        try:
+            decisions.decide(turn, client, item, self._verdicts.get(id(item)), self._verifier)
+        except Exception:
+            decisions.log.exception("a command failed; it changed nothing")
+            self.undo.rollback(mark)
+            turn.count(Meter.INTERNAL_ERRORS)
+            turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
+
+    def _drain(self, turn: Turn, client: Client) -> None:
+        queues, notifiers = self._draining[client]
+        for recipient_id in queues:
+            delivery.deliver_waiting(turn, client, recipient_id)
+        for notifier_id in notifiers:
+            notifications.deliver_pending(turn, client, notifier_id)
+
+    def failed(self, event: Event) -> None:
+        self.meters.add(Meter.INTERNAL_ERRORS)
+
+    async def commit(self) -> None:
+        await self._store.commit(self._turn.view.changes)
+
+    def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
+        """Every command of the batch is told that the store failed; the router's own events come again."""
+        turn = self._turn
+        self.meters.add(Meter.STORE_ERRORS)
+        for event in batch:
+            if isinstance(event, Commands):
+                for item in event.items:
+                    turn.answer(event.client, item.corr_id, item.entity_id, ERR(STORE(str(error))))
+            elif isinstance(event, OperatorCommand):
+                turn.tell(event.done, f"error: {error}")
+            else:
+                self._later(event)
+
+    def release(self) -> None:
+        turn = self._turn
+        if turn.outbox:
+            self._send(turn.outbox)
+        for operator, outcome in turn.outcomes:
+            operator(outcome)
+        for client in self._draining:
+            if (len(client.waiting) or len(client.waiting_notifiers)) and not client.congested:
+                self._put_own(Drained(client))
+
+
+def need(needed: Needed, request: Request, record: QueueRecord) -> None:
+    """What an authorized command may reach of its queue."""
+    command, recipient_id = request.command, record.recipient_id
+    match command:
+        case SUB() | GET() | QUE():
+            needed.head(recipient_id)
+        case ACK():
+            needed.head(recipient_id, 2)
+        case SEND():
+            needed.ends.add(recipient_id)
+            if needed.expire_before:
+                needed.expire.add(recipient_id)
+        case DEL():
+            needed.ends.add(recipient_id)
+        case LSET() | LKEY() | LGET():
+            if record.link_id is not None:
+                needed.link_data.add(record.link_id)
+        case _:
+            pass
+    if isinstance(command, NSUB | NKEY | NDEL | DEL) and record.notifier is not None:
+        needed.notifications.add(record.notifier.notifier_id)

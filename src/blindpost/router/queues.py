@@ -1,0 +1,265 @@
+"""NEW, KEY, SKEY, RKEY, links, OFF, DEL, QUE and SEND: decisions about queues themselves."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import replace
+
+from blindpost.crypto.ids_hash import sender_id_of
+from blindpost.crypto.keys import PrivateKey
+from blindpost.router.delivery import append, message_arrived
+from blindpost.router.expiry import expire_head
+from blindpost.router.meters import Meter
+from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage, day_of
+from blindpost.router.notifications import notifier_gone, notify
+from blindpost.router.state import Client, SubKind
+from blindpost.router.subscriptions import queue_gone, subscribe
+from blindpost.router.turn import Turn
+from blindpost.wire.keys import Algorithm, PublicKey
+from blindpost.wire.smp.commands import LSET, NEW, SEND
+from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, Code
+from blindpost.wire.smp.queue_info import (
+    NANOSECONDS,
+    MessageInfo,
+    MessageType,
+    QueueInfo,
+    SubInfo,
+    SubThread,
+)
+from blindpost.wire.smp.responses import ERR, IDS, INFO, LNK, OK, Response
+from blindpost.wire.smp.values import NtfCreds, QueueMode, ServerNtfCreds, SubMode
+from blindpost.wire.smp.versions import body_size_max
+
+AUTH = ERR(Code.AUTH)
+RANDOM_ID_SIZE = 16
+
+
+def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response:
+    """NEW: create a queue, with ids of the router's or, for short links, of the client's choice."""
+    if not turn.rules.new_queues or not _password_fits(turn, command.basic_auth):
+        return AUTH
+    request = command.request
+    link = request.link if request is not None else None
+    if link is not None:
+        if link.sender_id != sender_id_of(corr_id):
+            return ERR(PROHIBITED)
+        recipient_id = turn.view.senders.get(link.sender_id)
+        if recipient_id is not None:
+            return _repeated(turn, client, command, turn.view.records.get(recipient_id))
+        if link.link_id is not None and link.link_id in turn.view.links:
+            return AUTH
+    record = _created(turn, command)
+    turn.view.put_queue(record)
+    if link is not None and record.link_id is not None:
+        turn.view.put_link(record.link_id, record.recipient_id, link.data)
+    if command.sub_mode is SubMode.SUBSCRIBE:
+        subscribe(turn, client, record.recipient_id)
+    turn.count(Meter.QUEUES_CREATED)
+    if record.notifier is not None:
+        turn.count(Meter.NTF_NEW_CREATED)
+    return _ids(record)
+
+
+def _password_fits(turn: Turn, offered: bytes | None) -> bool:
+    password = turn.rules.password
+    return password is None or hmac.compare_digest(password, offered or b"")
+
+
+def _created(turn: Turn, command: NEW) -> QueueRecord:
+    request = command.request
+    link = request.link if request is not None else None
+    dh_key = PrivateKey.generate(Algorithm.X25519, turn.entropy)
+    link_id = None
+    if link is not None:
+        link_id = link.link_id if link.link_id is not None else turn.entropy(ID_SIZE)
+    creds = command.ntf_creds
+    return QueueRecord(
+        recipient_id=turn.entropy(ID_SIZE),
+        sender_id=turn.entropy(ID_SIZE) if link is None else link.sender_id,
+        recipient_keys=(command.auth_key,),
+        recipient_dh_key=command.dh_key,
+        secret=Secret(dh_key.agree(command.dh_key)),
+        router_dh_key=dh_key.public,
+        mode=None if request is None else request.mode,
+        link_id=link_id,
+        notifier=None if creds is None else new_notifier(turn, creds),
+        updated_day=day_of(turn.now),
+    )
+
+
+def new_notifier(turn: Turn, creds: NtfCreds) -> Notifier:
+    """Fresh credentials: a new id and a new secret each time."""
+    dh_key = PrivateKey.generate(Algorithm.X25519, turn.entropy)
+    secret = Secret(dh_key.agree(creds.dh_key))
+    return Notifier(turn.entropy(ID_SIZE), creds.notifier_key, secret, dh_key.public)
+
+
+def _repeated(turn: Turn, client: Client, command: NEW, record: QueueRecord | None) -> Response:
+    """The same NEW again, because its answer was lost: the same queue, to the same keys only."""
+    if record is None or (record.recipient_keys, record.recipient_dh_key) != (
+        (command.auth_key,),
+        command.dh_key,
+    ):
+        return AUTH
+    if command.sub_mode is SubMode.SUBSCRIBE:
+        subscribe(turn, client, record.recipient_id)
+    return _ids(record)
+
+
+def _ids(record: QueueRecord) -> IDS:
+    notifier = record.notifier
+    creds = None if notifier is None else ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key)
+    return IDS(
+        record.recipient_id,
+        record.sender_id,
+        record.router_dh_key,
+        record.mode,
+        record.link_id,
+        record.service_id,
+        creds,
+    )
+
+
+def may_secure(record: QueueRecord, key: PublicKey) -> bool:
+    """Whether a sender may secure the queue with this key: in messaging mode, first or again."""
+    return record.mode is QueueMode.MESSAGING and record.sender_key in (None, key)
+
+
+def secure(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
+    """KEY and SKEY: the first sender key stays for good."""
+    if record.sender_key == key:
+        return OK()
+    if record.sender_key is not None:
+        return AUTH
+    turn.view.put_queue(replace(record, sender_key=key))
+    turn.count(Meter.QUEUES_SECURED)
+    return OK()
+
+
+def set_recipient_keys(turn: Turn, record: QueueRecord, keys: tuple[PublicKey, ...]) -> Response:
+    """RKEY: contact queues may have several owners."""
+    if record.mode is not QueueMode.CONTACT:
+        return AUTH
+    turn.view.put_queue(replace(record, recipient_keys=keys))
+    return OK()
+
+
+def set_link(turn: Turn, record: QueueRecord, command: LSET) -> Response:
+    """LSET: new link data, or other user data for the same link."""
+    if record.mode is not QueueMode.CONTACT and record.sender_key is not None:
+        return AUTH
+    if record.link_id is None:
+        if command.link_id in turn.view.links:
+            return AUTH
+        turn.view.put_queue(replace(record, link_id=command.link_id))
+    else:
+        stored = turn.view.link_data.get(record.link_id)
+        if record.link_id != command.link_id or (stored is not None and stored.fixed != command.data.fixed):
+            return AUTH
+    turn.view.put_link(command.link_id, record.recipient_id, command.data)
+    return OK()
+
+
+def delete_link(turn: Turn, record: QueueRecord) -> Response:
+    """LDEL, also when there is no link."""
+    if record.link_id is not None:
+        turn.view.delete_link(record.link_id)
+        turn.view.put_queue(replace(record, link_id=None))
+    return OK()
+
+
+def is_contact(record: QueueRecord) -> bool:
+    """Whether anyone may read the link: queues older than modes count while they are not secured."""
+    return record.mode is QueueMode.CONTACT or (record.mode is None and record.sender_key is None)
+
+
+def link_answer(turn: Turn, record: QueueRecord) -> Response:
+    """What LKEY and LGET tell about a queue."""
+    data = None if record.link_id is None else turn.view.link_data.get(record.link_id)
+    return AUTH if data is None else LNK(record.sender_id, data)
+
+
+def secure_by_link(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
+    """LKEY: secure the queue and read its link data."""
+    secured = secure(turn, record, key)
+    return link_answer(turn, record) if isinstance(secured, OK) else secured
+
+
+def switch_off(turn: Turn, record: QueueRecord) -> Response:
+    """OFF: accept no more messages; there is no way back on the wire."""
+    if record.status is not Status.OFF:
+        turn.view.put_queue(replace(record, status=Status.OFF))
+    return OK()
+
+
+def delete(turn: Turn, client: Client, record: QueueRecord) -> Response:
+    """DEL: the queue with everything in it."""
+    queue_gone(turn, client, record.recipient_id)
+    if record.notifier is not None:
+        notifier_gone(turn, client, record.notifier)
+    turn.view.delete_queue(record)
+    turn.count(Meter.QUEUES_DELETED)
+    turn.count(Meter.QUEUES_DELETED_NEW if record.sender_key is None else Meter.QUEUES_DELETED_SECURED)
+    return OK()
+
+
+def info(turn: Turn, client: Client, record: QueueRecord) -> Response:
+    """QUE: for people who look for faults."""
+    recipient_id = record.recipient_id
+    ends = turn.view.ends(recipient_id)
+    sub = client.subs.get(recipient_id)
+    shown = None
+    if sub is not None:
+        waiting = recipient_id in client.waiting
+        idle = SubThread.PENDING if waiting else SubThread.NO_SUB
+        thread = SubThread.PROHIBITED if sub.kind is SubKind.GET else idle
+        shown = SubInfo(thread, None if sub.delivered is None else sub.delivered.msg_id)
+    head = None
+    if ends.size:
+        message = turn.view.message(recipient_id, ends.head)
+        kind = MessageType.QUOTA if message.is_marker else MessageType.MESSAGE
+        head = MessageInfo(message.msg_id, message.seconds * NANOSECONDS, kind)
+    return INFO(QueueInfo(record.sender_key is not None, record.notifier is not None, shown, ends.size, head))
+
+
+def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Response:
+    """SEND: store the message, push it if the subscriber waits for one, notify if asked to."""
+    record = touch(turn, record)
+    if len(command.body) > body_size_max(version):
+        turn.count(Meter.SENT_LARGE)
+        return ERR(Code.LARGE_MSG)
+    if isinstance(record.status, BLOCKED):
+        turn.count(Meter.SENT_BLOCKED)
+        return ERR(record.status)
+    if record.status is Status.OFF:
+        turn.count(Meter.SENT_AUTH)
+        return AUTH
+    if record.link_id is not None and record.mode is QueueMode.MESSAGING and record.sender_key is not None:
+        delete_link(turn, record)
+        record = replace(record, link_id=None)
+    if turn.rules.expire_on_send:
+        expire_head(turn, record.recipient_id)
+    ends = turn.view.ends(record.recipient_id)
+    # The number makes ids unique within the queue for ever: an id is the nonce of its message.
+    msg_id = turn.entropy(RANDOM_ID_SIZE) + ends.tail.to_bytes(ID_SIZE - RANDOM_ID_SIZE, "big")
+    if not append(turn, record, StoredMessage(msg_id, turn.now, command.notify, command.body)):
+        turn.count(Meter.SENT_QUOTA)
+        return ERR(Code.QUOTA)
+    turn.count(Meter.SENT)
+    if not ends.size:
+        message_arrived(turn, record)
+    if command.notify:
+        turn.count(Meter.SENT_NTF)
+        if record.notifier is not None:
+            notify(turn, record.notifier, msg_id, ends.tail)
+    return OK()
+
+
+def touch(turn: Turn, record: QueueRecord) -> QueueRecord:
+    """Mark the queue as used today; at most one write a day."""
+    today = day_of(turn.now)
+    if record.updated_day == today:
+        return record
+    touched = replace(record, updated_day=today)
+    turn.view.put_queue(touched)
+    return touched

@@ -1,0 +1,181 @@
+"""Rows of the store: the router's values as bytes, in a layout of our own.
+
+The first byte of a row is its format, so that a later format can be read beside this one.
+"""
+
+from __future__ import annotations
+
+from blindpost.router.model import Ends, Notification, Notifier, QueueRecord, Secret, Status, StoredMessage
+from blindpost.wire.errors import WireError
+from blindpost.wire.keys import read_auth_key, read_key, read_x25519, write_key
+from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.error_codec import read_error, write_error
+from blindpost.wire.smp.errors import BLOCKED
+from blindpost.wire.smp.values import LinkData, QueueMode, read_link_data, write_link_data
+from blindpost.wire.value import Buffer
+
+_FORMAT = 1
+_MODES: dict[bytes, QueueMode | None] = {b"-": None, b"M": QueueMode.MESSAGING, b"C": QueueMode.CONTACT}
+_NUMBER_SIZE = 8
+
+NOTIFICATIONS_WAITING_MAX = 256
+"""How many notifications wait for one notifier that is not subscribed; the oldest give way."""
+
+
+def queue_to_row(record: QueueRecord) -> bytes:
+    writer = Writer().u8(_FORMAT)
+    writer.short(record.recipient_id).short(record.sender_id)
+    writer.list1(record.recipient_keys, write_key)
+    write_key(writer, record.recipient_dh_key)
+    writer.short(record.secret.raw)
+    write_key(writer, record.router_dh_key)
+    writer.raw(record.mode.value if record.mode else b"-")
+    writer.opt(record.sender_key, write_key).opt(record.link_id, Writer.short)
+    writer.opt(record.notifier, _write_notifier)
+    writer.i64(record.updated_day).opt(record.service_id, Writer.short)
+    _write_status(writer, record.status)
+    return writer.done()
+
+
+def queue_from_row(row: bytes) -> QueueRecord:
+    reader = Reader(row)
+    _check_format(reader)
+    recipient_id, sender_id = reader.short(), reader.short()
+    recipient_keys = reader.list1(read_auth_key)
+    recipient_dh_key, secret = read_x25519(reader), Secret(reader.short())
+    router_dh_key, mode = read_x25519(reader), _MODES[reader.take(1)]
+    sender_key, link_id = reader.opt(read_auth_key), reader.opt(Reader.short)
+    notifier = reader.opt(_read_notifier)
+    updated_day, service_id = reader.i64(), reader.opt(Reader.short)
+    return QueueRecord(
+        recipient_id,
+        sender_id,
+        recipient_keys,
+        recipient_dh_key,
+        secret,
+        router_dh_key,
+        mode,
+        sender_key,
+        link_id,
+        notifier,
+        _read_status(reader),
+        updated_day,
+        service_id,
+    )
+
+
+def _write_notifier(writer: Writer, notifier: Notifier) -> None:
+    writer.short(notifier.notifier_id)
+    write_key(writer, notifier.key)
+    writer.short(notifier.secret.raw)
+    write_key(writer, notifier.router_dh_key)
+    writer.opt(notifier.service_id, Writer.short)
+
+
+def _read_notifier(reader: Reader) -> Notifier:
+    notifier_id, key, secret = reader.short(), read_key(reader), Secret(reader.short())
+    return Notifier(notifier_id, key, secret, read_x25519(reader), reader.opt(Reader.short))
+
+
+def _write_status(writer: Writer, status: Status | BLOCKED) -> None:
+    if isinstance(status, BLOCKED):
+        write_error(writer.raw(b"B"), status)
+    else:
+        writer.raw(b"A" if status is Status.ACTIVE else b"O")
+
+
+def _read_status(reader: Reader) -> Status | BLOCKED:
+    mark = reader.take(1)
+    if mark == b"A":
+        return Status.ACTIVE
+    if mark == b"O":
+        return Status.OFF
+    blocked = read_error(reader)
+    if not isinstance(blocked, BLOCKED):
+        raise WireError("a stored queue status expected")
+    return blocked
+
+
+def _check_format(reader: Reader) -> None:
+    if reader.u8() != _FORMAT:
+        raise WireError("a row of a known format expected")
+
+
+def ends_to_row(ends: Ends) -> bytes:
+    return Writer().i64(ends.head).i64(ends.tail).bool(ends.can_write).done()
+
+
+def ends_from_row(row: Buffer) -> Ends:
+    reader = Reader(row)
+    return Ends(reader.i64(), reader.i64(), reader.bool())
+
+
+def message_to_row(message: StoredMessage) -> bytes:
+    """The time comes first, so that expiry reads eight bytes and no body."""
+    writer = Writer().i64(message.seconds).short(message.msg_id)
+    if message.body is None:
+        return writer.raw(b"Q").done()
+    return writer.raw(b"N" if message.notify else b"M").raw(message.body).done()
+
+
+def message_from_row(row: Buffer) -> StoredMessage:
+    reader = Reader(row)
+    seconds, msg_id, kind = reader.i64(), reader.short(), reader.take(1)
+    if kind == b"Q":
+        return StoredMessage(msg_id, seconds, False, None)
+    return StoredMessage(msg_id, seconds, kind == b"N", reader.rest())
+
+
+def is_expired_row(row: Buffer, before: int) -> bool:
+    """Whether the row holds an ordinary message that came before `before`; markers do not expire."""
+    reader = Reader(row)
+    seconds = reader.i64()
+    reader.short()
+    return seconds < before and reader.take(1) != b"Q"
+
+
+def message_key(recipient_id: bytes, number: int) -> bytes:
+    """Messages of one queue lie side by side, in their order."""
+    return message_prefix(recipient_id) + number.to_bytes(_NUMBER_SIZE, "big")
+
+
+def message_prefix(recipient_id: bytes) -> bytes:
+    """What the keys of all messages of one queue, and of no other, begin with."""
+    return len(recipient_id).to_bytes(1, "big") + recipient_id
+
+
+def link_key(link_id: bytes) -> bytes:
+    """Clients choose link ids, also the empty one, which the store would not take as a key."""
+    return b"L" + link_id
+
+
+def link_to_row(recipient_id: bytes, data: LinkData) -> bytes:
+    writer = Writer().short(recipient_id)
+    write_link_data(writer, data)
+    return writer.done()
+
+
+def link_from_row(row: bytes) -> tuple[bytes, LinkData]:
+    reader = Reader(row)
+    return reader.short(), read_link_data(reader)
+
+
+def link_owner(row: Buffer) -> bytes:
+    """Only whose link it is."""
+    return Reader(row).short()
+
+
+def notification_to_row(notification: Notification) -> bytes:
+    writer = Writer().i64(notification.seconds).i64(notification.number)
+    return writer.short(notification.nonce).short(notification.enc_meta).done()
+
+
+def notification_from_row(notifier_id: bytes, row: Buffer) -> Notification:
+    reader = Reader(row)
+    seconds, number = reader.i64(), reader.i64()
+    return Notification(notifier_id, number, seconds, reader.short(), reader.short())
+
+
+def notification_key(notifier_id: bytes, number: int) -> bytes:
+    """One of a ring of places for each notifier, so that a newer notification replaces the oldest."""
+    return notifier_id + (number % NOTIFICATIONS_WAITING_MAX).to_bytes(1, "big")

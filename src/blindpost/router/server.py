@@ -1,0 +1,200 @@
+"""The router's shell: sessions in front, the engine in the middle, the store behind. No rules here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
+from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.inbox import Budget
+from blindpost.engine.loop import Engine
+from blindpost.router.config import RouterRules
+from blindpost.router.expiry import EXPIRY_STEP
+from blindpost.router.plan import Commands, Drained, Event, Expire, Gone, RouterPlan
+from blindpost.router.state import Client
+from blindpost.router.tables import RouterStore
+from blindpost.router.turn import Delivery, Outgoing
+from blindpost.transport import errors
+from blindpost.transport.session import Handler, Session
+from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.messages import Message, QuotaMarker, write_message
+from blindpost.wire.smp.responses import MSG, Response
+from blindpost.wire.smp.transmissions import BAD_BLOCK, parse_requests, response_transmission
+from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
+
+RETRY_S = 1.0
+"""After this time the router's own work is tried again when the store refused it."""
+
+
+class Connection:
+    """One session and the client that the decisions know; a source of the engine's inbox."""
+
+    __slots__ = ("_inbox_full", "client", "session")
+
+    def __init__(self, session: Session, client: Client) -> None:
+        self.session = session
+        self.client = client
+        self._inbox_full = False
+
+    def pause(self) -> None:
+        self._inbox_full = True
+        self.session.pause_reading()
+
+    def resume(self) -> None:
+        self._inbox_full = False
+        if not self.client.congested:
+            self.session.resume_reading()
+
+    def congested(self) -> None:
+        """The peer does not read: it is not read from either, until it has caught up."""
+        self.client.congested = True
+        self.session.pause_reading()
+
+    def drained(self) -> None:
+        self.client.congested = False
+        if not self._inbox_full:
+            self.session.resume_reading()
+
+
+class Router(Handler):
+    """A running router, apart from where it listens: hand it to a transport server as its handler."""
+
+    def __init__(
+        self,
+        store: RouterStore,
+        rules: RouterRules | None = None,
+        *,
+        verifier: Verifier | None = None,
+        entropy: Entropy = system_entropy,
+        now: Callable[[], float] = time.time,
+        budget: Budget | None = None,
+    ) -> None:
+        self.store = store
+        self.plan = RouterPlan(
+            store,
+            rules or RouterRules(),
+            verifier or OneByOne(),
+            entropy,
+            now,
+            self._send,
+            self._put_own,
+            self._later,
+        )
+        self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
+        self.connections: dict[int, Connection] = {}
+        self._by_session: dict[Session, Connection] = {}
+        self._now = now
+        self._ids = itertools.count(1)
+        # Peers of version 6 get no key; what they offer is checked against this one, in vain.
+        self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
+
+    async def run(self) -> None:
+        """Decide until `stop`, then return when everything accepted is committed and answered."""
+        await self.engine.run()
+
+    def stop(self) -> None:
+        self.engine.stop()
+
+    def established(self, session: Session) -> None:
+        agreement = session.agreed
+        secrets = AuthenticatorKeys(agreement.own_key or self._spare_key)
+        layout = connection_layout(agreement.version, agreement.session_id)
+        client = Client(next(self._ids), agreement.version, layout, secrets, self.plan.undo)
+        connection = Connection(session, client)
+        self.connections[client.client_id] = connection
+        self._by_session[session] = connection
+
+    def block_received(self, session: Session, payload: memoryview) -> None:
+        connection = self._by_session[session]
+        client = connection.client
+        items = parse_requests(Reader(payload), client.layout, client.version)
+        self.engine.put(connection, Commands(client, items), len(items), len(payload))
+
+    def block_failed(self, session: Session, error: errors.BlockError) -> None:
+        connection = self._by_session[session]
+        self.engine.put(connection, Commands(connection.client, [BAD_BLOCK]))
+
+    def drained(self, session: Session) -> None:
+        connection = self._by_session.get(session)
+        if connection is not None and connection.client.congested:
+            connection.drained()
+            self.engine.put_own(Drained(connection.client))
+
+    def closed(self, session: Session, reason: errors.TransportError) -> None:
+        connection = self._by_session.pop(session, None)
+        if connection is not None:
+            del self.connections[connection.client.client_id]
+            self.engine.put(connection, Gone(connection.client))
+
+    async def expire_messages(self) -> None:
+        """Walk over all queues in steps and drop what is too old from their heads."""
+        ttl = self.plan.rules.message_ttl_s
+        start: bytes | None = b"" if ttl is not None else None
+        while start is not None and ttl is not None:
+            found, start = self.store.expired(int(self._now()) - ttl, start, EXPIRY_STEP)
+            if found:
+                self.engine.put_own(Expire(found))
+            await asyncio.sleep(0)
+
+    def close_idle(self) -> int:
+        """Close connections that are silent and subscribed to nothing; how many."""
+        before = asyncio.get_running_loop().time() - self.plan.rules.idle_ttl_s
+        idle = [
+            connection.session
+            for connection in self.connections.values()
+            if max(connection.session.last_received, connection.session.last_sent) < before
+            and not connection.client.is_subscribed
+        ]
+        for session in idle:
+            session.close()
+        return len(idle)
+
+    def _put_own(self, event: Event) -> None:
+        self.engine.put_own(event)
+
+    def _later(self, event: Event) -> None:
+        self.engine.after(RETRY_S, event)
+
+    def _send(self, outbox: Sequence[Outgoing]) -> None:
+        """Everything that one turn says, in the fewest blocks for each connection."""
+        by_client: dict[int, list[Writer]] = {}
+        for outgoing in outbox:
+            connection = self.connections.get(outgoing.client_id)
+            if connection is not None:
+                transmission = _transmission(connection.client, outgoing)
+                by_client.setdefault(outgoing.client_id, []).append(transmission)
+        for client_id, transmissions in by_client.items():
+            connection = self.connections[client_id]
+            with contextlib.suppress(errors.ClosedError):
+                for payload in pack(transmissions, SMP_BATCH_LIMIT).payloads:
+                    connection.session.send_payload(payload)
+            if connection.session.congested and not connection.client.congested:
+                connection.congested()
+
+
+def _transmission(client: Client, outgoing: Outgoing) -> Writer:
+    response = outgoing.response
+    sent: Response = _sealed(response) if isinstance(response, Delivery) else response
+    return response_transmission(client.layout, client.version, outgoing.corr_id, outgoing.entity_id, sent)
+
+
+def _sealed(delivery: Delivery) -> MSG:
+    """The message, encrypted to its recipient; its id is the nonce."""
+    message = delivery.message
+    plain = Writer()
+    if message.body is None:
+        write_message(plain, QuotaMarker(message.seconds))
+    else:
+        write_message(plain, Message(message.seconds, message.notify, message.body))
+    key = BoxKey(delivery.secret.raw)
+    return MSG(
+        message.msg_id, key.seal_parts(nonce_of(message.msg_id), plain.parts, plain.size, MSG_PADDED_SIZE)
+    )

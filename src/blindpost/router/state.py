@@ -1,0 +1,151 @@
+"""What is in memory: which connection is subscribed to what, and what is in flight.
+
+One small entry for each individually subscribed queue and one for each message in flight. Nothing here
+is needed to find a message again: after a restart all of it is empty and clients subscribe anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from blindpost.crypto.authorizers import AuthenticatorKeys
+from blindpost.engine.undo import Table, Undo
+from blindpost.wire.transmission import Layout
+from blindpost.wire.value import Value
+
+
+class SubKind(Enum):
+    """How a connection receives from a queue; the first of SUB and GET decides."""
+
+    PUSH = "push"
+    GET = "get"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Delivered(Value):
+    """The message that waits for its ACK, and when it was handed to the connection."""
+
+    msg_id: bytes
+    number: int
+    seconds: int
+    is_marker: bool
+    notify: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sub(Value):
+    """A connection's view of one queue."""
+
+    kind: SubKind
+    delivered: Delivered | None = None
+
+
+PUSH_IDLE = Sub(SubKind.PUSH)
+GET_IDLE = Sub(SubKind.GET)
+
+
+class Client:
+    """One connection, as the decisions know it."""
+
+    __slots__ = (
+        "client_id",
+        "congested",
+        "layout",
+        "notifier_ids",
+        "secrets",
+        "subs",
+        "version",
+        "waiting",
+        "waiting_notifiers",
+    )
+
+    def __init__(
+        self, client_id: int, version: int, layout: Layout, secrets: AuthenticatorKeys, undo: Undo
+    ) -> None:
+        self.client_id = client_id
+        self.version = version
+        self.layout = layout
+        self.secrets = secrets
+        self.congested = False
+        """Its outbox is full: pushes wait until it has drained. Set by the shell, between turns."""
+        self.subs: Table[bytes, Sub] = Table(undo)
+        self.notifier_ids: Table[bytes, bool] = Table(undo)
+        self.waiting: Table[bytes, bool] = Table(undo)
+        """Queues with a message due to this connection once it has drained."""
+        self.waiting_notifiers: Table[bytes, bool] = Table(undo)
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether it waits for messages or notifications; reading with GET does not count."""
+        pushes = any(sub.kind is SubKind.PUSH for _, sub in self.subs.items())
+        return pushes or len(self.notifier_ids) > 0
+
+    def __repr__(self) -> str:
+        return f"Client({self.client_id}, v{self.version}, {len(self.subs)} subscriptions)"
+
+
+class Registry:
+    """Who is subscribed, one connection for each id. Reached only through these methods."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self, undo: Undo) -> None:
+        self._holders: Table[bytes, Client] = Table(undo)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def holder(self, entity_id: bytes) -> Client | None:
+        return self._holders.get(entity_id)
+
+    def take_over(self, entity_id: bytes, client: Client) -> Client | None:
+        """Make `client` the holder; the one that lost it, if it is another."""
+        before = self._holders.get(entity_id)
+        if before is client:
+            return None
+        self._holders.put(entity_id, client)
+        return before
+
+    def leave(self, entity_id: bytes, client: Client) -> None:
+        """`client` goes; a newer holder stays."""
+        if self._holders.get(entity_id) is client:
+            self._holders.pop(entity_id)
+
+    def remove(self, entity_id: bytes) -> Client | None:
+        """The id itself is gone; whoever held it."""
+        return self._holders.pop(entity_id)
+
+
+class State:
+    """Both registries."""
+
+    def __init__(self, undo: Undo) -> None:
+        self.undo = undo
+        self.queues = Registry(undo)
+        self.notifiers = Registry(undo)
+
+    def disconnect(self, client: Client) -> None:
+        """Forget everything about a connection; what it had not acknowledged waits for the next."""
+        for recipient_id in tuple(client.subs):
+            self.queues.leave(recipient_id, client)
+            client.subs.pop(recipient_id)
+        for notifier_id in tuple(client.notifier_ids):
+            self.notifiers.leave(notifier_id, client)
+            client.notifier_ids.pop(notifier_id)
+        for table in (client.waiting, client.waiting_notifiers):
+            for entity_id in tuple(table):
+                table.pop(entity_id)
+
+    def drop_sub(self, client: Client, recipient_id: bytes) -> None:
+        """A connection lost its subscription: nothing more is delivered to it, nothing it ACKs counts."""
+        client.subs.pop(recipient_id)
+        client.waiting.pop(recipient_id)
+
+    def set_sub(self, client: Client, recipient_id: bytes, sub: Sub) -> None:
+        client.subs.put(recipient_id, sub)
+
+    def delivered(self, client: Client, recipient_id: bytes, message: Delivered) -> None:
+        sub = client.subs.get(recipient_id) or PUSH_IDLE
+        client.subs.put(recipient_id, replace(sub, delivered=message))
+        client.waiting.pop(recipient_id)

@@ -1,0 +1,91 @@
+"""SUB, GET, ACK and what ends a subscription: decisions about who receives."""
+
+from __future__ import annotations
+
+from blindpost.router.delivery import count_received, push_head, remove_head, take_head
+from blindpost.router.meters import Meter
+from blindpost.router.model import QueueRecord
+from blindpost.router.state import GET_IDLE, PUSH_IDLE, Client, SubKind
+from blindpost.router.turn import Delivery, Turn
+from blindpost.wire.smp.errors import PROHIBITED, Code
+from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK, Response
+
+
+def subscribe(turn: Turn, client: Client, recipient_id: bytes) -> None:
+    """Make `client` the subscriber; another one that was loses everything about the queue at once."""
+    loser = turn.state.queues.take_over(recipient_id, client)
+    if loser is not None:
+        turn.state.drop_sub(loser, recipient_id)
+        turn.push(loser, recipient_id, END())
+        turn.count(Meter.SUB_ENDS)
+    turn.state.set_sub(client, recipient_id, PUSH_IDLE)
+
+
+def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None:
+    """SUB: take the subscription over; the first pending message follows as an event."""
+    recipient_id = record.recipient_id
+    held = client.subs.get(recipient_id)
+    if held is not None and held.kind is SubKind.GET:
+        turn.count(Meter.SUB_PROHIBITED)
+        turn.answer(client, corr_id, recipient_id, ERR(PROHIBITED))
+        return
+    if held is not None:
+        turn.count(Meter.SUB_DUPLICATE)
+    subscribe(turn, client, recipient_id)
+    turn.answer(client, corr_id, recipient_id, SOK(None))
+    if turn.view.ends(recipient_id).size:
+        turn.count(Meter.SUBS)
+        push_head(turn, client, record)
+
+
+def get(turn: Turn, client: Client, record: QueueRecord) -> Response | Delivery:
+    """GET: the head message as the response, without a subscription; again until it is acknowledged."""
+    recipient_id = record.recipient_id
+    held = client.subs.get(recipient_id)
+    if held is not None and held.kind is SubKind.PUSH:
+        turn.count(Meter.GET_PROHIBITED)
+        return ERR(PROHIBITED)
+    if held is None:
+        turn.state.set_sub(client, recipient_id, GET_IDLE)
+    elif held.delivered is not None:
+        turn.count(Meter.GET_DUPLICATE)
+    delivery = take_head(turn, client, record)
+    turn.count(Meter.GETS_EMPTY if delivery is None else Meter.GETS)
+    return OK() if delivery is None else delivery
+
+
+def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Response | Delivery:
+    """ACK: the message that is in flight to this connection leaves the queue; the next one is the answer.
+
+    An empty id fits whatever is in flight and removes nothing.
+    """
+    recipient_id = record.recipient_id
+    held = client.subs.get(recipient_id)
+    if held is None or held.delivered is None or (msg_id and msg_id != held.delivered.msg_id):
+        return ERR(Code.NO_MSG)
+    turn.state.set_sub(client, recipient_id, GET_IDLE if held.kind is SubKind.GET else PUSH_IDLE)
+    ends = turn.view.ends(recipient_id)
+    if msg_id and ends.size and ends.head == held.delivered.number:
+        ends = remove_head(turn, recipient_id, ends)
+        count_received(turn, held.delivered, held.kind)
+    if held.kind is SubKind.GET or not ends.size:
+        return OK()
+    if client.congested:
+        client.waiting.put(recipient_id, True)
+        return OK()
+    return take_head(turn, client, record) or OK()
+
+
+def queue_gone(turn: Turn, client: Client | None, recipient_id: bytes) -> None:
+    """The queue was deleted, by `client` or by the operator: another subscriber is told.
+
+    Whoever had it under GET finds that it is gone with the next command.
+    """
+    holder = turn.state.queues.remove(recipient_id)
+    if holder is not None:
+        turn.state.drop_sub(holder, recipient_id)
+        if holder is not client:
+            turn.push(holder, recipient_id, DELD())
+            turn.count(Meter.SUB_ENDS)
+    if client is not None:
+        turn.state.drop_sub(client, recipient_id)

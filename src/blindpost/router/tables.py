@@ -1,0 +1,255 @@
+"""The router's tables in the embedded store: one read for a batch, one commit for a batch.
+
+A small cache of decoded queue records stands in front; there is one writer, so that what was committed
+here is what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from blindpost.router.model import Ends, Notification, QueueRecord
+from blindpost.router.records import (
+    ends_from_row,
+    ends_to_row,
+    is_expired_row,
+    link_from_row,
+    link_key,
+    link_owner,
+    link_to_row,
+    message_from_row,
+    message_key,
+    message_prefix,
+    message_to_row,
+    notification_from_row,
+    notification_key,
+    notification_to_row,
+    queue_from_row,
+    queue_to_row,
+)
+from blindpost.router.turn import (
+    AddMessage,
+    AddNotification,
+    Change,
+    DeleteLink,
+    DeleteMessage,
+    DeleteNotifications,
+    DeleteQueue,
+    Needed,
+    PutEnds,
+    PutLink,
+    PutQueue,
+    View,
+    Wanted,
+)
+from blindpost.store.lmdb import Durability, LmdbStore, Migration, Read, Write
+
+QUEUES, SENDERS, LINKS, NOTIFIERS, ENDS, MESSAGES, NOTIFICATIONS = TABLES = (
+    "queues",
+    "senders",
+    "links",
+    "notifiers",
+    "ends",
+    "messages",
+    "notifications",
+)
+CACHE_MAX = 20_000
+"""How many decoded queue records are kept: about 20 MB."""
+
+
+class RouterStore(Protocol):
+    """What the router asks of a store, whichever it is."""
+
+    async def load(self, wanted: Wanted, view: View) -> None:
+        """Fill in the queues that these ids name."""
+
+    async def load_needed(self, needed: Needed, view: View) -> None:
+        """Fill in ends, messages, link data and notifications."""
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Make all changes durable, or raise `StoreFailedError` and none of them."""
+
+    def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
+        """Up to `limit` queues from `start` on: those with expired messages at the head, and how many."""
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+
+    def close(self) -> None: ...
+
+
+def _first(write: Write) -> None:
+    """Version 1 of the schema: the tables, empty."""
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first,)
+
+
+class LmdbTables:
+    """The embedded store of a router."""
+
+    def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
+        self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
+        self._cache: dict[bytes, QueueRecord] = {}
+        self.reads = 0
+        """Rows looked up, for the test that refusals cost the same."""
+
+    async def load(self, wanted: Wanted, view: View) -> None:
+        with self.store.read() as read:
+            for table, ids, found in (
+                (SENDERS, wanted.senders, view.senders),
+                (NOTIFIERS, wanted.notifiers, view.notifiers),
+            ):
+                for entity_id in ids:
+                    self.reads += 1
+                    recipient_id = read.get(table, entity_id)
+                    if recipient_id is not None:
+                        found.fill(entity_id, recipient_id)
+                    self._load_record(read, view, recipient_id or entity_id)
+            for link_id in wanted.links:
+                self.reads += 1
+                row = read.get(LINKS, link_key(link_id))
+                if row is not None:
+                    view.links.fill(link_id, link_owner(row))
+                self._load_record(read, view, link_id if row is None else link_owner(row))
+            for recipient_id in wanted.recipients:
+                self._load_record(read, view, recipient_id)
+
+    def _load_record(self, read: Read, view: View, recipient_id: bytes) -> None:
+        """An unknown id is looked up here too, in vain, so that refusals cost the same."""
+        self.reads += 1
+        record = self._cache.get(recipient_id)
+        if record is None:
+            row = read.get(QUEUES, recipient_id)
+            if row is None:
+                return
+            record = queue_from_row(row)
+            self._keep(record)
+        view.records.fill(recipient_id, record)
+
+    def _keep(self, record: QueueRecord) -> None:
+        cache = self._cache
+        if len(cache) >= CACHE_MAX:
+            del cache[next(iter(cache))]
+        cache[record.recipient_id] = record
+
+    async def load_needed(self, needed: Needed, view: View) -> None:
+        if not (needed.ends or needed.link_data or needed.notifications):
+            return
+        with self.store.read() as read:
+            for recipient_id in needed.ends:
+                row = read.get(ENDS, recipient_id)
+                ends = Ends() if row is None else ends_from_row(row)
+                view.fill_ends(recipient_id, ends)
+                count = needed.messages.get(recipient_id, 0)
+                expire = recipient_id in needed.expire
+                for number in range(ends.head, ends.tail):
+                    if number >= ends.head + count and not expire:
+                        break
+                    message = read.get(MESSAGES, message_key(recipient_id, number))
+                    if message is not None:
+                        view.fill_message(recipient_id, number, message_from_row(message))
+                        expire = expire and is_expired_row(message, needed.expire_before)
+            for link_id in needed.link_data:
+                row = read.get(LINKS, link_key(link_id))
+                if row is not None:
+                    view.link_data.fill(link_id, link_from_row(row)[1])
+            for notifier_id in needed.notifications:
+                view.fill_pending(notifier_id, tuple(_notifications(read, notifier_id)))
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        self.store.write(lambda write: _apply(write, changes))
+        for change in changes:
+            if isinstance(change, PutQueue):
+                self._cache.pop(change.record.recipient_id, None)
+                self._keep(change.record)
+            elif isinstance(change, DeleteQueue):
+                self._cache.pop(change.record.recipient_id, None)
+
+    def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
+        found: list[tuple[bytes, int]] = []
+        with self.store.read() as read:
+            page = read.page(ENDS, start, limit)
+            for recipient_id, row in page.rows:
+                ends = ends_from_row(row)
+                count = 0
+                while count < ends.size:
+                    message = read.get(MESSAGES, message_key(recipient_id, ends.head + count))
+                    if message is None or not is_expired_row(message, before):
+                        break
+                    count += 1
+                if count:
+                    found.append((recipient_id, count))
+        return found, page.following
+
+    def counts(self) -> dict[str, int]:
+        with self.store.read() as read:
+            return {table: read.count(table) for table in TABLES}
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _notifications(read: Read, notifier_id: bytes) -> Iterator[Notification]:
+    for _, row in read.page(NOTIFICATIONS, notifier_id, 256, prefix=notifier_id).rows:
+        yield notification_from_row(notifier_id, row)
+
+
+def _apply(write: Write, changes: Sequence[Change]) -> None:
+    for change in changes:
+        match change:
+            case AddMessage(recipient_id, number, message):
+                write.put(MESSAGES, message_key(recipient_id, number), message_to_row(message))
+            case PutEnds(recipient_id, ends):
+                write.put(ENDS, recipient_id, ends_to_row(ends))
+            case DeleteMessage(recipient_id, number):
+                write.delete(MESSAGES, message_key(recipient_id, number))
+            case PutQueue(record, before):
+                _put_queue(write, record, before)
+            case DeleteQueue(record, _):
+                _delete_queue(write, record)
+            case PutLink(link_id, recipient_id, data):
+                write.put(LINKS, link_key(link_id), link_to_row(recipient_id, data))
+            case DeleteLink(link_id):
+                write.delete(LINKS, link_key(link_id))
+            case AddNotification(notification):
+                key = notification_key(notification.notifier_id, notification.number)
+                write.put(NOTIFICATIONS, key, notification_to_row(notification))
+            case DeleteNotifications(notifier_id):
+                _delete_notifications(write, notifier_id)
+
+
+def _put_queue(write: Write, record: QueueRecord, before: QueueRecord | None) -> None:
+    recipient_id = record.recipient_id
+    write.put(QUEUES, recipient_id, queue_to_row(record))
+    if before is None:
+        write.put(SENDERS, record.sender_id, recipient_id)
+    old = None if before is None else before.notifier
+    new = record.notifier
+    if old is not None and (new is None or new.notifier_id != old.notifier_id):
+        write.delete(NOTIFIERS, old.notifier_id)
+    if new is not None and (old is None or new.notifier_id != old.notifier_id):
+        write.put(NOTIFIERS, new.notifier_id, recipient_id)
+
+
+def _delete_queue(write: Write, record: QueueRecord) -> None:
+    recipient_id = record.recipient_id
+    write.delete(QUEUES, recipient_id)
+    write.delete(SENDERS, record.sender_id)
+    write.delete(ENDS, recipient_id)
+    if record.link_id is not None:
+        write.delete(LINKS, link_key(record.link_id))
+    if record.notifier is not None:
+        write.delete(NOTIFIERS, record.notifier.notifier_id)
+        _delete_notifications(write, record.notifier.notifier_id)
+    for key in write.keys(MESSAGES, message_prefix(recipient_id)):
+        write.delete(MESSAGES, key)
+
+
+def _delete_notifications(write: Write, notifier_id: bytes) -> None:
+    for key in write.keys(NOTIFICATIONS, notifier_id):
+        write.delete(NOTIFICATIONS, key)

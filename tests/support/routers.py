@@ -1,0 +1,127 @@
+"""A real router on a free port with a store of its own, and what a client needs to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blindpost.client.calls import Push
+from blindpost.client.options import SmpOptions
+from blindpost.client.smp import SmpClient
+from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.credentials import Credentials, issue_router, make_authority
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.inbox import Budget
+from blindpost.router.config import RouterRules
+from blindpost.router.server import Router
+from blindpost.router.tables import LmdbTables
+from blindpost.store.lmdb import Durability
+from blindpost.transport.ends import listen
+from blindpost.transport.plan import Limits
+from blindpost.transport.plans import smp_router_plan
+from blindpost.wire.addresses import Host, Server
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.primitives import Reader
+from blindpost.wire.smp.commands import KEY, NEW, SEND
+from blindpost.wire.smp.messages import ReceivedMessage, read_message
+from blindpost.wire.smp.responses import IDS, MSG, Response
+from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
+from blindpost.wire.versions import VersionRange
+
+
+def new_key(algorithm: Algorithm = Algorithm.ED25519) -> PrivateKey:
+    return PrivateKey.generate(algorithm, system_entropy)
+
+
+def new_credentials() -> Credentials:
+    """A new identity for a router."""
+    now = int(time.time())
+    return issue_router(make_authority(now, system_entropy), "localhost", now, system_entropy)
+
+
+@dataclass
+class RunningRouter:
+    """A router that is up."""
+
+    router: Router
+    server: Server
+    port: int
+
+    async def connect(self, version: int = 20, **options: object) -> SmpClient:
+        chosen = SmpOptions(versions=VersionRange(6, version), **options)  # type: ignore[arg-type]
+        return await SmpClient.connect(self.server, chosen)
+
+
+@asynccontextmanager
+async def running_router(
+    folder: Path,
+    rules: RouterRules | None = None,
+    *,
+    credentials: Credentials | None = None,
+    limits: Limits | None = None,
+    budget: Budget | None = None,
+) -> AsyncIterator[RunningRouter]:
+    """A router on loopback until the end of the block."""
+    credentials = credentials or new_credentials()
+    store = LmdbTables(folder, Durability.OS)
+    router = Router(store, rules, budget=budget)
+    running = asyncio.create_task(router.run())
+    listening, port = await listen(smp_router_plan(credentials, limits=limits), router, "127.0.0.1", 0)
+    try:
+        yield RunningRouter(router, Server((Host("127.0.0.1"),), str(port), credentials.fingerprint), port)
+    finally:
+        await listening.stop()
+        router.stop()
+        await running
+        store.close()
+
+
+@dataclass
+class Queue:
+    """A queue and the keys of its recipient and sender."""
+
+    recipient_id: bytes
+    sender_id: bytes
+    key: PrivateKey
+    secret: BoxKey
+    sender_key: PrivateKey = field(default_factory=new_key)
+
+    def opened(self, msg: Response) -> ReceivedMessage:
+        """What a MSG of this queue says."""
+        assert isinstance(msg, MSG)
+        return read_message(Reader(self.secret.open_padded(nonce_of(msg.msg_id), msg.enc_body)))
+
+
+async def new_queue(
+    client: SmpClient,
+    *,
+    secured: bool = False,
+    sub_mode: SubMode = SubMode.SUBSCRIBE,
+    mode: QueueMode | None = QueueMode.MESSAGING,
+    algorithm: Algorithm = Algorithm.ED25519,
+) -> Queue:
+    """NEW, and KEY if it is to be secured."""
+    key, dh_key = new_key(algorithm), new_key(Algorithm.X25519)
+    request = None if mode is None else QueueRequest(mode)
+    ids = await client.send(NEW(key.public, dh_key.public, None, sub_mode, request), key=key)
+    assert isinstance(ids, IDS)
+    queue = Queue(ids.recipient_id, ids.sender_id, key, BoxKey.agreed(dh_key, ids.dh_key))
+    if secured:
+        await client.send(KEY(queue.sender_key.public), queue.recipient_id, queue.key)
+    return queue
+
+
+async def pushed(client: SmpClient) -> Push[Response]:
+    """The next event, which must be one that the router sent of its own accord."""
+    event = await client.next_event()
+    assert isinstance(event, Push)
+    return event
+
+
+def a_message(body: bytes = b"hello", *, notify: bool = False) -> SEND:
+    return SEND(notify, body)
