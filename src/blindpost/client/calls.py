@@ -15,17 +15,20 @@ C = TypeVar("C", bound=Value)
 """The commands of one protocol."""
 R = TypeVar("R", bound=Value)
 """Its responses."""
+C_co = TypeVar("C_co", bound=Value, covariant=True)
+R_co = TypeVar("R_co", bound=Value, covariant=True)
+"""The same for values that hold one of them: a call of SUB is a call of some command."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Call(Value, Generic[C]):
+class Call(Value, Generic[C_co]):
     """A command with what it is about and who authorizes it.
 
     A correlation id is drawn at random unless one is given, as NEW with link data needs it. A service
     subscription needs neither entity nor key: the connection has both.
     """
 
-    command: C
+    command: C_co
     entity_id: bytes = b""
     key: PrivateKey | None = None
     corr_id: bytes | None = None
@@ -45,28 +48,28 @@ class Garbled(Value):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Push(Value, Generic[R]):
+class Push(Value, Generic[R_co]):
     """What a router sends of its own accord."""
 
     entity_id: bytes
-    response: R
+    response: R_co
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Late(Value, Generic[C, R]):
+class Late(Value, Generic[C_co, R_co]):
     """The response to a command whose caller does not wait any more: it timed out or was cancelled."""
 
-    command: C
+    command: C_co
     entity_id: bytes
-    response: R
+    response: R_co
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Unexpected(Value, Generic[R]):
+class Unexpected(Value, Generic[R_co]):
     """A response that belongs to no command, is of another entity than its command, or is garbled."""
 
     entity_id: bytes
-    response: R | Garbled
+    response: R_co | Garbled
 
 
 Event: TypeAlias = Push[R] | Late[C, R] | Unexpected[R]
