@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from blindpost.wire.batch import padded, payload_reader
 from blindpost.wire.errors import WireError
+from blindpost.wire.json_text import JsonObject
 from blindpost.wire.ntf.blocks import pack_transmissions, unpack_payload
 from blindpost.wire.ntf.commands import PING, SNEW, TNEW, Command, read_command
 from blindpost.wire.ntf.handshake import (
@@ -187,7 +188,7 @@ def test_push_items_come_back(items: list[PushItem]) -> None:
 def test_pushes_come_back(push: Push) -> None:
     body = encode_apns_body(push)
     assert decode_apns_body(body) == push
-    assert push_from_data(json.loads(body)["notificationData"]) == push
+    assert push_from_data(JsonObject(json.loads(body)["notificationData"])) == push
 
 
 def test_push_items_that_cannot_be_sent() -> None:
@@ -239,6 +240,7 @@ def test_push_items_that_cannot_be_read(text: str) -> None:
         b'{"notificationData":[]}',
         b'{"notificationData":{}}',
         b'{"notificationData":{"checkMessages":1}}',
+        b'{"notificationData":{"checkMessages":false}}',
         b'{"notificationData":{"nonce":"AAAA","message":"AAAA"}}',
         b'{"notificationData":{"nonce":5,"message":"AAAA"}}',
         b'{"notificationData":{"nonce":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}',
@@ -260,8 +262,9 @@ def test_a_device_ignores_keys_it_does_not_know() -> None:
     body = json.dumps({"x": 1, "notificationData": {"nonce": b64(nonce), "message": b64(b"m"), "y": [2]}})
     assert decode_apns_body(body.encode()) == MessagePush(nonce, b"m")
     both = {"nonce": b64(nonce), "message": b64(b"m"), "verification": b64(b"v")}
-    assert push_from_data(both) == VerificationPush(nonce, b"v")
-    assert push_from_data({**both, "checkMessages": True}) == CheckPush()
+    assert push_from_data(JsonObject(both)) == VerificationPush(nonce, b"v")
+    assert push_from_data(JsonObject({**both, "checkMessages": True})) == VerificationPush(nonce, b"v")
+    assert push_from_data(JsonObject({"checkMessages": True, "message": b64(b"m")})) == CheckPush()
 
 
 def requests_decoder(version: int) -> Decode:

@@ -138,6 +138,35 @@ def test_names_that_would_break_a_line_are_not_written() -> None:
             encode_notifier_stats(replace(stats, ntf_failed_own=HostCounts(((host, 1),))))
 
 
+def test_what_a_file_may_leave_out_counts_as_nothing() -> None:
+    none = PeriodHashes()
+    router = RouterStats(
+        from_time="2023-11-14T00:00:00Z",
+        q_created=0,
+        q_secured=0,
+        q_deleted_all=0,
+        q_deleted_new=0,
+        q_deleted_secured=0,
+        msg_sent=0,
+        msg_recv=0,
+        active_queues=none,
+    )
+    assert encode_router_stats(router).decode() == vectors(FILE, "stats_backup")[0]["text"]
+    notifier = NotifierStats(
+        from_time="2023-11-14T00:00:00Z",
+        tkn_created=0,
+        tkn_verified=0,
+        tkn_deleted=0,
+        sub_created=0,
+        sub_deleted=0,
+        ntf_received=0,
+        ntf_delivered=0,
+        active_tokens=none,
+        active_subs=none,
+    )
+    assert encode_notifier_stats(notifier).decode() == vectors(FILE, "ntf_stats_backup")[0]["text"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["tknReplaced", "ntfReceivedAuth", "ntfFailed", "ntfReceivedOwn", "ntfFailedOwn", "ntfVrfInvalidTkn"],
@@ -170,11 +199,24 @@ def test_sections_are_missing_whole_or_not_at_all() -> None:
         text.replace("qCreated=0", "qCreated="),
         text.replace("qCreated=0", "qCreated=9223372036854775808"),
         text.replace("dayHashes=\n", "dayHashes=1,,2\n", 1),
+        text.replace("qCreated=0", "qCreated=0x"),
         text.replace("2023-11-14T00:00:00Z", "2023-11-14"),
         "",
     ):
         with pytest.raises(WireError):
             decode_router_stats(wrong.encode())
+
+
+@pytest.mark.parametrize("value", ["a.example 1", "a.example 1,b.example 22"])
+def test_counts_by_host(value: str) -> None:
+    text = vectors(FILE, "ntf_stats_backup")[0]["text"]
+    own = text.replace("ntfFailedOwn=", f"ntfFailedOwn={value}").encode()
+    stats = decode_notifier_stats(own)
+    assert stats.ntf_failed_own.by_host[0] == ("a.example", 1)
+    assert encode_notifier_stats(stats) == own
+    for wrong in (f"{value}x", f"{value},", f",{value}", "a.example", "a.example -1", "a.example  1"):
+        with pytest.raises(WireError):
+            decode_notifier_stats(text.replace("ntfFailedOwn=", f"ntfFailedOwn={wrong}").encode())
 
 
 def test_hashes_are_a_set_written_in_order() -> None:

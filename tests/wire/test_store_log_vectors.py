@@ -317,7 +317,9 @@ def test_daily_rows() -> None:
     line = encode_daily_row(row, ROUTER_COLUMNS)
     assert line == b"2023-11-14,0,0,0,0,0,0,,,0,0,0,,," + b",".join([b"0"] * 87)
     assert decode_daily_row(line, ROUTER_COLUMNS) == row
-    for wrong in (line + b",0", line[:-2], line.replace(b"2023-", b"2023"), line.replace(b"14,0", b"14,")):
+    constant = b",".join([b"2023-11-14", *line.split(b",")[1:50], b"1", *line.split(b",")[51:]])
+    short_day = line.replace(b"2023-", b"2023")
+    for wrong in (line + b",0", line[:-2], line + b"x", short_day, line.replace(b"14,0", b"14,"), constant):
         with pytest.raises(WireError):
             decode_daily_row(wrong, ROUTER_COLUMNS)
     for place in (50, 57, 58, 59):

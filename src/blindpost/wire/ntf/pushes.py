@@ -6,13 +6,13 @@ provider sees nothing but its kind. Inside a message push are items that only th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blindpost.wire.addresses import RouterAddress, Scheme, Server, scan_address
 from blindpost.wire.errors import WireError
+from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.scanner import Scanner, from_utf8
 from blindpost.wire.text import b64, unb64
 from blindpost.wire.value import Buffer, Value
@@ -119,35 +119,29 @@ def encode_apns_body(push: Push) -> bytes:
             data = {"message": b64(ciphertext), "nonce": b64(nonce)}
         case CheckPush():
             data = {"checkMessages": True}
-    return json.dumps({"aps": aps, "notificationData": data}, separators=(",", ":")).encode("ascii")
+    return json_bytes({"aps": aps, "notificationData": data})
 
 
 def decode_apns_body(body: Buffer) -> Push:
     """The push in a JSON body as the device gets it, wherever other keys than ours may stand."""
-    try:
-        parsed = json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
-        raise WireError("JSON expected") from error
-    data = parsed.get("notificationData") if isinstance(parsed, dict) else None
-    if not isinstance(data, dict):
+    data = JsonObject.from_bytes(body).optional_object("notificationData")
+    if data is None:
         raise WireError("a push with notificationData expected")
     return push_from_data(data)
 
 
-def push_from_data(data: dict[str, Any]) -> Push:
+def push_from_data(data: JsonObject) -> Push:
     """The push in the `notificationData` that an application hands over."""
-    if data.get("checkMessages") is True:
+    written_nonce = data.optional_text("nonce")
+    if written_nonce is None:
+        if not data.flag("checkMessages"):
+            raise WireError("a push that brings something or tells to check expected")
         return CheckPush()
-    nonce = _nonce(_bytes(data.get("nonce")))
-    if "verification" in data:
-        return VerificationPush(nonce, _bytes(data["verification"]))
-    return MessagePush(nonce, _bytes(data.get("message")))
-
-
-def _bytes(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise WireError("base64url text expected")
-    return unb64(text)
+    nonce = _nonce(unb64(written_nonce))
+    verification = data.optional_text("verification")
+    if verification is not None:
+        return VerificationPush(nonce, unb64(verification))
+    return MessagePush(nonce, unb64(data.text("message")))
 
 
 def _nonce(nonce: bytes) -> bytes:
