@@ -1,0 +1,71 @@
+"""A room uses only the rooms below it, and the arrows that the architecture names."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import blindpost
+
+SOURCE = Path(blindpost.__file__).parent
+
+FLOORS = {
+    "wire": 0,
+    "crypto": 0,
+    "transport": 1,
+    "engine": 2,
+    "store": 2,
+    "client": 3,
+    "router": 4,
+    "testing": 5,
+}
+ARROWS = {("crypto", "wire"), ("store", "engine")}
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a module imports from."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found.update(name.split(".")[1] for name in names if name.startswith("blindpost."))
+    return found & FLOORS.keys()
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms == FLOORS.keys()
+
+
+def test_rooms_look_down_only() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)} uses {other}"
+        for room, floor in FLOORS.items()
+        for path in (SOURCE / room).rglob("*.py")
+        for other in imports(path) - {room}
+        if FLOORS[other] >= floor and (room, other) not in ARROWS
+    ]
+    assert wrong == []
+
+
+def test_the_ground_floor_does_no_input_or_output() -> None:
+    for room in ("wire", "crypto"):
+        for path in (SOURCE / room).rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            used = {
+                alias.name.split(".")[0]
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Import)
+                for alias in node.names
+            } | {
+                node.module.split(".")[0]
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and node.module is not None
+            }
+            forbidden = {"socket", "ssl", "sqlite3"} | (
+                {"asyncio", "time", "os", "secrets"} if room == "wire" else set()
+            )
+            assert not used & forbidden, f"{path.relative_to(SOURCE)} uses {used & forbidden}"
