@@ -181,7 +181,19 @@ text_links: st.SearchStrategy[FullLink] = st.one_of(
         ContactLink, agent_ranges.filter(lambda range_: range_.low >= 2), pairs(text_queue_uris), client_data
     ),
 )
-_moded_uris = queue_uris.filter(lambda uri: uri.address.mode is not None)
+_moded_uris = st.one_of(
+    st.builds(
+        QueueUri,
+        ranges(3, 5).filter(lambda versions: versions.low >= 3),
+        addresses_of(servers, st.sampled_from(QueueMode)),
+    ),
+    st.builds(
+        QueueUri,
+        st.builds(VersionRange, st.integers(0, 2), st.integers(3, 0xFFFF)),
+        addresses_of(servers, st.just(QueueMode.MESSAGING)),
+    ),
+)
+"""Addresses whose mode the binary form tells."""
 binary_links: st.SearchStrategy[FullLink] = st.one_of(
     st.builds(InvitationLink, agent_ranges, pairs(_moded_uris), e2e_uris, client_data),
     st.builds(ContactLink, agent_ranges, pairs(_moded_uris), client_data),

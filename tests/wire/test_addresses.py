@@ -190,6 +190,12 @@ def test_ports_lose_leading_zeros_in_text() -> None:
     assert RouterAddress.from_text("smp://AAAA@a:0" + "1" * 30).server.port == "1" * 30
 
 
+def test_a_text_names_no_more_hosts_than_bytes_can() -> None:
+    assert len(hosts_from_text(",".join(["a"] * 255))) == 255
+    with pytest.raises(WireError):
+        hosts_from_text(",".join(["a"] * 256))
+
+
 def test_the_fingerprint_is_no_part_of_where_a_server_is() -> None:
     one = Server((Host("a"), Host("b")), "1", b"k")
     assert one.same_address(Server((Host("a"), Host("b")), "1", b"other"))

@@ -55,6 +55,7 @@ TEXTS = vectors("links.json", "link_parse")
 SHORTEN = vectors("links.json", "shorten")
 JOINED = vector_file("agent_transcripts/link_text_matrix.json")["cases"]
 GOLDEN = {vector["name"]: vector for vector in vectors("doc_golden.json")}
+VERSIONS = VersionRange(2, 7)
 GOOD_INVITATION = FULL[0]["text"]
 GOOD_SHORT = next(vector["text"] for vector in SHORT if "two hosts" in vector["name"])
 
@@ -245,6 +246,14 @@ def test_links_without_queues_cannot_be_written() -> None:
         _ = empty.text
     with pytest.raises(WireError):
         encode(empty, write_full_link)
+
+
+def test_a_text_names_no_more_queues_than_bytes_can() -> None:
+    queue = golden_invitation().queues[0]
+    many = ContactLink(VERSIONS, (queue,) * 255)
+    assert full_link_from_text(many.text) == many
+    with pytest.raises(WireError):
+        full_link_from_text(ContactLink(VERSIONS, (queue,) * 256).text)
 
 
 @pytest.mark.parametrize("tag", sorted(set(range(256)) - set(b"IC")))

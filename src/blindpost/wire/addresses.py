@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from blindpost.wire.errors import WireError
-from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.primitives import LIST_MAX, Reader, Writer
 from blindpost.wire.text import b64, unb64
 from blindpost.wire.value import Value
 
@@ -160,13 +160,15 @@ def hosts_from_text(text: str) -> tuple[Host, ...]:
 
 
 def _scan_hosts(text: str, start: int) -> tuple[tuple[Host, ...], int]:
-    hosts = []
-    while True:
+    """The hosts at `start` and where they end: no more of them than the binary form can carry."""
+    hosts: list[Host] = []
+    while len(hosts) < LIST_MAX:
         _, normal, end = _scan_host(text, start)
         hosts.append(Host(normal))
         if not text.startswith(",", end):
             return tuple(hosts), end
         start = end + 1
+    raise WireError(f"a list of at most {LIST_MAX} hosts expected")
 
 
 class Scheme(Enum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from blindpost.wire.e2e import E2EParamsUri, read_e2e_uri, write_e2e_uri
 from blindpost.wire.errors import WireError
-from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.primitives import LIST_MAX, Reader, Writer
 from blindpost.wire.queue_addresses import (
     QueueUri,
     read_queue_uri,
@@ -106,7 +106,10 @@ def full_link_from_text(text: str) -> FullLink:
     if "v" not in query or "smp" not in query:
         raise WireError("a full link with versions and queues expected")
     versions = VersionRange.from_text(query["v"])
-    queues = tuple(QueueUri.from_text(queue) for queue in query["smp"].split(";"))
+    listed = query["smp"].split(";")
+    if len(listed) > LIST_MAX:
+        raise WireError(f"a full link with at most {LIST_MAX} queues expected")
+    queues = tuple(QueueUri.from_text(queue) for queue in listed)
     client_data = _utf8(query.get("data"))
     if found["kind"] == "invitation":
         if "e2e" not in query:
