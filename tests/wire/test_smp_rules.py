@@ -40,6 +40,7 @@ from blindpost.wire.smp.queue_info import (
     queue_info_to_json,
 )
 from blindpost.wire.smp.responses import RESPONSES
+from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, write_nonce
 from blindpost.wire.smp.versions import proxy_versions
 from blindpost.wire.versions import VersionRange
@@ -418,3 +419,6 @@ def test_values_print_lengths_and_fingerprints_only() -> None:
     assert "message-id" not in shown
     assert "<11 bytes>" in shown
     assert ramp(0, 32).hex() not in repr(EXAMPLES["NEW"])
+    request = Request(b"corr", b"entity", c.SEND(True, b"secret"), bytes(64), None, memoryview(b"secret"))
+    assert "secret" not in repr(request)
+    assert "corr_id=<4 bytes>" in repr(request)

@@ -117,4 +117,6 @@ def test_a_transmission_prints_no_bytes() -> None:
     data = transmission_of(LAYOUTS[0], start_signed(b"corr-id", b"entity"), bytes(64)).done()
     shown = repr(read_transmission(Reader(data), LAYOUTS[0]))
     assert "corr-id" not in shown
-    assert "<7 bytes>" in shown
+    assert shown.startswith(
+        "Transmission(authorization=<64 bytes>, service_signature=None, corr_id=<7 bytes>"
+    )

@@ -84,7 +84,11 @@ class Reader:
         return self._data[pos]
 
     def u16(self) -> int:
-        return int.from_bytes(self.take(2), "big")
+        pos = self._pos
+        if pos + 2 > self._end:
+            raise WireError(f"2 bytes expected, {self._end - pos} left")
+        self._pos = pos + 2
+        return self._data[pos] << 8 | self._data[pos + 1]
 
     def u32(self) -> int:
         return int.from_bytes(self.take(4), "big")
@@ -101,8 +105,16 @@ class Reader:
         raise WireError("T or F expected")
 
     def short(self) -> bytes:
-        """A byte string behind a one-byte length."""
-        return self.take(self.u8())
+        """A byte string behind a one-byte length. Written out: most fields of a command are of this kind."""
+        data, start, end = self._data, self._pos + 1, self._end
+        if start > end:
+            raise WireError("a byte expected, nothing left")
+        stop = start + data[start - 1]
+        if stop > end:
+            raise WireError(f"{stop - start} bytes expected, {end - start} left")
+        self._pos = stop
+        piece = data[start:stop]
+        return piece if type(piece) is bytes else bytes(piece)
 
     def large(self) -> memoryview:
         """A byte string behind a two-byte length, as a view."""

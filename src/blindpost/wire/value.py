@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, cast
 
@@ -19,8 +20,13 @@ class Value:
 
     def __repr__(self) -> str:
         listed = fields(cast(Any, self))
-        shown = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in listed)
-        return f"{type(self).__name__}({shown})"
+        return shape(type(self), ((field.name, getattr(self, field.name)) for field in listed))
+
+
+def shape(kind: type, named: Iterable[tuple[str, object]]) -> str:
+    """How a value of this kind with these fields prints."""
+    shown = ", ".join(f"{name}={_shown(item)}" for name, item in named)
+    return f"{kind.__name__}({shown})"
 
 
 def _shown(item: Any) -> str:

@@ -6,6 +6,7 @@ Nothing here closes a connection: a bad transmission is answered, its neighbours
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blindpost.wire.batch import unpack
 from blindpost.wire.errors import WireError
@@ -24,12 +25,11 @@ from blindpost.wire.transmission import (
     start_response,
     start_signed,
 )
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shape
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Request(Value):
-    """A command with all that is needed to verify and to answer it."""
+class Request(NamedTuple):
+    """A command with all that is needed to verify and to answer it; a named tuple as `Transmission` is."""
 
     corr_id: bytes
     entity_id: bytes
@@ -42,6 +42,9 @@ class Request(Value):
     def authorized(self, layout: Layout) -> bytes:
         """What the authorization covers."""
         return b"".join((layout.session_field, self.signed))
+
+    def __repr__(self) -> str:
+        return shape(type(self), zip(self._fields, self, strict=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
