@@ -83,6 +83,16 @@ class Client(Handler, Generic[C, R]):
         return self._options
 
     @property
+    def commands_waiting(self) -> int:
+        """How many commands wait for room in the window."""
+        return len(self._unsent)
+
+    @property
+    def events_waiting(self) -> int:
+        """How many events wait to be taken."""
+        return len(self._events)
+
+    @property
     def closed_because(self) -> TransportError | None:
         """Why the connection is over, None while it is not."""
         return self._over.result() if self._over.done() else None
