@@ -77,6 +77,23 @@ def test_skipped_across_several_steps() -> None:
     assert receiver.receive(late[-1]).failure == RatchetFailure(RatchetErrorKind.EARLIER, 1)
 
 
+def test_used_number_of_an_old_chain_that_still_lacks_another() -> None:
+    """Its header key is still known, but belongs to no chain that could be read on."""
+    sender, receiver = joined()
+    receiver.read(sender.send(b"first"))
+    late, later = sender.send(b"late"), sender.send(b"later")
+    for _ in range(2):
+        sender.read(receiver.send(b"answer"))
+        receiver.read(sender.send(b"next chain"))
+    assert receiver.read(late) == b"late"
+    assert len(receiver.skipped) == 1
+    before = receiver.ratchet
+    opened = receiver.receive(late)
+    assert opened.failure == RatchetFailure(RatchetErrorKind.HEADER)
+    assert receiver.ratchet == before
+    assert receiver.read(later) == b"later"
+
+
 @pytest.mark.claim("CON-24")
 @pytest.mark.parametrize(
     ("version", "pq", "size"), [(2, False, 88), (2, True, 88), (3, False, 88), (3, True, 2310)]
@@ -178,6 +195,18 @@ def test_wish_on_offers_version_3() -> None:
     assert sender.ratchet.max_supported == 3
     assert sender.ratchet.enable_kem
     assert not sender.ratchet.support_kem
+
+
+def test_wish_from_version_2_takes_effect_with_the_upgrade() -> None:
+    sender, receiver = joined(2)
+    sender.send(b"lost wish", True)
+    assert sender.ratchet.enable_kem
+    assert not sender.ratchet.support_kem
+    receiver.read(sender.send(b"as before"))
+    sender.read(receiver.send(b"answer"))
+    assert sender.ratchet.current == 3
+    assert sender.ratchet.support_kem, "large headers come with the step that proposes"
+    assert sender.ratchet.kem is not None
 
 
 def test_deferred_body_is_the_same_at_every_attempt() -> None:
