@@ -47,6 +47,7 @@ def stalled_down(count: int) -> Outcome:
     return episode(down=Link(stall_after=count), limits=LIMITS)
 
 
+@pytest.mark.claim("SVC-08")
 def test_an_undisturbed_connection() -> None:
     outcome = undisturbed()
     assert outcome.error is None
@@ -74,7 +75,7 @@ def test_a_router_that_stalls_in_tls(count: int) -> None:
 
 
 def test_a_router_that_stalls_before_its_hello_is_whole() -> None:
-    up, down = whole_handshake(service=False)
+    _, down = whole_handshake(service=False)
     for missing in (1, BLOCK // 2, BLOCK):
         outcome = stalled_down(down - missing)
         assert type(outcome.error) is errors.HandshakeTimeoutError
@@ -84,7 +85,7 @@ def test_a_router_that_stalls_before_its_hello_is_whole() -> None:
 
 
 def test_a_client_that_stalls_before_its_hello_is_whole() -> None:
-    up, down = whole_handshake(service=False)
+    up, _ = whole_handshake(service=False)
     for missing in (1, BLOCK // 2, BLOCK):
         outcome = stalled_up(up - missing)
         assert outcome.connected
@@ -93,7 +94,7 @@ def test_a_client_that_stalls_before_its_hello_is_whole() -> None:
 
 
 def test_a_router_that_stalls_before_its_answer_to_a_service_is_whole() -> None:
-    up, down = whole_handshake(service=True)
+    _, down = whole_handshake(service=True)
     outcome = episode(down=Link(stall_after=down - 1), service=True, limits=LIMITS)
     assert type(outcome.error) is errors.HandshakeTimeoutError
     assert not outcome.connected
@@ -167,10 +168,47 @@ def test_a_connection_cut_anywhere_ends_by_name_on_both_sides(direction: str) ->
         assert outcome.echoes == BLOCKS[: len(outcome.echoes)]
 
 
-def test_a_cut_says_where_it_happened() -> None:
-    up, _ = whole_handshake(service=False)
-    inside = episode(down=Link(cut_after=700), limits=LIMITS).error
-    assert type(inside) is errors.ConnectionCutError
+def test_an_end_without_a_goodbye_says_where_it_came() -> None:
+    """A peer that hangs up properly at TCP and says nothing in TLS."""
+
+    async def main() -> None:
+        for blocks, message in ((0, "without a close notification"), (1, "inside a block")):
+            network, router = MemoryNetwork(), Recorder()
+            async with serving(smp_router(), router, network) as port:
+                session = await open_session(smp_client(), Handler(), HOST, port, network)
+                await router.until("sessions")
+                for _ in range(blocks):
+                    session._tls.write(bytes(100))
+                    session._write_out()
+                session._transport.close()
+                await router.until("reasons")
+                assert type(router.reasons[0]) is errors.ConnectionCutError
+                assert message in str(router.reasons[0])
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("count", "stage"), [(0, "TLS"), (10, "TLS")])
+def test_a_peer_that_hangs_up_in_tls(count: int, stage: str) -> None:
+    async def main() -> None:
+        network, router = MemoryNetwork(), Recorder()
+        async with serving(smp_router(), router, network) as port:
+            raw = await network.connect(Raw, HOST, port)
+            raw.transport.write(b"\x16\x03\x01\x00\x80\x01\x00\x00\x7c\x03"[:count])
+            raw.transport.close()
+            await router.until("reasons")
+            assert type(router.reasons[0]) is errors.ConnectionCutError
+            assert f"during the {stage} handshake" in str(router.reasons[0])
+
+    run_virtual(main())
+
+
+class Raw(asyncio.Protocol):
+    """Bytes without TLS."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -36,8 +36,7 @@ async def refused(router_plan: Plan, client_plan: Plan) -> tuple[errors.Transpor
     router = Recorder()
     async with serving(router_plan, router) as port:
         with pytest.raises(errors.TransportError) as caught:
-            stream = await connect(client_plan, HOST, port)
-            await stream.read_block()
+            await (await connect(client_plan, HOST, port)).read_block()
         await router.until("reasons")
     assert router.payloads == []
     return caught.value, router
@@ -232,7 +231,7 @@ async def test_tls_1_2_is_refused_and_logged_once(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, "blindpost.transport"):
         async with serving(smp_router(limits=QUICK), router) as port:
             for _ in range(2):
-                with pytest.raises(ssl.SSLError, match="(?i)protocol version"):
+                with pytest.raises(ssl.SSLError, match=r"(?i)protocol version"):
                     await asyncio.open_connection(HOST, port, ssl=context)
             await router.until("reasons", 2)
     assert {type(reason) for reason in router.reasons} == {errors.TlsVersionError}

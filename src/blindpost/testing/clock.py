@@ -54,6 +54,8 @@ class VirtualClock(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # The base class adds this to the time to see what is due; after a year a nanosecond would vanish.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._jumping.now

@@ -88,6 +88,7 @@ def _context(method: int) -> SSL.Context:
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
     context.set_mode(_lib.SSL_MODE_RELEASE_BUFFERS | _lib.SSL_MODE_AUTO_RETRY)
     handle = context._context
+    _lib.SSL_CTX_clear_mode(handle, _lib.SSL_MODE_ENABLE_PARTIAL_WRITE)  # memory takes all at once
     if _lib.SSL_CTX_set1_curves_list(handle, GROUPS) != 1:
         raise errors.TlsError("OpenSSL does not offer X25519 and X448")
     if _lib.SSL_CTX_set1_sigalgs_list(handle, SIGNATURE_SCHEMES) != 1:
