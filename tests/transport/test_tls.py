@@ -267,6 +267,7 @@ def test_giving_buffers_back_changes_nothing_for_the_peer() -> None:
     server = Tls(router_context(router.chain, router.key.for_certificates(), ()), anything, server=True)
     client = Tls(client_context(None), anything, server=False)
     shake(server, client)
+    assert client.read(1) == 0, "what follows a handshake is read like anything else"
     for number in range(3):
         client.write(bytes([number]) * 20_000)
         assert not client.release(), "what waits to be sent is kept"
