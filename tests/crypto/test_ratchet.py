@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,8 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole
 from tests.support.hostile import changed_everywhere, truncated_everywhere
 from tests.support.parties import Party, joined
-from tests.support.ratchets import x448
+from tests.support.ratchets import seeded, x448
+from tests.support.vectors import vector_file
 
 
 def turn(first: Party, second: Party, wishes: tuple[bool | None, bool | None]) -> None:
@@ -207,6 +209,78 @@ def test_wish_from_version_2_takes_effect_with_the_upgrade() -> None:
     assert sender.ratchet.current == 3
     assert sender.ratchet.support_kem, "large headers come with the step that proposes"
     assert sender.ratchet.kem is not None
+
+
+ERROR_TEXTS = {
+    "DECRYPT_AES": RatchetErrorKind.AES,
+    "RATCHET_EARLIER": RatchetErrorKind.EARLIER,
+    "RATCHET_SKIPPED": RatchetErrorKind.SKIPPED,
+    "A_DUPLICATE": RatchetErrorKind.DUPLICATE,
+    "A_MESSAGE": RatchetErrorKind.MALFORMED,
+}
+
+
+def reported(events: list[str]) -> RatchetFailure | None:
+    """What the reference reported of a message, as a failure of the ratchet."""
+    for event in events:
+        found = re.search(r"(DECRYPT_AES|RATCHET_\w+|A_DUPLICATE|A_MESSAGE) ?(\d*)", event)
+        if found is not None:
+            return RatchetFailure(ERROR_TEXTS[found[1]], int(found[2] or 0))
+    return None
+
+
+def test_errors_are_those_that_the_reference_reported() -> None:
+    """The ratchet's part of the recorded matrix of stimuli, in its order."""
+    sender, receiver = joined()
+    again, damaged = sender, b""
+    handled = 0
+    for step in vector_file("agent_transcripts/error_matrix.json")["steps"]:
+        before = Party("before", sender.ratchet)
+        match step["stimulus"]:
+            case "good":
+                message = sender.send(b"good")
+            case "same ratchet number, other ciphertext":
+                message = again.send(b"other")
+            case "corrupt body":
+                damaged = sender.send(b"damaged")
+                message = damaged[:-1] + bytes([damaged[-1] ^ 1])
+            case "the uncorrupted original of it (number already passed)":
+                message = damaged
+            case "earlier by 1 (other ciphertext)":
+                message = replace_number(again, -1)
+            case "random ratchet message":
+                message = seeded("random ratchet message")(200)
+            case "short ratchet message":
+                message = bytes(10)
+            case "512 skipped":
+                sender.ratchet = replace_chain(sender, 512)
+                message = sender.send(b"after 512")
+            case "513 skipped":
+                message = Party("far", replace_chain(sender, 513)).send(b"after 513")
+            case _:
+                continue
+        handled += 1
+        if step["stimulus"] == "good" or "skipped" in step["stimulus"]:
+            expected = None if step["stimulus"] != "513 skipped" else reported(step["events"])
+        else:
+            expected = reported(step["events"])
+            assert expected is not None
+        assert receiver.receive(message).failure == expected, step["stimulus"]
+        again = before
+    assert handled >= 17
+
+
+def replace_chain(party: Party, count: int) -> Ratchet:
+    """The sender after `count` more messages that nobody sees."""
+    ratchet = party.ratchet
+    for _ in range(count):
+        ratchet, _ = encrypt_header(ratchet, None, 3)
+    return ratchet
+
+
+def replace_number(party: Party, by: int) -> bytes:
+    ratchet = replace(party.ratchet, ns=party.ratchet.ns + by)
+    return encrypt_body(encrypt_header(ratchet, None, 3)[1], b"other", 100)
 
 
 def test_deferred_body_is_the_same_at_every_attempt() -> None:

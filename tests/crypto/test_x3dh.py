@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.crypto.kem import KemLibrary
+from blindpost.crypto.kem import Encapsulated, KemKeyPair, KemLibrary
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.ratchet_state import receiving_ratchet, sending_ratchet
 from blindpost.crypto.ratchet_storage import dump_params, load_params
@@ -210,6 +210,30 @@ def test_golden_agreement_of_the_wire_document() -> None:
     assert agreed.security_code == golden("sha256 AD")
     assert (agreed.header_key, agreed.next_header_key) == (golden("hk"), golden("nhk"))
     assert agreed.root_key == golden("sk")
+
+
+def test_golden_agreement_with_a_kem_of_the_wire_document() -> None:
+    (recorded,) = [
+        entry for entry in vectors("sntrup761.json", "deterministic") if entry["label"] == "sntrup761 vector"
+    ]
+    pair = KemKeyPair(bytes.fromhex(recorded["pk"]), bytes.fromhex(recorded["sk"]))
+    made = Encapsulated(bytes.fromhex(recorded["ct"]), bytes.fromhex(recorded["ss"]))
+    own_r = PrivateParams(x448("01" * 56), x448("02" * 56), pair)
+    own_s = PrivateParams(x448("03" * 56), x448("04" * 56), pair, made)
+    agreed = agree_as_sender(own_s, own_r.public(3))
+    assert agree_as_receiver(own_r, own_s.public(3)) == agreed
+    assert [key.hex() for key in (agreed.header_key, agreed.next_header_key, agreed.root_key)] == [
+        "044f84d4223c54dc3813e83da653f864844e42571a859e6534d25830feb8bca2",
+        "b2d27fd37d587dbf9140157b00a6a29bde768aa674a44f5988c4ef0434c85934",
+        "0f5a7a1a2973e274d332f05da9ccd48ff7988ccd1d9a0bc79cea8fe5843a373b",
+    ]
+    start = sending_ratchet(3, 3, own_r.key2.public, x448("05" * 56), agreed)
+    assert start.snd is not None
+    assert [key.hex() for key in (start.root_key, start.snd.chain_key, start.next_snd_header_key)] == [
+        "6f3c3bc2e15ded75613d7de534c7b9b940a9a9b41826daacf3287a90424b816a",
+        "46aa8cbc6345604ea2419b8370b4574d0247642f9710569686e8d1c00cfd5f94",
+        "ee923adcf47dc265a25c14e3ccbeb88fd1ab8b4847f50c6e830890962957bf49",
+    ]
 
 
 def golden_role_keys(first: str, second: str) -> tuple[PublicKey, PublicKey]:
