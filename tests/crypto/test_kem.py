@@ -248,6 +248,17 @@ async def test_pool_ends_at_once_while_pairs_are_wanted() -> None:
         await pool.take()
 
 
+async def test_failure_of_the_maker_reaches_the_taker() -> None:
+    class Broken(Counted):
+        async def make(self) -> KemKeyPair:
+            raise MemoryError
+
+    async with KemKeyPool(maker=Broken()) as pool:
+        with pytest.raises(RuntimeError) as raised:
+            await pool.take()
+    assert isinstance(raised.value.__cause__, MemoryError)
+
+
 async def test_cancelled_taker_leaves_the_pool_usable() -> None:
     maker = Counted()
     async with KemKeyPool(size=1, maker=maker) as pool:

@@ -115,7 +115,8 @@ class KemKeyPool:
         try:
             await asyncio.wait([getting, filling], return_when=asyncio.FIRST_COMPLETED)
             if not getting.done():
-                raise RuntimeError("the pool of KEM key pairs has ended")
+                error = None if filling.cancelled() else filling.exception()
+                raise RuntimeError("the pool of KEM key pairs has ended") from error
             return getting.result()
         finally:
             getting.cancel()
