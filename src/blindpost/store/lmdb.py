@@ -61,6 +61,9 @@ class Read:
         self._tables = tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
+        """A row; none has an empty key, and the library would not be asked for one."""
+        if not key:
+            return None
         row = self._transaction.get(key, db=self._tables[table])
         return None if row is None else bytes(row)
 
