@@ -10,12 +10,8 @@ EXPIRY_STEP = 256
 """How many queues one step of the walk looks at: a reader must be short."""
 
 
-def expire_head(turn: Turn, recipient_id: bytes) -> int:
-    """Drop ordinary messages older than the limit from the head; a marker or a newer one stops it."""
-    ttl = turn.rules.message_ttl_s
-    if ttl is None:
-        return 0
-    before = turn.now - ttl
+def expire_head(turn: Turn, recipient_id: bytes, before: int) -> int:
+    """Drop ordinary messages that came before `before` from the head; a marker or a newer one stops it."""
     ends = turn.view.ends(recipient_id)
     dropped = 0
     while ends.size:

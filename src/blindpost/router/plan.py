@@ -65,9 +65,10 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """These queues had so many expired messages at the head when they were looked at."""
+    """These queues had so many messages from before `before` at the head when they were looked at."""
 
     found: Sequence[tuple[bytes, int]]
+    before: int
 
 
 Event = Commands | Gone | Drained | Expire | OperatorCommand
@@ -142,7 +143,7 @@ class RouterPlan:
                 self._draining[client] = queues, notifiers
                 wanted.recipients.update(queues)
                 wanted.notifiers.update(notifiers)
-            case Expire(found):
+            case Expire(found, _):
                 wanted.recipients.update(recipient_id for recipient_id, _ in found)
             case OperatorCommand():
                 want_operator(wanted, event)
@@ -156,7 +157,7 @@ class RouterPlan:
                 for recipient_id in queues:
                     needed.head(recipient_id)
                 needed.notifications.update(notifiers)
-            case Expire(found):
+            case Expire(found, _):
                 for recipient_id, count in found:
                     needed.head(recipient_id, count + 1)
             case OperatorCommand():
@@ -174,10 +175,10 @@ class RouterPlan:
                 self.state.disconnect(client)
             case Drained(client):
                 self._drain(turn, client)
-            case Expire(found):
+            case Expire(found, before):
                 for recipient_id, _ in found:
                     if recipient_id in turn.view.records:
-                        expire_head(turn, recipient_id)
+                        expire_head(turn, recipient_id, before)
             case OperatorCommand():
                 operate(turn, event)
 

@@ -237,8 +237,8 @@ def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Respon
     if record.link_id is not None and record.mode is QueueMode.MESSAGING and record.sender_key is not None:
         delete_link(turn, record)
         record = replace(record, link_id=None)
-    if turn.rules.expire_on_send:
-        expire_head(turn, record.recipient_id)
+    if turn.rules.expire_on_send and turn.rules.message_ttl_s is not None:
+        expire_head(turn, record.recipient_id, turn.now - turn.rules.message_ttl_s)
     ends = turn.view.ends(record.recipient_id)
     # The number makes ids unique within the queue for ever: an id is the nonce of its message.
     msg_id = turn.entropy(RANDOM_ID_SIZE) + ends.tail.to_bytes(ID_SIZE - RANDOM_ID_SIZE, "big")

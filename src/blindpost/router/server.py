@@ -139,9 +139,10 @@ class Router(Handler):
         ttl = self.plan.rules.message_ttl_s
         start: bytes | None = b"" if ttl is not None else None
         while start is not None and ttl is not None:
-            found, start = self.store.expired(int(self._now()) - ttl, start, EXPIRY_STEP)
+            before = int(self._now()) - ttl
+            found, start = self.store.expired(before, start, EXPIRY_STEP)
             if found:
-                self.engine.put_own(Expire(found))
+                self.engine.put_own(Expire(found, before))
             await asyncio.sleep(0)
 
     def close_idle(self) -> int:
