@@ -91,6 +91,17 @@ def named_queue(view: View, request: Request) -> QueueRecord | None:
     return None if recipient_id is None else view.records.get(recipient_id)
 
 
+def reached_queue(view: View, request: Request) -> QueueRecord | None:
+    """The queue that a request names, or that a NEW repeats."""
+    command = request.command
+    if not isinstance(command, NEW):
+        return named_queue(view, request)
+    if command.request is None or command.request.link is None:
+        return None
+    recipient_id = view.senders.get(command.request.link.sender_id)
+    return None if recipient_id is None else view.records.get(recipient_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of which any one may authorize; `open`: none is needed and none may be used."""

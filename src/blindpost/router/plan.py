@@ -10,7 +10,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications
-from blindpost.router.authority import Verdict, named_queue, verdicts, want
+from blindpost.router.authority import Verdict, reached_queue, verdicts, want
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter, RouterMeters
@@ -23,14 +23,18 @@ from blindpost.wire.smp.commands import (
     ACK,
     DEL,
     GET,
+    KEY,
     LGET,
     LKEY,
     LSET,
     NDEL,
+    NEW,
     NKEY,
     NSUB,
     QUE,
+    RKEY,
     SEND,
+    SKEY,
     SUB,
 )
 from blindpost.wire.smp.errors import STORE, Code
@@ -123,15 +127,27 @@ class RouterPlan:
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
             needed.expire_before = turn.now - self.rules.message_ttl_s
-        for _, request in requests:
-            verdict = self._verdicts.get(id(request))
-            if verdict is not None and verdict.authorized:
-                record = named_queue(turn.view, request)
-                if record is not None:
-                    need(needed, request, record)
+        self._need_of(needed, [request for _, request in requests])
         for event in batch:
             self._need_own(needed, event)
         await self._store.load_needed(needed, turn.view)
+
+    def _need_of(self, needed: Needed, requests: Sequence[Request]) -> None:
+        """What authorized requests may reach, and those that the batch itself may come to authorize."""
+        found = []
+        for request in requests:
+            verdict = self._verdicts.get(id(request))
+            record = reached_queue(self._turn.view, request)
+            if verdict is not None and record is not None:
+                found.append((request, record, verdict.authorized))
+        rekeyed = {
+            record.recipient_id
+            for request, record, authorized in found
+            if authorized and isinstance(request.command, KEY | SKEY | LKEY | RKEY)
+        }
+        for request, record, authorized in found:
+            if authorized or record.recipient_id in rekeyed:
+                need(needed, request, record)
 
     def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
@@ -234,7 +250,7 @@ def need(needed: Needed, request: Request, record: QueueRecord) -> None:
     """What an authorized command may reach of its queue."""
     command, recipient_id = request.command, record.recipient_id
     match command:
-        case SUB() | GET() | QUE():
+        case SUB() | GET() | QUE() | NEW():
             needed.head(recipient_id)
         case ACK():
             needed.head(recipient_id, 2)
