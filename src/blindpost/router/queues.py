@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
-from blindpost.router.delivery import append, message_arrived
+from blindpost.router.delivery import append, message_arrived, push_head
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
 from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage, day_of
@@ -34,8 +34,11 @@ AUTH = ERR(Code.AUTH)
 RANDOM_ID_SIZE = 16
 
 
-def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response:
-    """NEW: create a queue, with ids of the router's or, for short links, of the client's choice."""
+def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | None:
+    """NEW: create a queue, with ids of the router's or, for short links, of the client's choice.
+
+    None when it repeats an earlier one and is answered already.
+    """
     if not turn.rules.new_queues or not _password_fits(turn, command.basic_auth):
         return AUTH
     request = command.request
@@ -45,7 +48,8 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response:
             return ERR(PROHIBITED)
         recipient_id = turn.view.senders.get(link.sender_id)
         if recipient_id is not None:
-            return _repeated(turn, client, command, turn.view.records.get(recipient_id))
+            record = turn.view.records.get(recipient_id)
+            return AUTH if record is None else _repeated(turn, client, corr_id, command, record)
         if link.link_id is not None and link.link_id in turn.view.links:
             return AUTH
     record = _created(turn, command)
@@ -94,16 +98,27 @@ def new_notifier(turn: Turn, creds: NtfCreds) -> Notifier:
     return Notifier(turn.entropy(ID_SIZE), creds.notifier_key, secret, dh_key.public)
 
 
-def _repeated(turn: Turn, client: Client, command: NEW, record: QueueRecord | None) -> Response:
-    """The same NEW again, because its answer was lost: the same queue, to the same keys only."""
-    if record is None or (record.recipient_keys, record.recipient_dh_key) != (
-        (command.auth_key,),
-        command.dh_key,
-    ):
+def _repeated(
+    turn: Turn, client: Client, corr_id: bytes, command: NEW, record: QueueRecord
+) -> Response | None:
+    """The same NEW again, because its answer was lost: the same queue, to the same keys only.
+
+    What was sent to the queue meanwhile follows, as it would after SUB.
+    """
+    keys = (command.auth_key,), command.dh_key
+    if (record.recipient_keys, record.recipient_dh_key) != keys:
         return AUTH
-    if command.sub_mode is SubMode.SUBSCRIBE:
+    if isinstance(record.status, BLOCKED):
+        return ERR(record.status)
+    held = client.subs.get(record.recipient_id)
+    reads = held is not None and held.kind is SubKind.GET
+    subscribes = command.sub_mode is SubMode.SUBSCRIBE and not reads
+    if subscribes:
         subscribe(turn, client, record.recipient_id)
-    return _ids(record)
+    turn.answer(client, corr_id, b"", _ids(record))
+    if subscribes:
+        push_head(turn, client, record)
+    return None
 
 
 def _ids(record: QueueRecord) -> IDS:
