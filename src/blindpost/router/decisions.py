@@ -42,14 +42,11 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.errors import (
     BLOCKED,
-    BROKER,
     NAME,
     PROXY,
-    TRANSPORT,
     Code,
     NameCode,
     ProxyCode,
-    TransportError,
 )
 from blindpost.wire.smp.responses import ERR, NID, PONG, Response
 from blindpost.wire.smp.transmissions import Refused, Request
@@ -193,6 +190,6 @@ _WITHOUT_QUEUE: dict[type[Command], Response] = {
     NSUBS: ERR(Code.SERVICE),
     PRXY: ERR(PROXY(ProxyCode.BASIC_AUTH)),
     PFWD: ERR(PROXY(ProxyCode.NO_SESSION)),
-    RFWD: ERR(PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH)))),
+    RFWD: ERR(Code.CRYPTO),
 }
 """What is answered without a queue: this router resolves no names and forwards nothing."""
