@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -162,15 +163,16 @@ def test_pairs_print_as_fingerprints() -> None:
     assert repr(made) == "Encapsulated(ciphertext=<1039 bytes>, secret=<32 bytes>)"
 
 
-def children() -> set[int]:
-    """Processes that we started and that are there, also as zombies."""
+def children(parent: int | None = None) -> set[int]:
+    """Processes that we, or another parent, started and that are there, also as zombies."""
     found = set()
+    parent = os.getpid() if parent is None else parent
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             after_name = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(after_name[1]) == os.getpid():
+        if int(after_name[1]) == parent:
             found.add(int(status.parent.name))
     return found
 
@@ -298,6 +300,35 @@ def test_worker_answers_each_byte_with_a_pair_and_ends_with_its_input() -> None:
     first, second = done.stdout[:PAIR_SIZE], done.stdout[PAIR_SIZE:]
     assert first != second
     check_pair(KemKeyPair(first[:KEM_PUBLIC_KEY_SIZE], first[KEM_PUBLIC_KEY_SIZE:]))
+
+
+POOL_THAT_NEVER_ENDS = """
+import asyncio
+from blindpost.crypto.kem_pool import KemKeyPool
+
+async def main():
+    async with KemKeyPool() as pool:
+        await pool.take()
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_worker_does_not_outlive_a_killed_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", POOL_THAT_NEVER_ENDS], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        (worker,) = children(parent.pid)
+        end = os.pidfd_open(worker)
+        try:
+            parent.kill()
+            parent.wait()
+            ended, _, _ = select.select([end], [], [], 60)
+            assert ended
+        finally:
+            os.close(end)
 
 
 def test_making_a_pair_needs_no_pool() -> None:
