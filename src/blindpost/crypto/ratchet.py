@@ -58,7 +58,7 @@ SKIP_MAX = 512
 
 
 class RatchetErrorKind(Enum):
-    """Why a message was not read. Only the first four and DUPLICATE concern the peer's place in the chain."""
+    """Why a message was not read; by this an agent decides whether the ratchets must be synchronised."""
 
     HEADER = "no header key fits"
     EARLIER = "the number is before the next expected"
