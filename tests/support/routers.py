@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from blindpost.client.calls import Push
 from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
+from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.credentials import Credentials, issue_router, make_authority
 from blindpost.crypto.entropy import system_entropy
@@ -22,6 +23,7 @@ from blindpost.router.server import Router
 from blindpost.router.tables import LmdbTables
 from blindpost.store.lmdb import Durability
 from blindpost.transport.ends import listen
+from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import Limits
 from blindpost.transport.plans import smp_router_plan
 from blindpost.wire.addresses import Host, Server
@@ -51,6 +53,7 @@ class RunningRouter:
     router: Router
     server: Server
     port: int
+    network: Network = TCP
 
     async def connect(self, version: int = 20, **options: object) -> SmpClient:
         chosen = SmpOptions(versions=VersionRange(6, version), **options)  # type: ignore[arg-type]
@@ -65,15 +68,20 @@ async def running_router(
     credentials: Credentials | None = None,
     limits: Limits | None = None,
     budget: Budget | None = None,
+    verifier: Verifier | None = None,
+    now: Callable[[], float] = time.time,
+    network: Network = TCP,
 ) -> AsyncIterator[RunningRouter]:
     """A router on loopback until the end of the block."""
     credentials = credentials or new_credentials()
     store = LmdbTables(folder, Durability.OS)
-    router = Router(store, rules, budget=budget)
+    router = Router(store, rules, budget=budget, verifier=verifier, now=now)
     running = asyncio.create_task(router.run())
-    listening, port = await listen(smp_router_plan(credentials, limits=limits), router, "127.0.0.1", 0)
+    plan = smp_router_plan(credentials, limits=limits)
+    listening, port = await listen(plan, router, "127.0.0.1", 0, network)
+    server = Server((Host("127.0.0.1"),), str(port), credentials.fingerprint)
     try:
-        yield RunningRouter(router, Server((Host("127.0.0.1"),), str(port), credentials.fingerprint), port)
+        yield RunningRouter(router, server, port, network)
     finally:
         await listening.stop()
         router.stop()
