@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from blindpost.crypto.authorizers import AuthenticatorCheck, Check, Verifier, check_of
+from blindpost.crypto.authorizers import (
+    AuthenticatorCheck,
+    Check,
+    SignatureCheck,
+    Verifier,
+    check_of,
+    with_fingerprint,
+)
+from blindpost.router.changes import Wanted
 from blindpost.router.model import Party, QueueRecord
 from blindpost.router.queues import is_contact, may_secure
 from blindpost.router.state import Client
-from blindpost.router.turn import View, Wanted
+from blindpost.router.view import View
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.commands import (
     LGET,
@@ -32,10 +41,15 @@ from blindpost.wire.smp.commands import (
     SUBS,
     Command,
 )
+from blindpost.wire.smp.credentials import SERVICE_SIGNED_COMMANDS
+from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.transmissions import Request
 
 NO_QUEUE: frozenset[type[Command]] = frozenset({NEW, PING, PRXY, PFWD, RFWD, RSLV, SUBS, NSUBS})
 """Commands that name no queue."""
+
+UNVERIFIED: frozenset[type[Command]] = frozenset({PING, PRXY, PFWD, RFWD, RSLV})
+"""Commands that nobody authorizes."""
 
 _PARTIES: dict[type[Command], Party] = {
     SEND: Party.SENDER,
@@ -66,6 +80,8 @@ def want(wanted: Wanted, request: Request) -> None:
         case None:
             pass
     command = request.command
+    if isinstance(command, SUBS | NSUBS):
+        wanted.services.add(request.entity_id)
     if isinstance(command, LSET):
         wanted.links.add(command.link_id)
     elif isinstance(command, NEW) and command.request is not None and command.request.link is not None:
@@ -91,6 +107,18 @@ def named_queue(view: View, request: Request) -> QueueRecord | None:
     return None if recipient_id is None else view.records.get(recipient_id)
 
 
+ROLE_COMMANDS: dict[ServiceRole, frozenset[type[Command]]] = {
+    ServiceRole.MESSAGING: frozenset(get_args(Command)) - {NSUB, NSUBS, RFWD},
+    ServiceRole.NOTIFIER: frozenset({NSUB, NSUBS, PING}),
+    ServiceRole.PROXY: frozenset({RFWD, PING}),
+}
+"""What a service may send, by its role. Other connections may send everything."""
+
+
+def role_allows(client: Client, command: Command) -> bool:
+    return client.service is None or type(command) in ROLE_COMMANDS[client.service.role]
+
+
 def reached_queue(view: View, request: Request) -> QueueRecord | None:
     """The queue that a request names, or that a NEW repeats."""
     command = request.command
@@ -114,10 +142,12 @@ NOBODY = Keys()
 ANYBODY = Keys(open=True)
 
 
-def keys_for(command: Command, record: QueueRecord | None) -> Keys:
+def keys_for(client: Client, command: Command, record: QueueRecord | None) -> Keys:
     """Which keys may authorize a command on this queue, as it is now."""
     if isinstance(command, NEW):
         return Keys((command.auth_key,))
+    if isinstance(command, SUBS | NSUBS):
+        return NOBODY if client.service is None else Keys((client.service.key,))
     if record is None:
         return NOBODY
     if isinstance(command, SEND):
@@ -137,6 +167,8 @@ def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
     if not offered:
         return []
     authorized = request.authorized(client.layout)
+    if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
+        authorized = with_fingerprint(client.service.fingerprint, authorized)
     candidates: Sequence[PublicKey | None] = keys.keys or (None,)
     return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in candidates]
 
@@ -153,40 +185,65 @@ def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Sequenc
     return False
 
 
+def service_check(client: Client, request: Request) -> SignatureCheck | None:
+    """The check of the second signature, where one belongs: a service vouches for NEW, SUB and NSUB."""
+    service, signature = client.service, request.service_signature
+    if service is None or signature is None or type(request.command) not in SERVICE_SIGNED_COMMANDS:
+        return None
+    return SignatureCheck(service.key, signature, request.authorized(client.layout))
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a request was authorized, and by which keys as they were when it was verified."""
 
     authorized: bool
     keys: Keys
+    service: bool
+    """Whether the service signature is there exactly where it belongs, and valid."""
 
 
 def verdicts(
     view: View, verifier: Verifier, requests: Sequence[tuple[Client, Request]]
 ) -> dict[int, Verdict]:
     """Verify many requests at once; verdicts by the identity of the request."""
-    pending: list[tuple[Client, Request, Keys, int, int]] = []
+    pending: list[tuple[Client, Request, Keys, int, int, int | None]] = []
     checks: list[Check] = []
     for client, request in requests:
         command = request.command
-        if type(command) in NO_QUEUE and not isinstance(command, NEW):
+        if type(command) in UNVERIFIED:
             continue
-        keys = keys_for(command, named_queue(view, request))
+        keys = keys_for(client, command, named_queue(view, request))
         start = len(checks)
         checks += checks_of(client, request, keys)
-        pending.append((client, request, keys, start, len(checks)))
+        end = len(checks)
+        by_service = service_check(client, request)
+        if by_service is not None:
+            checks.append(by_service)
+        pending.append((client, request, keys, start, end, None if by_service is None else end))
     results = verifier.verify_many(checks)
     return {
-        id(request): Verdict(judged(client, keys, checks[start:end], results[start:end]), keys)
-        for client, request, keys, start, end in pending
+        id(request): Verdict(
+            judged(client, keys, checks[start:end], results[start:end]),
+            keys,
+            _service_rule(client, request, None if place is None else results[place]),
+        )
+        for client, request, keys, start, end, place in pending
     }
+
+
+def _service_rule(client: Client, request: Request, valid: bool | None) -> bool:
+    """A service signs NEW, SUB and NSUB a second time; nobody signs anything else twice."""
+    if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
+        return valid is True
+    return request.service_signature is None
 
 
 def still_authorized(
     view: View, verifier: Verifier, client: Client, request: Request, verdict: Verdict
 ) -> bool:
     """The verdict, or a new one if an earlier command of the batch changed the keys it was based on."""
-    keys = keys_for(request.command, named_queue(view, request))
+    keys = keys_for(client, request.command, named_queue(view, request))
     if keys == verdict.keys:
         return verdict.authorized
     checks = checks_of(client, request, keys)

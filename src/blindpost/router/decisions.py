@@ -6,8 +6,16 @@ import logging
 from collections.abc import Callable
 
 from blindpost.crypto.authorizers import Verifier
-from blindpost.router import notifications, queues, subscriptions
-from blindpost.router.authority import NO_QUEUE, Verdict, named_queue, still_authorized
+from blindpost.router import notifications, queues, services, subscriptions
+from blindpost.router.association import associate_notifier
+from blindpost.router.authority import (
+    NO_QUEUE,
+    UNVERIFIED,
+    Verdict,
+    named_queue,
+    role_allows,
+    still_authorized,
+)
 from blindpost.router.meters import Meter
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import Client
@@ -43,6 +51,7 @@ from blindpost.wire.smp.commands import (
 from blindpost.wire.smp.errors import (
     BLOCKED,
     NAME,
+    PROHIBITED,
     PROXY,
     Code,
     NameCode,
@@ -84,21 +93,26 @@ def _answer(
     turn: Turn, client: Client, request: Request, verdict: Verdict | None, verifier: Verifier
 ) -> Answer:
     command = request.command
-    if request.service_signature is not None and type(command) in NO_QUEUE:
-        return ERR(Code.SERVICE)
-    if type(command) in _WITHOUT_QUEUE:
+    record = named_queue(turn.view, request)
+    if record is None and type(command) not in NO_QUEUE:
+        return _refused(turn, command)
+    if not role_allows(client, command):
+        return ERR(PROHIBITED)
+    if type(command) in UNVERIFIED:
         return _WITHOUT_QUEUE[type(command)]
     assert verdict is not None, "a command that was not verified"
-    authorized = still_authorized(turn.view, verifier, client, request, verdict)
-    if isinstance(command, NEW):
-        return queues.new(turn, client, request.corr_id, command) if authorized else queues.AUTH
-    record = named_queue(turn.view, request)
-    if record is None:
-        return _refused(turn, command)
-    if request.service_signature is not None:
+    if not verdict.service:
         return ERR(Code.SERVICE)
+    authorized = still_authorized(turn.view, verifier, client, request, verdict)
+    if isinstance(command, SUBS | NSUBS):
+        if client.service is None or client.service.service_id != request.entity_id or not authorized:
+            return ERR(Code.SERVICE)
+        return services.subscribe_service(turn, client, command)
     if not authorized:
         return _refused(turn, command)
+    if isinstance(command, NEW):
+        return queues.new(turn, client, request.corr_id, command)
+    assert record is not None
     if isinstance(record.status, BLOCKED) and type(command) not in ALLOWED_WHEN_BLOCKED:
         return ERR(record.status)
     return _ON_QUEUE[type(command)](turn, client, request, record)
@@ -158,6 +172,7 @@ def _notifier_key(turn: Turn, client: Client, request: Request, record: QueueRec
 
 
 def _nsub(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:
+    record = associate_notifier(turn, client, record)
     assert record.notifier is not None
     notifications.nsub(turn, client, request.corr_id, record.notifier)
     return None
@@ -186,8 +201,6 @@ _ON_QUEUE: dict[type[Command], Callable[[Turn, Client, Request, QueueRecord], An
 _WITHOUT_QUEUE: dict[type[Command], Response] = {
     PING: PONG(),
     RSLV: ERR(NAME(NameCode.NO_RESOLVER)),
-    SUBS: ERR(Code.SERVICE),
-    NSUBS: ERR(Code.SERVICE),
     PRXY: ERR(PROXY(ProxyCode.BASIC_AUTH)),
     PFWD: ERR(PROXY(ProxyCode.NO_SESSION)),
     RFWD: ERR(Code.CRYPTO),

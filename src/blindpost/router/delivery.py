@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blindpost.router.meters import Meter
-from blindpost.router.model import Ends, QueueRecord, StoredMessage
-from blindpost.router.state import Client, Delivered, Sub, SubKind
+from blindpost.router.model import Domain, Ends, QueueRecord, StoredMessage
+from blindpost.router.state import Client, Delivered, SubKind, Walk
 from blindpost.router.turn import Delivery, Turn
 
 
@@ -23,27 +25,54 @@ def take_head(turn: Turn, client: Client, record: QueueRecord) -> Delivery | Non
     return Delivery(record.secret, message)
 
 
+def holder_of(turn: Turn, record: QueueRecord) -> Client | None:
+    """The connection that receives from a queue: that of its service if it has one, else its own."""
+    if record.service_id is not None:
+        return turn.state.services(Domain.MESSAGES).holder(record.service_id)
+    return turn.state.queues.holder(record.recipient_id)
+
+
+def wait(client: Client, record: QueueRecord) -> None:
+    """A message is due once the connection has drained; for a service a walk finds it, by no entry here."""
+    if record.service_id is not None:
+        walk_again(client, Domain.MESSAGES)
+    else:
+        client.waiting.put(record.recipient_id, True)
+
+
+def walk_again(client: Client, domain: Domain) -> None:
+    """Have a walk over the queues of a service, after the one that may be under way."""
+    walk = client.walks.get(domain)
+    client.walks.put(domain, Walk() if walk is None else replace(walk, again=True))
+
+
 def push_head(turn: Turn, client: Client, record: QueueRecord) -> None:
     """Push the head message to a subscribed connection, now or when it has drained."""
     recipient_id = record.recipient_id
     if client.congested:
         if turn.view.ends(recipient_id).size:
-            client.waiting.put(recipient_id, True)
+            wait(client, record)
         return
     delivery = take_head(turn, client, record)
     if delivery is not None:
         turn.push(client, recipient_id, delivery)
 
 
-def may_push(sub: Sub | None) -> bool:
-    """Whether a subscription is free for a message: it pushes, and nothing waits for its ACK."""
-    return sub is not None and sub.kind is SubKind.PUSH and sub.delivered is None
+def may_push(client: Client, record: QueueRecord) -> bool:
+    """Whether the connection is free for a message: it pushes, and nothing waits for its ACK.
+
+    A service has an entry for a queue only while a message is in flight.
+    """
+    sub = client.subs.get(record.recipient_id)
+    if sub is None:
+        return record.service_id is not None
+    return sub.kind is SubKind.PUSH and sub.delivered is None
 
 
 def message_arrived(turn: Turn, record: QueueRecord) -> None:
     """The queue was empty and has a message now: push it to whoever is subscribed."""
-    client = turn.state.queues.holder(record.recipient_id)
-    if client is not None and may_push(client.subs.get(record.recipient_id)):
+    client = holder_of(turn, record)
+    if client is not None and may_push(client, record):
         push_head(turn, client, record)
 
 
@@ -51,8 +80,7 @@ def deliver_waiting(turn: Turn, client: Client, recipient_id: bytes) -> None:
     """A delivery that had to wait: decide anew whether it is still due."""
     client.waiting.pop(recipient_id)
     record = turn.view.records.get(recipient_id)
-    holds = turn.state.queues.holder(recipient_id) is client
-    if record is not None and holds and may_push(client.subs.get(recipient_id)):
+    if record is not None and holder_of(turn, record) is client and may_push(client, record):
         push_head(turn, client, record)
 
 

@@ -6,12 +6,15 @@ import hmac
 from dataclasses import dataclass
 from enum import Enum
 
+from blindpost.crypto.ids_hash import QueueSet
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.errors import BLOCKED
+from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.value import Buffer, Value
 
 ID_SIZE = 24
+NO_QUEUES = QueueSet()
 DAY_S = 86_400
 
 
@@ -107,6 +110,29 @@ class Notification(Value):
     seconds: int
     nonce: bytes
     enc_meta: bytes
+
+
+class Domain(Enum):
+    """Messages are subscribed by recipient ids, notifications by notifier ids."""
+
+    MESSAGES = b"M"
+    NOTIFICATIONS = b"N"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceRecord(Value):
+    """A service, known by its certificate, and the queues that belong to it, as count and hash."""
+
+    service_id: bytes
+    role: ServiceRole
+    fingerprint: bytes
+    chain: tuple[bytes, ...]
+    created_day: int
+    queues: QueueSet = NO_QUEUES
+    notifiers: QueueSet = NO_QUEUES
+
+    def members(self, domain: Domain) -> QueueSet:
+        return self.queues if domain is Domain.MESSAGES else self.notifiers
 
 
 class Party(Enum):

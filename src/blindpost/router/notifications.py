@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blindpost.crypto.boxes import BoxKey
+from blindpost.router.association import queue_left
+from blindpost.router.delivery import walk_again
 from blindpost.router.meters import Meter
-from blindpost.router.model import Notification, Notifier, QueueRecord
+from blindpost.router.model import Domain, Notification, Notifier, QueueRecord
 from blindpost.router.state import Client
 from blindpost.router.turn import Turn
 from blindpost.wire.primitives import encode
@@ -23,15 +25,24 @@ def notify(turn: Turn, notifier: Notifier, msg_id: bytes, number: int) -> None:
     meta = encode(NMsgMeta(msg_id, turn.now), write_nmsg_meta)
     sealed = BoxKey(notifier.secret.raw).seal_padded(nonce, meta, META_SIZE)
     notification = Notification(notifier.notifier_id, number, turn.now, nonce, bytes(sealed))
-    client = turn.state.notifiers.holder(notifier.notifier_id)
+    client = holder_of_notifier(turn, notifier)
     if client is not None and not client.congested:
         _send(turn, client, notification)
         return
-    if client is not None:
-        client.waiting_notifiers.put(notifier.notifier_id, True)
-    else:
+    if client is None:
         turn.count(Meter.NTF_NO_SUB)
-    turn.view.add_notification(notification)
+    elif notifier.service_id is not None:
+        walk_again(client, Domain.NOTIFICATIONS)
+    else:
+        client.waiting_notifiers.put(notifier.notifier_id, True)
+    turn.view.add_notification(notifier, notification)
+
+
+def holder_of_notifier(turn: Turn, notifier: Notifier) -> Client | None:
+    """The connection that is notified: that of the notifier's service if it has one, else its own."""
+    if notifier.service_id is not None:
+        return turn.state.services(Domain.NOTIFICATIONS).holder(notifier.service_id)
+    return turn.state.notifiers.holder(notifier.notifier_id)
 
 
 def _send(turn: Turn, client: Client, notification: Notification) -> None:
@@ -42,13 +53,17 @@ def _send(turn: Turn, client: Client, notification: Notification) -> None:
 def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
     """Send what waits for a notifier to its subscriber."""
     client.waiting_notifiers.pop(notifier_id)
-    if turn.state.notifiers.holder(notifier_id) is not client:
-        return
+    recipient_id = turn.view.notifiers.get(notifier_id)
+    record = None if recipient_id is None else turn.view.records.get(recipient_id)
+    notifier = None if record is None else record.notifier
     pending = turn.view.pending(notifier_id)
-    if not pending:
+    if notifier is None or not pending or holder_of_notifier(turn, notifier) is not client:
         return
     if client.congested:
-        client.waiting_notifiers.put(notifier_id, True)
+        if notifier.service_id is not None:
+            walk_again(client, Domain.NOTIFICATIONS)
+        else:
+            client.waiting_notifiers.put(notifier_id, True)
         return
     expired = turn.now - turn.rules.notification_ttl_s
     for notification in sorted(pending, key=lambda waiting: waiting.number):
@@ -56,7 +71,7 @@ def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
             turn.count(Meter.NTF_EXPIRED)
         else:
             _send(turn, client, notification)
-    turn.view.delete_notifications(notifier_id)
+    turn.view.delete_notifications(notifier)
 
 
 def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None:
@@ -66,13 +81,16 @@ def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None
         turn.count(Meter.NTF_SUB_DUPLICATE)
     else:
         turn.count(Meter.NTF_SUBS)
-    loser = turn.state.notifiers.take_over(notifier_id, client)
-    if loser is not None:
+    if client.service is None:
+        loser = turn.state.notifiers.take_over(notifier_id, client)
+        client.notifier_ids.put(notifier_id, True)
+    else:
+        loser = turn.state.notifiers.remove(notifier_id)
+    if loser is not None and loser is not client:
         _drop(loser, notifier_id)
         turn.push(loser, notifier_id, END())
         turn.count(Meter.SUB_ENDS)
-    client.notifier_ids.put(notifier_id, True)
-    turn.answer(client, corr_id, notifier_id, SOK(None))
+    turn.answer(client, corr_id, notifier_id, SOK(notifier.service_id))
     deliver_pending(turn, client, notifier_id)
 
 
@@ -96,6 +114,8 @@ def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response
 def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None:
     """A notifier id stops to exist: its subscriber is told, what waited is dropped."""
     notifier_id = notifier.notifier_id
+    if notifier.service_id is not None:
+        queue_left(turn, client, Domain.NOTIFICATIONS, notifier.service_id, notifier_id, DELD())
     holder = turn.state.notifiers.remove(notifier_id)
     if holder is not None:
         _drop(holder, notifier_id)
@@ -103,7 +123,7 @@ def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None
             turn.push(holder, notifier_id, DELD())
             turn.count(Meter.SUB_ENDS)
     if turn.view.pending(notifier_id):
-        turn.view.delete_notifications(notifier_id)
+        turn.view.delete_notifications(notifier)
 
 
 def _drop(client: Client, notifier_id: bytes) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from blindpost.router.changes import Needed, Wanted
 from blindpost.router.meters import Meter
 from blindpost.router.model import QueueRecord, Status
 from blindpost.router.notifications import notifier_gone
 from blindpost.router.subscriptions import queue_gone
-from blindpost.router.turn import Needed, Turn, View, Wanted
+from blindpost.router.turn import Turn
+from blindpost.router.view import View
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.responses import ERR
 
@@ -84,7 +86,7 @@ def _unblock(turn: Turn, command: OperatorCommand, record: QueueRecord) -> str:
 
 
 def _delete(turn: Turn, command: OperatorCommand, record: QueueRecord) -> str:
-    queue_gone(turn, None, record.recipient_id)
+    queue_gone(turn, None, record)
     if record.notifier is not None:
         notifier_gone(turn, None, record.notifier)
     messages = turn.view.ends(record.recipient_id).size

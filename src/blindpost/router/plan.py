@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
-from blindpost.router import decisions, delivery, notifications
+from blindpost.router import decisions, delivery, notifications, services
 from blindpost.router.authority import Verdict, reached_queue, verdicts, want
+from blindpost.router.changes import Needed, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import QueueRecord
+from blindpost.router.model import Domain, QueueRecord
 from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
 from blindpost.router.state import Client, State
 from blindpost.router.tables import RouterStore
-from blindpost.router.turn import Needed, Outgoing, Turn, Wanted
+from blindpost.router.turn import Outgoing, Turn
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -38,11 +39,12 @@ from blindpost.wire.smp.commands import (
     SUB,
 )
 from blindpost.wire.smp.errors import STORE, Code
+from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ERR
 from blindpost.wire.smp.transmissions import Refused, Request
 
-DRAIN_STEP = 16
-"""How many waiting queues of a drained connection one turn serves."""
+SERVE_STEP = 16
+"""How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,30 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """A connection has room again for what waits for it."""
+class Serve:
+    """A connection has room for what waits for it."""
 
     client: Client
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A connection presents a service certificate in its handshake; `done` hears the service id or None."""
+
+    role: ServiceRole
+    fingerprint: bytes
+    chain: tuple[bytes, ...]
+    done: Callable[[bytes | None], None]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What a turn hands to one connection: loaded before, decided once."""
+
+    queues: tuple[bytes, ...] = ()
+    notifiers: tuple[bytes, ...] = ()
+    walks: dict[Domain, tuple[tuple[bytes, ...], bytes | None]] = field(default_factory=dict)
+    """By domain the queues of the next step of a walk, and where it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class Expire:
     before: int
 
 
-Event = Commands | Gone | Drained | Expire | OperatorCommand
+Event = Commands | Gone | Serve | Present | Expire | OperatorCommand
 
 
 class RouterPlan:
@@ -104,7 +126,7 @@ class RouterPlan:
         self._put_own = put_own
         self._later = later
         self._verdicts: dict[int, Verdict] = {}
-        self._draining: dict[Client, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
+        self._serving: dict[Client, Waiting] = {}
         self._turn = self._new_turn()
 
     def _new_turn(self) -> Turn:
@@ -112,16 +134,18 @@ class RouterPlan:
 
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
-        self._draining.clear()
+        self._serving.clear()
         wanted, requests = Wanted(), []
         for event in batch:
             if isinstance(event, Commands):
+                if event.client.service is not None:
+                    wanted.services.add(event.client.service.service_id)
                 found = [item for item in event.items if isinstance(item, Request)]
                 requests += [(event.client, request) for request in found]
                 for request in found:
                     want(wanted, request)
             else:
-                self._want_own(wanted, event)
+                await self._want_own(wanted, event)
         await self._store.load(wanted, turn.view)
         self._verdicts = verdicts(turn.view, self._verifier, requests)
         needed = Needed()
@@ -149,31 +173,43 @@ class RouterPlan:
             if authorized or record.recipient_id in rekeyed:
                 need(needed, request, record)
 
-    def _want_own(self, wanted: Wanted, event: Event) -> None:
+    async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
-            case Drained(client):
-                queues, notifiers = (
-                    client.waiting.first(DRAIN_STEP),
-                    client.waiting_notifiers.first(DRAIN_STEP),
-                )
-                self._draining[client] = queues, notifiers
-                wanted.recipients.update(queues)
-                wanted.notifiers.update(notifiers)
-            case Expire(found, _):
+            case Serve(client) if not client.congested:
+                waiting = await self._waiting_of(client)
+                self._serving[client] = waiting
+                wanted.recipients.update(waiting.queues)
+                wanted.notifiers.update(waiting.notifiers)
+                for domain, (entity_ids, _) in waiting.walks.items():
+                    named = wanted.recipients if domain is Domain.MESSAGES else wanted.notifiers
+                    named.update(entity_ids)
+            case Present(_, fingerprint):
+                wanted.fingerprints.add(fingerprint)
+            case Expire(found):
                 wanted.recipients.update(recipient_id for recipient_id, _ in found)
             case OperatorCommand():
                 want_operator(wanted, event)
             case _:
                 pass
 
+    async def _waiting_of(self, client: Client) -> Waiting:
+        waiting = Waiting(client.waiting.first(SERVE_STEP), client.waiting_notifiers.first(SERVE_STEP))
+        if client.service is not None:
+            for domain, walk in client.walks.items():
+                page = await self._store.waiting(domain, client.service.service_id, walk.start, SERVE_STEP)
+                waiting.walks[domain] = page
+        return waiting
+
     def _need_own(self, needed: Needed, event: Event) -> None:
         match event:
-            case Drained(client):
-                queues, notifiers = self._draining[client]
-                for recipient_id in queues:
+            case Serve(client) if client in self._serving:
+                waiting = self._serving[client]
+                in_walk, _ = waiting.walks.get(Domain.MESSAGES, ((), None))
+                for recipient_id in (*waiting.queues, *in_walk):
                     needed.head(recipient_id)
-                needed.notifications.update(notifiers)
-            case Expire(found, _):
+                in_walk, _ = waiting.walks.get(Domain.NOTIFICATIONS, ((), None))
+                needed.notifications.update((*waiting.notifiers, *in_walk))
+            case Expire(found):
                 for recipient_id, count in found:
                     needed.head(recipient_id, count + 1)
             case OperatorCommand():
@@ -189,8 +225,10 @@ class RouterPlan:
                     self._decide_one(turn, client, item)
             case Gone(client):
                 self.state.disconnect(client)
-            case Drained(client):
-                self._drain(turn, client)
+            case Serve(client):
+                self._serve(turn, client)
+            case Present(role, fingerprint, chain, done):
+                services.find_service(turn, done, role, fingerprint, chain)
             case Expire(found, before):
                 for recipient_id, _ in found:
                     if recipient_id in turn.view.records:
@@ -209,12 +247,17 @@ class RouterPlan:
             turn.count(Meter.INTERNAL_ERRORS)
             turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
 
-    def _drain(self, turn: Turn, client: Client) -> None:
-        queues, notifiers = self._draining[client]
-        for recipient_id in queues:
+    def _serve(self, turn: Turn, client: Client) -> None:
+        waiting = self._serving.get(client)
+        if waiting is None:
+            return
+        for recipient_id in waiting.queues:
             delivery.deliver_waiting(turn, client, recipient_id)
-        for notifier_id in notifiers:
+        for notifier_id in waiting.notifiers:
             notifications.deliver_pending(turn, client, notifier_id)
+        for domain, (entity_ids, following) in waiting.walks.items():
+            services.walk_step(turn, client, domain, entity_ids, following)
+        turn.serve(client)
 
     def failed(self, event: Event) -> None:
         self.meters.add(Meter.INTERNAL_ERRORS)
@@ -232,6 +275,8 @@ class RouterPlan:
                     turn.answer(event.client, item.corr_id, item.entity_id, ERR(STORE(str(error))))
             elif isinstance(event, OperatorCommand):
                 turn.tell(event.done, f"error: {error}")
+            elif isinstance(event, Present):
+                turn.tell_service(event.done, None)
             else:
                 self._later(event)
 
@@ -241,9 +286,11 @@ class RouterPlan:
             self._send(turn.outbox)
         for operator, outcome in turn.outcomes:
             operator(outcome)
-        for client in self._draining:
-            if (len(client.waiting) or len(client.waiting_notifiers)) and not client.congested:
-                self._put_own(Drained(client))
+        for asked, service_id in turn.found:
+            asked(service_id)
+        for client in dict.fromkeys(turn.to_serve):
+            if client.has_work and not client.congested:
+                self._put_own(Serve(client))
 
 
 def need(needed: Needed, request: Request, record: QueueRecord) -> None:

@@ -41,6 +41,8 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | 
     """
     if not turn.rules.new_queues or not _password_fits(turn, command.basic_auth):
         return AUTH
+    if client.service is not None and command.sub_mode is not SubMode.SUBSCRIBE:
+        return ERR(PROHIBITED)
     request = command.request
     link = request.link if request is not None else None
     if link is not None:
@@ -57,7 +59,7 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | 
     if link is not None and record.link_id is not None:
         turn.view.put_link(record.link_id, record.recipient_id, link.data)
     if command.sub_mode is SubMode.SUBSCRIBE:
-        subscribe(turn, client, record.recipient_id)
+        record = subscribe(turn, client, record)
     turn.count(Meter.QUEUES_CREATED)
     if record.notifier is not None:
         turn.count(Meter.NTF_NEW_CREATED)
@@ -114,7 +116,7 @@ def _repeated(
     reads = held is not None and held.kind is SubKind.GET
     subscribes = command.sub_mode is SubMode.SUBSCRIBE and not reads
     if subscribes:
-        subscribe(turn, client, record.recipient_id)
+        record = subscribe(turn, client, record)
     turn.answer(client, corr_id, b"", _ids(record))
     if subscribes:
         push_head(turn, client, record)
@@ -209,7 +211,7 @@ def switch_off(turn: Turn, record: QueueRecord) -> Response:
 
 def delete(turn: Turn, client: Client, record: QueueRecord) -> Response:
     """DEL: the queue with everything in it."""
-    queue_gone(turn, client, record.recipient_id)
+    queue_gone(turn, client, record)
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
     turn.view.delete_queue(record)

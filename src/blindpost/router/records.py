@@ -5,12 +5,24 @@ The first byte of a row is its format, so that a later format can be read beside
 
 from __future__ import annotations
 
-from blindpost.router.model import Ends, Notification, Notifier, QueueRecord, Secret, Status, StoredMessage
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.model import (
+    Domain,
+    Ends,
+    Notification,
+    Notifier,
+    QueueRecord,
+    Secret,
+    ServiceRecord,
+    Status,
+    StoredMessage,
+)
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import read_auth_key, read_key, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.error_codec import read_error, write_error
 from blindpost.wire.smp.errors import BLOCKED
+from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import LinkData, QueueMode, read_link_data, write_link_data
 from blindpost.wire.value import Buffer
 
@@ -179,3 +191,26 @@ def notification_from_row(notifier_id: bytes, row: Buffer) -> Notification:
 def notification_key(notifier_id: bytes, number: int) -> bytes:
     """One of a ring of places for each notifier, so that a newer notification replaces the oldest."""
     return notifier_id + (number % NOTIFICATIONS_WAITING_MAX).to_bytes(1, "big")
+
+
+def service_to_row(service: ServiceRecord) -> bytes:
+    writer = Writer().u8(_FORMAT).short(service.service_id).raw(service.role.value).short(service.fingerprint)
+    writer.list1(service.chain, Writer.large).i64(service.created_day)
+    for members in (service.queues, service.notifiers):
+        writer.i64(members.count).short(members.ids_hash)
+    return writer.done()
+
+
+def service_from_row(row: bytes) -> ServiceRecord:
+    reader = Reader(row)
+    _check_format(reader)
+    service_id, role, fingerprint = reader.short(), ServiceRole(reader.take(1)), reader.short()
+    chain = tuple(bytes(certificate) for certificate in reader.list1(Reader.large))
+    created_day = reader.i64()
+    queues, notifiers = (QueueSet(reader.i64(), reader.short()) for _ in range(2))
+    return ServiceRecord(service_id, role, fingerprint, chain, created_day, queues, notifiers)
+
+
+def service_prefix(domain: Domain, service_id: bytes) -> bytes:
+    """What the keys of a service's queues begin with; the queues follow in the order of their ids."""
+    return b"".join((domain.value, len(service_id).to_bytes(1, "big"), service_id))

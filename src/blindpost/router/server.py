@@ -16,11 +16,12 @@ from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import EXPIRY_STEP
-from blindpost.router.plan import Commands, Drained, Event, Expire, Gone, RouterPlan
+from blindpost.router.plan import Commands, Event, Expire, Gone, Present, RouterPlan, Serve
 from blindpost.router.state import Client
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing
 from blindpost.transport import errors
+from blindpost.transport.handshake import FindService
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
 from blindpost.wire.keys import Algorithm
@@ -107,10 +108,21 @@ class Router(Handler):
         agreement = session.agreed
         secrets = AuthenticatorKeys(agreement.own_key or self._spare_key)
         layout = connection_layout(agreement.version, agreement.session_id)
-        client = Client(next(self._ids), agreement.version, layout, secrets, self.plan.undo)
+        client = Client(
+            next(self._ids), agreement.version, layout, secrets, self.plan.undo, agreement.service
+        )
         connection = Connection(session, client)
         self.connections[client.client_id] = connection
         self._by_session[session] = connection
+
+    def service_requested(self, session: Session, request: FindService) -> None:
+        def found(service_id: bytes | None) -> None:
+            if service_id is None:
+                session.service_refused()
+            else:
+                session.service_found(service_id)
+
+        self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found))
 
     def block_received(self, session: Session, payload: memoryview) -> None:
         connection = self._by_session[session]
@@ -126,7 +138,7 @@ class Router(Handler):
         connection = self._by_session.get(session)
         if connection is not None and connection.client.congested:
             connection.drained()
-            self.engine.put_own(Drained(connection.client))
+            self.engine.put_own(Serve(connection.client))
 
     def closed(self, session: Session, reason: errors.TransportError) -> None:
         connection = self._by_session.pop(session, None)

@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from blindpost.crypto.authorizers import AuthenticatorKeys
+from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.undo import Table, Undo
+from blindpost.router.model import NO_QUEUES, Domain
+from blindpost.transport.handshake import ServiceSession
+from blindpost.wire.smp.errors import SMPError
 from blindpost.wire.transmission import Layout
 from blindpost.wire.value import Value
 
@@ -41,6 +45,29 @@ class Sub(Value):
     delivered: Delivered | None = None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceSub(Value):
+    """A service connection's subscription: whether SUBS or NSUBS was done, and the queues it counts."""
+
+    subscribed: bool = False
+    members: QueueSet = NO_QUEUES
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Walk(Value):
+    """A walk over the queues of a service in which something waits.
+
+    `again`: something began to wait behind the walk, while the connection had no room for it.
+    """
+
+    start: bytes = b""
+    announced: bool = False
+    """ALLS is sent at the end."""
+    again: bool = False
+    errors: tuple[tuple[bytes, SMPError], ...] = ()
+
+
+NO_SERVICE_SUB = ServiceSub()
 PUSH_IDLE = Sub(SubKind.PUSH)
 GET_IDLE = Sub(SubKind.GET)
 
@@ -54,19 +81,29 @@ class Client:
         "layout",
         "notifier_ids",
         "secrets",
+        "service",
+        "service_subs",
         "subs",
         "version",
         "waiting",
         "waiting_notifiers",
+        "walks",
     )
 
     def __init__(
-        self, client_id: int, version: int, layout: Layout, secrets: AuthenticatorKeys, undo: Undo
+        self,
+        client_id: int,
+        version: int,
+        layout: Layout,
+        secrets: AuthenticatorKeys,
+        undo: Undo,
+        service: ServiceSession | None = None,
     ) -> None:
         self.client_id = client_id
         self.version = version
         self.layout = layout
         self.secrets = secrets
+        self.service = service
         self.congested = False
         """Its outbox is full: pushes wait until it has drained. Set by the shell, between turns."""
         self.subs: Table[bytes, Sub] = Table(undo)
@@ -74,12 +111,22 @@ class Client:
         self.waiting: Table[bytes, bool] = Table(undo)
         """Queues with a message due to this connection once it has drained."""
         self.waiting_notifiers: Table[bytes, bool] = Table(undo)
+        self.service_subs: Table[Domain, ServiceSub] = Table(undo)
+        self.walks: Table[Domain, Walk] = Table(undo)
 
     @property
     def is_subscribed(self) -> bool:
         """Whether it waits for messages or notifications; reading with GET does not count."""
         pushes = any(sub.kind is SubKind.PUSH for _, sub in self.subs.items())
-        return pushes or len(self.notifier_ids) > 0
+        return pushes or len(self.notifier_ids) > 0 or len(self.service_subs) > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits to be handed to this connection."""
+        return bool(len(self.waiting) or len(self.waiting_notifiers) or len(self.walks))
+
+    def service_sub(self, domain: Domain) -> ServiceSub:
+        return self.service_subs.get(domain) or NO_SERVICE_SUB
 
     def __repr__(self) -> str:
         return f"Client({self.client_id}, v{self.version}, {len(self.subs)} subscriptions)"
@@ -118,12 +165,16 @@ class Registry:
 
 
 class State:
-    """Both registries."""
+    """The registries: single queues and whole services, for messages and for notifications."""
 
     def __init__(self, undo: Undo) -> None:
         self.undo = undo
         self.queues = Registry(undo)
         self.notifiers = Registry(undo)
+        self._services = {domain: Registry(undo) for domain in Domain}
+
+    def services(self, domain: Domain) -> Registry:
+        return self._services[domain]
 
     def disconnect(self, client: Client) -> None:
         """Forget everything about a connection; what it had not acknowledged waits for the next."""
@@ -136,6 +187,11 @@ class State:
         for table in (client.waiting, client.waiting_notifiers):
             for entity_id in tuple(table):
                 table.pop(entity_id)
+        for domain in Domain:
+            client.walks.pop(domain)
+            client.service_subs.pop(domain)
+            if client.service is not None:
+                self._services[domain].leave(client.service.service_id, client)
 
     def drop_sub(self, client: Client, recipient_id: bytes) -> None:
         """A connection lost its subscription: nothing more is delivered to it, nothing it ACKs counts."""

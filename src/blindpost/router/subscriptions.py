@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from blindpost.router.delivery import count_received, push_head, remove_head, take_head
+from blindpost.router.association import associate_queue, dissociate_queue, queue_left
+from blindpost.router.delivery import count_received, push_head, remove_head, take_head, wait
 from blindpost.router.meters import Meter
-from blindpost.router.model import QueueRecord
+from blindpost.router.model import Domain, QueueRecord
 from blindpost.router.state import GET_IDLE, PUSH_IDLE, Client, SubKind
 from blindpost.router.turn import Delivery, Turn
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK, Response
 
 
-def subscribe(turn: Turn, client: Client, recipient_id: bytes) -> None:
-    """Make `client` the subscriber; another one that was loses everything about the queue at once."""
-    loser = turn.state.queues.take_over(recipient_id, client)
-    if loser is not None:
+def subscribe(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+    """Make `client` the subscriber; another one that was loses everything about the queue at once.
+
+    A service takes the queue into its set, a plain connection takes it out of any.
+    """
+    recipient_id = record.recipient_id
+    if client.service is not None:
+        record = associate_queue(turn, client, record)
+        _displaced(turn, client, turn.state.queues.remove(recipient_id), recipient_id)
+        turn.state.drop_sub(client, recipient_id)
+    else:
+        record = dissociate_queue(turn, client, record)
+        _displaced(turn, client, turn.state.queues.take_over(recipient_id, client), recipient_id)
+        turn.state.set_sub(client, recipient_id, PUSH_IDLE)
+    return record
+
+
+def _displaced(turn: Turn, client: Client, loser: Client | None, recipient_id: bytes) -> None:
+    if loser is not None and loser is not client:
         turn.state.drop_sub(loser, recipient_id)
         turn.push(loser, recipient_id, END())
         turn.count(Meter.SUB_ENDS)
-    turn.state.set_sub(client, recipient_id, PUSH_IDLE)
 
 
 def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None:
@@ -31,8 +46,8 @@ def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None
         return
     if held is not None:
         turn.count(Meter.SUB_DUPLICATE)
-    subscribe(turn, client, recipient_id)
-    turn.answer(client, corr_id, recipient_id, SOK(None))
+    record = subscribe(turn, client, record)
+    turn.answer(client, corr_id, recipient_id, SOK(record.service_id))
     if turn.view.ends(recipient_id).size:
         turn.count(Meter.SUBS)
         push_head(turn, client, record)
@@ -63,7 +78,11 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
     held = client.subs.get(recipient_id)
     if held is None or held.delivered is None or (msg_id and msg_id != held.delivered.msg_id):
         return ERR(Code.NO_MSG)
-    turn.state.set_sub(client, recipient_id, GET_IDLE if held.kind is SubKind.GET else PUSH_IDLE)
+    by_service = record.service_id is not None and held.kind is SubKind.PUSH
+    if by_service:
+        turn.state.drop_sub(client, recipient_id)
+    else:
+        turn.state.set_sub(client, recipient_id, GET_IDLE if held.kind is SubKind.GET else PUSH_IDLE)
     ends = turn.view.ends(recipient_id)
     if msg_id and ends.size and ends.head == held.delivered.number:
         ends = remove_head(turn, recipient_id, ends)
@@ -71,16 +90,19 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
     if held.kind is SubKind.GET or not ends.size:
         return OK()
     if client.congested:
-        client.waiting.put(recipient_id, True)
+        wait(client, record)
         return OK()
     return take_head(turn, client, record) or OK()
 
 
-def queue_gone(turn: Turn, client: Client | None, recipient_id: bytes) -> None:
+def queue_gone(turn: Turn, client: Client | None, record: QueueRecord) -> None:
     """The queue was deleted, by `client` or by the operator: another subscriber is told.
 
     Whoever had it under GET finds that it is gone with the next command.
     """
+    recipient_id = record.recipient_id
+    if record.service_id is not None:
+        queue_left(turn, client, Domain.MESSAGES, record.service_id, recipient_id, DELD())
     holder = turn.state.queues.remove(recipient_id)
     if holder is not None:
         turn.state.drop_sub(holder, recipient_id)

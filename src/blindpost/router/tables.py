@@ -10,7 +10,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from blindpost.router.model import Ends, Notification, QueueRecord
+from blindpost.router.changes import (
+    AddMessage,
+    AddNotification,
+    Change,
+    DeleteLink,
+    DeleteMessage,
+    DeleteNotifications,
+    DeleteQueue,
+    Needed,
+    PutEnds,
+    PutLink,
+    PutQueue,
+    PutService,
+    SetMember,
+    SetPending,
+    Wanted,
+)
+from blindpost.router.model import Domain, Ends, Notification, QueueRecord
 from blindpost.router.records import (
     ends_from_row,
     ends_to_row,
@@ -28,25 +45,26 @@ from blindpost.router.records import (
     notification_to_row,
     queue_from_row,
     queue_to_row,
+    service_from_row,
+    service_prefix,
+    service_to_row,
 )
-from blindpost.router.turn import (
-    AddMessage,
-    AddNotification,
-    Change,
-    DeleteLink,
-    DeleteMessage,
-    DeleteNotifications,
-    DeleteQueue,
-    Needed,
-    PutEnds,
-    PutLink,
-    PutQueue,
-    View,
-    Wanted,
-)
+from blindpost.router.view import View
 from blindpost.store.lmdb import Durability, LmdbStore, Migration, Read, Write
 
-QUEUES, SENDERS, LINKS, NOTIFIERS, ENDS, MESSAGES, NOTIFICATIONS = TABLES = (
+(
+    QUEUES,
+    SENDERS,
+    LINKS,
+    NOTIFIERS,
+    ENDS,
+    MESSAGES,
+    NOTIFICATIONS,
+    SERVICES,
+    FINGERPRINTS,
+    MEMBERS,
+    PENDING,
+) = TABLES = (
     "queues",
     "senders",
     "links",
@@ -54,6 +72,10 @@ QUEUES, SENDERS, LINKS, NOTIFIERS, ENDS, MESSAGES, NOTIFICATIONS = TABLES = (
     "ends",
     "messages",
     "notifications",
+    "services",
+    "fingerprints",
+    "members",
+    "pending",
 )
 CACHE_MAX = 20_000
 """How many decoded queue records are kept: about 20 MB."""
@@ -70,6 +92,11 @@ class RouterStore(Protocol):
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, or raise `StoreFailedError` and none of them."""
+
+    async def waiting(
+        self, domain: Domain, service_id: bytes, start: bytes, limit: int
+    ) -> tuple[tuple[bytes, ...], bytes | None]:
+        """Up to `limit` queues of a service in which something waits, from `start` on, and what follows."""
 
     def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
         """Up to `limit` queues from `start` on: those with expired messages at the head, and how many."""
@@ -116,6 +143,13 @@ class LmdbTables:
                 self._load_record(read, view, link_id if row is None else link_owner(row))
             for recipient_id in wanted.recipients:
                 self._load_record(read, view, recipient_id)
+            for fingerprint in wanted.fingerprints:
+                service_id = read.get(FINGERPRINTS, fingerprint)
+                if service_id is not None:
+                    view.fingerprints.fill(fingerprint, service_id)
+                    _load_service(read, view, service_id)
+            for service_id in wanted.services:
+                _load_service(read, view, service_id)
 
     def _load_record(self, read: Read, view: View, recipient_id: bytes) -> None:
         """An unknown id is looked up here too, in vain, so that refusals cost the same."""
@@ -128,6 +162,10 @@ class LmdbTables:
             record = queue_from_row(row)
             self._keep(record)
         view.records.fill(recipient_id, record)
+        if record.service_id is not None:
+            _load_service(read, view, record.service_id)
+        if record.notifier is not None and record.notifier.service_id is not None:
+            _load_service(read, view, record.notifier.service_id)
 
     def _keep(self, record: QueueRecord) -> None:
         cache = self._cache
@@ -170,6 +208,15 @@ class LmdbTables:
             elif isinstance(change, DeleteQueue):
                 self._cache.pop(change.record.recipient_id, None)
 
+    async def waiting(
+        self, domain: Domain, service_id: bytes, start: bytes, limit: int
+    ) -> tuple[tuple[bytes, ...], bytes | None]:
+        prefix = service_prefix(domain, service_id)
+        with self.store.read() as read:
+            page = read.page(PENDING, prefix + start, limit, prefix)
+        following = None if page.following is None else page.following[len(prefix) :]
+        return tuple(key[len(prefix) :] for key, _ in page.rows), following
+
     def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
         found: list[tuple[bytes, int]] = []
         with self.store.read() as read:
@@ -192,6 +239,13 @@ class LmdbTables:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _load_service(read: Read, view: View, service_id: bytes) -> None:
+    if service_id not in view.services:
+        row = read.get(SERVICES, service_id)
+        if row is not None:
+            view.services.fill(service_id, service_from_row(row))
 
 
 def _notifications(read: Read, notifier_id: bytes) -> Iterator[Notification]:
@@ -221,6 +275,20 @@ def _apply(write: Write, changes: Sequence[Change]) -> None:
                 write.put(NOTIFICATIONS, key, notification_to_row(notification))
             case DeleteNotifications(notifier_id):
                 _delete_notifications(write, notifier_id)
+            case PutService(service):
+                write.put(SERVICES, service.service_id, service_to_row(service))
+                write.put(FINGERPRINTS, service.fingerprint, service.service_id)
+            case SetMember(domain, service_id, entity_id, member):
+                _set(write, MEMBERS, service_prefix(domain, service_id) + entity_id, member)
+            case SetPending(domain, service_id, entity_id, pending):
+                _set(write, PENDING, service_prefix(domain, service_id) + entity_id, pending)
+
+
+def _set(write: Write, table: str, key: bytes, there: bool) -> None:
+    if there:
+        write.put(table, key, b"")
+    else:
+        write.delete(table, key)
 
 
 def _put_queue(write: Write, record: QueueRecord, before: QueueRecord | None) -> None:

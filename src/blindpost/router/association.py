@@ -1,0 +1,142 @@
+"""Which queues belong to which service, and which connection serves it now.
+
+The sets themselves are kept in step with the queue records by `View`; here is who is told what when a
+queue changes hands. A takeover ends the old connection's walk and drops what was in flight to it, and
+leaves alone what it reads on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.meters import Meter
+from blindpost.router.model import NO_QUEUES, Domain, QueueRecord
+from blindpost.router.state import Client, SubKind
+from blindpost.router.turn import Turn
+from blindpost.wire.smp.responses import DELD, END, ENDS
+
+
+class DomainMeters:
+    """The counters of one domain."""
+
+    def __init__(self, prefix: str) -> None:
+        self.subscribed = Meter(f"{prefix}.subCount")
+        self.duplicate = Meter(f"{prefix}.subDuplicate")
+        self.queues = Meter(f"{prefix}.subQueues")
+        self.ended = Meter(f"{prefix}.subEnd")
+        self.drift_ok = Meter(f"{prefix}.subOk")
+        self.drift_more = Meter(f"{prefix}.subMore")
+        self.drift_fewer = Meter(f"{prefix}.subFewer")
+        self.drift_diff = Meter(f"{prefix}.subDiff")
+        self.drift_more_total = Meter(f"{prefix}.subMoreTotal")
+        self.drift_fewer_total = Meter(f"{prefix}.subFewerTotal")
+
+
+SERVICE_METERS = {
+    Domain.MESSAGES: DomainMeters("rcvServices"),
+    Domain.NOTIFICATIONS: DomainMeters("ntfServices"),
+}
+
+
+def register(turn: Turn, client: Client, domain: Domain) -> None:
+    """Make the connection the one that serves its service; another one is told ENDS and nothing more."""
+    assert client.service is not None
+    service_id = client.service.service_id
+    loser = turn.state.services(domain).take_over(service_id, client)
+    if loser is None:
+        return
+    held = loser.service_sub(domain)
+    loser.service_subs.put(domain, replace(held, members=NO_QUEUES))
+    loser.walks.pop(domain)
+    if domain is Domain.MESSAGES:
+        for recipient_id in tuple(loser.subs):
+            sub = loser.subs.get(recipient_id)
+            by_service = sub is not None and sub.kind is SubKind.PUSH
+            if by_service and turn.state.queues.holder(recipient_id) is not loser:
+                turn.state.drop_sub(loser, recipient_id)
+    turn.push(loser, service_id, ENDS(held.members.count, held.members.ids_hash))
+    turn.count(SERVICE_METERS[domain].ended, held.members.count)
+
+
+def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> None:
+    """The connection serves one queue more."""
+    sub = client.service_sub(domain)
+    if not sub.members.count:
+        turn.count(SERVICE_METERS[domain].subscribed)
+    turn.count(SERVICE_METERS[domain].queues)
+    client.service_subs.put(domain, replace(sub, members=sub.members + QueueSet.of((entity_id,))))
+
+
+def queue_left(
+    turn: Turn, acting: Client | None, domain: Domain, service_id: bytes, entity_id: bytes, event: END | DELD
+) -> None:
+    """A queue is not of this service any more: whoever serves it counts one less and is told, if another."""
+    holder = turn.state.services(domain).holder(service_id)
+    if holder is None:
+        return
+    sub = holder.service_sub(domain)
+    holder.service_subs.put(domain, replace(sub, members=sub.members - QueueSet.of((entity_id,))))
+    if holder is not acting:
+        if domain is Domain.MESSAGES:
+            turn.state.drop_sub(holder, entity_id)
+        turn.push(holder, entity_id, event)
+        turn.count(Meter.SUB_ENDS)
+
+
+def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+    """SUB by a service: the queue becomes its own, from nobody or from another service."""
+    assert client.service is not None
+    service_id, recipient_id = client.service.service_id, record.recipient_id
+    if record.service_id == service_id:
+        turn.count(Meter.RCV_ASSOC_DUPLICATE)
+        if not client.service_sub(Domain.MESSAGES).members.count:
+            count_in(turn, client, Domain.MESSAGES, recipient_id)
+            register(turn, client, Domain.MESSAGES)
+        return record
+    if record.service_id is not None:
+        turn.count(Meter.RCV_ASSOC_UPDATED)
+        queue_left(turn, client, Domain.MESSAGES, record.service_id, recipient_id, END())
+    else:
+        turn.count(Meter.RCV_ASSOC_NEW)
+    record = replace(record, service_id=service_id)
+    turn.view.put_queue(record)
+    count_in(turn, client, Domain.MESSAGES, recipient_id)
+    register(turn, client, Domain.MESSAGES)
+    return record
+
+
+def dissociate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+    """SUB by a plain connection: the queue is nobody's but its own again."""
+    if record.service_id is None:
+        return record
+    turn.count(Meter.RCV_ASSOC_REMOVED)
+    queue_left(turn, client, Domain.MESSAGES, record.service_id, record.recipient_id, END())
+    record = replace(record, service_id=None)
+    turn.view.put_queue(record)
+    return record
+
+
+def associate_notifier(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+    """NSUB by a service or by a plain connection: as for messages, by the id of the notifier."""
+    notifier = record.notifier
+    assert notifier is not None
+    old, new = notifier.service_id, None if client.service is None else client.service.service_id
+    notifier_id = notifier.notifier_id
+    if old != new:
+        if old is not None:
+            turn.count(Meter.NTF_ASSOC_REMOVED if new is None else Meter.NTF_ASSOC_UPDATED)
+            queue_left(turn, client, Domain.NOTIFICATIONS, old, notifier_id, END())
+        else:
+            turn.count(Meter.NTF_ASSOC_NEW)
+        record = replace(record, notifier=replace(notifier, service_id=new))
+        turn.view.put_queue(record)
+        if new is not None:
+            count_in(turn, client, Domain.NOTIFICATIONS, notifier_id)
+            register(turn, client, Domain.NOTIFICATIONS)
+    elif new is not None:
+        turn.count(Meter.NTF_ASSOC_DUPLICATE)
+        if not client.service_sub(Domain.NOTIFICATIONS).members.count:
+            count_in(turn, client, Domain.NOTIFICATIONS, notifier_id)
+            register(turn, client, Domain.NOTIFICATIONS)
+    return record

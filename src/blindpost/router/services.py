@@ -1,0 +1,130 @@
+"""Client services: one identity, one SUBS for all of its queues, and the walk over what waits in them.
+
+A queue of a service has an entry of its own only while a message is in flight, so that a service with a
+million queues costs no more than one with ten.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.association import SERVICE_METERS, register
+from blindpost.router.delivery import may_push, push_head
+from blindpost.router.meters import Meter
+from blindpost.router.model import ID_SIZE, Domain, ServiceRecord, day_of
+from blindpost.router.notifications import deliver_pending
+from blindpost.router.state import Client, ServiceSub, Walk
+from blindpost.router.turn import Turn
+from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.smp.responses import ALLS, ERR, SOKS, Response
+
+log = logging.getLogger(__name__)
+
+
+def find_service(
+    turn: Turn,
+    asked: Callable[[bytes | None], None],
+    role: ServiceRole,
+    fingerprint: bytes,
+    chain: tuple[bytes, ...],
+) -> None:
+    """A certificate was presented: its service, a new one, or none if it is known in another role."""
+    service_id = turn.view.fingerprints.get(fingerprint)
+    if service_id is None:
+        service_id = turn.entropy(ID_SIZE)
+        turn.view.put_service(ServiceRecord(service_id, role, fingerprint, chain, day_of(turn.now)))
+    else:
+        known = turn.view.services.get(service_id)
+        if known is None or known.role is not role:
+            service_id = None
+    turn.tell_service(asked, service_id)
+
+
+def subscribe_service(turn: Turn, client: Client, command: SUBS | NSUBS) -> Response:
+    """SUBS and NSUBS: answered from what is stored; what waits in the queues follows on its own."""
+    assert client.service is not None
+    domain = Domain.MESSAGES if isinstance(command, SUBS) else Domain.NOTIFICATIONS
+    held = client.service_sub(domain)
+    if held.subscribed:
+        turn.count(SERVICE_METERS[domain].duplicate)
+        return SOKS(held.members.count, held.members.ids_hash)
+    service = turn.view.services.get(client.service.service_id)
+    if service is None:
+        return ERR(Code.AUTH)
+    members = service.members(domain)
+    _count_drift(turn, domain, command, members)
+    if not held.members.count:
+        turn.count(SERVICE_METERS[domain].subscribed)
+    turn.count(SERVICE_METERS[domain].queues, max(0, members.count - held.members.count))
+    client.service_subs.put(domain, ServiceSub(True, members))
+    register(turn, client, domain)
+    client.walks.put(domain, Walk(announced=domain is Domain.MESSAGES))
+    turn.serve(client)
+    return SOKS(members.count, members.ids_hash)
+
+
+def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: QueueSet) -> None:
+    """What the client believed against what is stored; never a reason to refuse."""
+    meters = SERVICE_METERS[domain]
+    more = members.count - command.count
+    if command.count == UNKNOWN_COUNT or (more == 0 and members.ids_hash == command.ids_hash):
+        turn.count(meters.drift_ok)
+    elif more > 0:
+        turn.count(meters.drift_more)
+        turn.count(meters.drift_more_total, more)
+    elif more < 0:
+        turn.count(meters.drift_fewer)
+        turn.count(meters.drift_fewer_total, -more)
+    else:
+        turn.count(meters.drift_diff)
+
+
+def walk_step(
+    turn: Turn, client: Client, domain: Domain, entity_ids: tuple[bytes, ...], following: bytes | None
+) -> None:
+    """Hand over what waits in these queues, and go on behind them, or end the walk."""
+    service = client.service
+    serves = service is not None and turn.state.services(domain).holder(service.service_id) is client
+    failed = [
+        entity_id for entity_id in entity_ids if serves and not _handed_over(turn, client, domain, entity_id)
+    ]
+    walk = client.walks.get(domain)
+    if walk is None or not serves:
+        client.walks.pop(domain)
+        return
+    errors = walk.errors + tuple((entity_id, Code.INTERNAL) for entity_id in failed)
+    if following is not None:
+        client.walks.put(domain, replace(walk, start=following, errors=errors))
+        return
+    if walk.announced:
+        for entity_id, error in errors:
+            turn.push(client, entity_id, ERR(error))
+        turn.push(client, b"", ALLS())
+    if walk.again:
+        client.walks.put(domain, Walk())
+    else:
+        client.walks.pop(domain)
+
+
+def _handed_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> bool:
+    """One queue of a walk; False if it failed, which holds up no other."""
+    mark = turn.state.undo.mark()
+    try:
+        if domain is Domain.NOTIFICATIONS:
+            deliver_pending(turn, client, entity_id)
+            return True
+        record = turn.view.records.get(entity_id)
+        if record is not None and may_push(client, record):
+            push_head(turn, client, record)
+            turn.count(Meter.RCV_WALK_MESSAGES)
+    except Exception:
+        log.exception("a queue failed in the walk over a service")
+        turn.state.undo.rollback(mark)
+        turn.count(Meter.INTERNAL_ERRORS)
+        return False
+    return True
