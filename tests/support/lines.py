@@ -149,9 +149,10 @@ class Line:
         return self.left_over
 
 
-async def open_line(
-    running: RunningRouter, version: int = SMP_VERSIONS.max, *, offer_key: bool = True
-) -> Line:
+NEWEST = SMP_VERSIONS.high
+
+
+async def open_line(running: RunningRouter, version: int = NEWEST, *, offer_key: bool = True) -> Line:
     """A connection at exactly this version."""
     plan = smp_client_plan(
         running.server.key_hash,
