@@ -52,6 +52,9 @@ class Inbox(Generic[E]):
     def __bool__(self) -> bool:
         return bool(self._own or self._turns)
 
+    def __len__(self) -> int:
+        return len(self._own) + sum(len(waiting.events) for waiting in self._waiting.values())
+
     def put_own(self, event: E) -> None:
         """An event of the engine itself."""
         self._own.append(event)

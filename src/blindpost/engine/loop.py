@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from blindpost.engine.histogram import Histogram
 from blindpost.engine.inbox import Budget, Inbox, Source
 from blindpost.engine.undo import Undo
 
@@ -57,6 +58,9 @@ class EngineMeters:
     events_failed: int = 0
     turns_refused: int = 0
     batch_events_max: int = 0
+    turn_s: Histogram = field(default_factory=Histogram)
+    """From the start of a turn until its answers are released."""
+    commit_s: Histogram = field(default_factory=Histogram)
 
 
 class Engine(Generic[E]):
@@ -70,6 +74,11 @@ class Engine(Generic[E]):
         self._wake = asyncio.Event()
         self._stopping = False
         self._timers: set[asyncio.TimerHandle] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for the next turns."""
+        return len(self._inbox)
 
     def put(self, source: Source, event: E, commands: int = 1, size: int = 0) -> None:
         """An event that came from `source`."""
@@ -122,11 +131,15 @@ class Engine(Generic[E]):
         meters.turns += 1
         meters.events += len(batch)
         meters.batch_events_max = max(meters.batch_events_max, len(batch))
+        time = asyncio.get_running_loop().time
+        started = time()
         try:
             await plan.prepare(batch)
             for event in batch:
                 self._decide(event)
+            committing = time()
             await plan.commit()
+            meters.commit_s.observe(time() - committing)
         except StoreFailedError as error:
             log.error("the store refused a batch of %d events: %s", len(batch), error)
             meters.turns_refused += 1
@@ -134,6 +147,7 @@ class Engine(Generic[E]):
             plan.refuse(batch, error)
         self._undo.forget()
         plan.release()
+        meters.turn_s.observe(time() - started)
 
     def _decide(self, event: E) -> None:
         undo = self._undo

@@ -112,3 +112,4 @@ def count_received(turn: Turn, delivered: Delivered, kind: SubKind) -> None:
     turn.count(Meter.RECEIVED_GET if kind is SubKind.GET else Meter.RECEIVED)
     if delivered.notify:
         turn.count(Meter.RECEIVED_NTF)
+    turn.acknowledged(turn.now - delivered.seconds)

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 
+from blindpost.engine.histogram import Histogram
+
+ACK_BOUNDS_S = (
+    *range(6),
+    *range(10, 31, 5),
+    *(40, 50, 60),
+    *range(90, 181, 30),
+    *range(240, 601, 60),
+    *range(1200, 3601, 600),
+)
+"""The reference's steps, coarser after ten minutes."""
+
 
 class Meter(Enum):
     """One counter each."""
@@ -13,16 +25,21 @@ class Meter(Enum):
     QUEUES_DELETED = "qDeletedAll"
     QUEUES_DELETED_NEW = "qDeletedNew"
     QUEUES_DELETED_SECURED = "qDeletedSecured"
+    QUEUES_DELETED_BATCHES = "qDeletedAllB"
     QUEUES_BLOCKED = "qBlocked"
     SUBS = "qSub"
+    SUB_BATCHES = "qSubAllB"
     SUB_AUTH = "qSubAuth"
     SUB_DUPLICATE = "qSubDuplicate"
     SUB_PROHIBITED = "qSubProhibited"
     SUB_ENDS = "qSubEnd"
+    SUB_END_BATCHES = "qSubEndB"
     NTF_CREATED = "ntfCreated"
     NTF_NEW_CREATED = "ntfNewCreated"
     NTF_DELETED = "ntfDeleted"
+    NTF_DELETED_BATCHES = "ntfDeletedB"
     NTF_SUBS = "ntfSub"
+    NTF_SUB_BATCHES = "ntfSubB"
     NTF_SUB_AUTH = "ntfSubAuth"
     NTF_SUB_DUPLICATE = "ntfSubDuplicate"
     SENT = "msgSent"
@@ -41,6 +58,7 @@ class Meter(Enum):
     SENT_NTF = "msgSentNtf"
     RECEIVED_NTF = "msgRecvNtf"
     NTFS = "msgNtfs"
+    NTF_BATCHES = "msgNtfsB"
     NTF_NO_SUB = "msgNtfNoSub"
     NTF_LOST = "msgNtfLost"
     NTF_EXPIRED = "msgNtfExpired"
@@ -80,10 +98,12 @@ class Meter(Enum):
 class RouterMeters:
     """Counters since the start of the process."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "ack_s")
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(Meter, 0)
+        self.ack_s = Histogram(ACK_BOUNDS_S)
+        """From the delivery of a message to its ACK, in whole seconds."""
 
     def add(self, meter: Meter, by: int = 1) -> None:
         self._counts[meter] += by

@@ -28,7 +28,13 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.messages import Message, QuotaMarker, write_message
 from blindpost.wire.smp.responses import MSG, Response
-from blindpost.wire.smp.transmissions import BAD_BLOCK, parse_requests, response_transmission
+from blindpost.wire.smp.transmissions import (
+    BAD_BLOCK,
+    Refused,
+    Request,
+    parse_requests,
+    response_transmission,
+)
 from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
 
 RETRY_S = 1.0
@@ -127,8 +133,12 @@ class Router(Handler):
     def block_received(self, session: Session, payload: memoryview) -> None:
         connection = self._by_session[session]
         client = connection.client
-        items = parse_requests(Reader(payload), client.layout, client.version)
+        items = self.admitted(session, parse_requests(Reader(payload), client.layout, client.version))
         self.engine.put(connection, Commands(client, items), len(items), len(payload))
+
+    def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
+        """What of a block is let through; a router behind limits refuses some of it."""
+        return items
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
         connection = self._by_session[session]

@@ -84,3 +84,8 @@ class Turn:
         """Count something that happened; it did not happen if the batch is taken back."""
         self.meters.add(meter, by)
         self.state.undo.add(lambda: self.meters.add(meter, -by))
+
+    def acknowledged(self, after_s: int) -> None:
+        """A delivery was acknowledged so long after it."""
+        self.meters.ack_s.observe(after_s)
+        self.state.undo.add(lambda: self.meters.ack_s.forget(after_s))

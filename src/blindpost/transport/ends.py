@@ -165,12 +165,16 @@ class Server(Keeper):
         self._listeners.append(listener)
         return listener.ports[0]
 
-    async def stop(self) -> None:
-        """Accept no more, close every session, and return when all sockets are gone."""
-        self._stopping = True
+    async def stop_listening(self) -> None:
+        """Accept no more; the sessions that are there go on."""
         for listener in self._listeners:
             await listener.close()
         self._listeners.clear()
+
+    async def stop(self) -> None:
+        """Accept no more, close every session, and return when all sockets are gone."""
+        self._stopping = True
+        await self.stop_listening()
         for session in tuple(self.sessions):
             session.close()
         await self.emptied()

@@ -138,6 +138,12 @@ class Session(asyncio.BufferedProtocol):
         return self._reason
 
     @property
+    def peer_host(self) -> str | None:
+        """The address of the other end, for limits; it must not be written anywhere."""
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else None
+
+    @property
     def payload_max(self) -> int:
         """How many bytes fit into a block."""
         return self._blocks.payload_max

@@ -1,0 +1,21 @@
+"""What an operator is told when something cannot be done: what happened, and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class OperatorError(Exception):
+    """One message for a person; the program ends with exit code 1."""
+
+
+def about_file(error: OSError, path: Path) -> OperatorError:
+    """The message for a file or folder that could not be used."""
+    if isinstance(error, PermissionError):
+        return OperatorError(
+            f"{path}: permission denied. Run this as the user who owns the router's folder, "
+            "or change the owner of the file."
+        )
+    if isinstance(error, FileNotFoundError):
+        return OperatorError(f"{path}: there is no such file or folder.")
+    return OperatorError(f"{path}: {error.strerror or error}.")

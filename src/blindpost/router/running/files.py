@@ -1,0 +1,57 @@
+"""Files that are replaced whole or not at all, and that only their owner may read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from blindpost.router.running.failures import about_file
+
+PRIVATE = 0o600
+PRIVATE_FOLDER = 0o700
+PUBLIC = 0o644
+
+
+def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """Put `content` in place of whatever is at `path`; after a crash there is the old file or the new one."""
+    fresh = path.with_name(f".{path.name}.new")
+    with telling(path):
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        fresh.replace(path)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_file(path: Path) -> bytes:
+    with telling(path):
+        return path.read_bytes()
+
+
+def make_folder(path: Path) -> None:
+    """A folder of the owner's own, with those above it."""
+    with telling(path):
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Failures of the system become messages about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise about_file(error, path) from error

@@ -1,0 +1,172 @@
+"""The router behind its limits: which connections it takes, and which commands it lets through."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blindpost.engine.inbox import Budget
+from blindpost.router.config import RouterRules
+from blindpost.router.meters import Meter
+from blindpost.router.running.limits import AddressKey, AddressKeys, Limits
+from blindpost.router.server import Router
+from blindpost.router.tables import RouterStore
+from blindpost.router.turn import Outgoing
+from blindpost.transport import errors
+from blindpost.transport.ends import Server
+from blindpost.transport.handshake import FindService
+from blindpost.transport.plan import Plan
+from blindpost.transport.session import Handler, Session, Stage
+from blindpost.wire.smp.commands import DEL, NDEL, NEW, NSUB, SUB, Command
+from blindpost.wire.smp.errors import STORE
+from blindpost.wire.smp.responses import DELD, END, NMSG
+from blindpost.wire.smp.transmissions import Refused, Request
+
+TOO_MANY_NEW = STORE("too many new queues, try again later")
+"""What NEW above the rate is answered.
+
+The protocol has no word for "later". AUTH would tell a client that its password is wrong, QUOTA that a
+queue is full; STORE says what happened, the queue was not stored, in words that reach a person.
+"""
+
+BATCHES: dict[type[Command], Meter] = {
+    SUB: Meter.SUB_BATCHES,
+    DEL: Meter.QUEUES_DELETED_BATCHES,
+    NDEL: Meter.NTF_DELETED_BATCHES,
+    NSUB: Meter.NTF_SUB_BATCHES,
+}
+"""Which received blocks are counted, by their first command."""
+
+ENDINGS, NOTIFICATIONS = frozenset({END, DELD}), frozenset({NMSG})
+"""Events whose batches are counted: one for each connection and turn."""
+
+
+@dataclass(slots=True)
+class GuardMeters:
+    """What was taken and what was turned away, since the start of the process."""
+
+    accepted: int = 0
+    closed: int = 0
+    refused_total: int = 0
+    refused_address: int = 0
+    refused_handshakes: int = 0
+    handshakes_failed: int = 0
+    new_refused: int = 0
+
+
+class GuardedRouter(Router):
+    """A router that counts new queues per address, and takes nothing in once it drains."""
+
+    def __init__(
+        self,
+        store: RouterStore,
+        rules: RouterRules | None = None,
+        *,
+        limits: Limits,
+        budget: Budget | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(store, rules, budget=budget, now=now)
+        self.limits = limits
+        self.guard = GuardMeters()
+        self.addresses: dict[Session, AddressKey | None] = {}
+        self.draining = False
+
+    def block_received(self, session: Session, payload: memoryview) -> None:
+        if not self.draining:
+            super().block_received(session, payload)
+
+    def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
+        """The items of a block, with those NEW refused that come too fast."""
+        if items and isinstance(first := items[0], Request):
+            meter = BATCHES.get(type(first.command))
+            if meter is not None:
+                self.plan.meters.add(meter)
+        if not any(isinstance(item, Request) and isinstance(item.command, NEW) for item in items):
+            return items
+        key = self.addresses.get(session)
+        return [self._admitted(key, item) for item in items]
+
+    def _send(self, outbox: Sequence[Outgoing]) -> None:
+        super()._send(outbox)
+        for kinds, meter in ((ENDINGS, Meter.SUB_END_BATCHES), (NOTIFICATIONS, Meter.NTF_BATCHES)):
+            told = {outgoing.client_id for outgoing in outbox if type(outgoing.response) in kinds}
+            if told:
+                self.plan.meters.add(meter, len(told))
+
+    def _admitted(self, key: AddressKey | None, item: Request | Refused) -> Request | Refused:
+        if not isinstance(item, Request) or not isinstance(item.command, NEW) or self.limits.new_queue(key):
+            return item
+        self.guard.new_refused += 1
+        return Refused(item.corr_id, item.entity_id, TOO_MANY_NEW)
+
+
+class Door(Handler):
+    """Follows a session until its handshake is complete, then hands it to the router."""
+
+    def __init__(self, router: GuardedRouter) -> None:
+        self.router = router
+        self.handshakes = 0
+
+    def established(self, session: Session) -> None:
+        self.handshakes -= 1
+        session.handler = self.router
+        self.router.established(session)
+
+    def service_requested(self, session: Session, request: FindService) -> None:
+        self.router.service_requested(session, request)
+
+    def closed(self, session: Session, reason: errors.TransportError) -> None:
+        self.handshakes -= 1
+        self.router.guard.handshakes_failed += 1
+
+
+class GuardedServer(Server):
+    """Accepts sessions within the limits."""
+
+    def __init__(self, plan: Plan, router: GuardedRouter, keys: AddressKeys) -> None:
+        self._door = Door(router)
+        super().__init__(plan, self._door, router.limits.sizes.connections)
+        self._router = router
+        self._keys = keys
+
+    @property
+    def handshakes(self) -> int:
+        """How many sessions have not completed their handshake."""
+        return self._door.handshakes
+
+    def opened(self, session: Session) -> None:
+        router, guard = self._router, self._router.guard
+        guard.accepted += 1
+        self._door.handshakes += 1
+        super().opened(session)
+        if session.stage is not Stage.TLS:
+            guard.refused_total += 1
+            return
+        if self._door.handshakes > router.limits.sizes.handshakes:
+            guard.refused_handshakes += 1
+            session.abort(errors.RefusedError("too many handshakes at once"))
+            return
+        key = self._keys.of(session.peer_host)
+        if router.limits.connect(key):
+            router.addresses[session] = key
+        else:
+            guard.refused_address += 1
+            session.abort(errors.RefusedError("too many connections of one address"))
+
+    def closed(self, session: Session) -> None:
+        super().closed(session)
+        self._router.guard.closed += 1
+        if session in self._router.addresses:
+            self._router.limits.disconnect(self._router.addresses.pop(session))
+
+    async def wait_empty(self, timeout_s: float) -> None:
+        """Close every session; those whose peers do not read in time are cut."""
+        stopping = asyncio.ensure_future(self.stop())
+        done, _ = await asyncio.wait([stopping], timeout=timeout_s)
+        if not done:
+            for session in tuple(self.sessions):
+                session.abort()
+        await stopping

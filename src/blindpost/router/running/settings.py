@@ -1,0 +1,218 @@
+"""The configuration file of a router: what may stand in it, and what is said about what may not."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from blindpost.engine.inbox import Budget
+from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT, RouterRules
+from blindpost.store.lmdb import Durability
+from blindpost.transport.plan import Limits as SessionLimits
+from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
+from blindpost.wire.errors import WireError
+from blindpost.wire.text import unb64
+
+SMP_PORT = 5223
+EVERYWHERE = "*"
+
+
+def _host(text: str) -> str:
+    try:
+        return Host(text).text
+    except WireError as error:
+        raise ValueError(f"{error}, such as smp.example.org") from error
+
+
+def _fingerprint(text: str) -> str:
+    try:
+        if len(unb64(text)) == 32:
+            return text
+    except WireError:
+        pass
+    raise ValueError("the base64url text of 32 bytes expected, as `blindpost router address` prints it")
+
+
+def _password(text: str) -> str:
+    if not PASSWORD_BYTES.issuperset(text.encode()):
+        raise ValueError("printable characters without spaces, @, : and / expected")
+    return text
+
+
+def _listening(text: str) -> str:
+    if text == EVERYWHERE:
+        return text
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise ValueError('an IP address of this machine expected, or "*" for all of them') from error
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError("an IP address or network expected, such as 127.0.0.1 or 10.0.0.0/8") from error
+
+
+def _loopback(text: str) -> str:
+    try:
+        if ipaddress.ip_address(text).is_loopback:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(
+        "a loopback address expected, such as 127.0.0.1: metrics have no password; "
+        "put a proxy with one in front to read them from elsewhere"
+    )
+
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Seconds = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+HostText = Annotated[str, AfterValidator(_host)]
+Listening = Annotated[str, AfterValidator(_listening)]
+NetworkText = Annotated[str, AfterValidator(_network)]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown names are mistakes, and a number is not a text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class AddressSection(Section):
+    hosts: list[HostText] = Field(min_length=1)
+    port: Port = SMP_PORT
+
+
+class ListenSection(Section):
+    addresses: list[Listening] = Field(default=[EVERYWHERE], min_length=1)
+    ports: list[Port] = Field(default=[SMP_PORT], min_length=1)
+
+
+class IdentitySection(Section):
+    fingerprint: Annotated[str, AfterValidator(_fingerprint)] | None = None
+    keys: str = "keys"
+
+
+class StoreSection(Section):
+    folder: str = "store"
+    durability: Literal["full", "os"] = "full"
+
+
+class RulesSection(Section):
+    """`RouterRules`, in the file's words."""
+
+    new_queues: bool = True
+    password: Annotated[str, AfterValidator(_password)] = ""
+    quota: Count = QUOTA_DEFAULT
+    message_ttl_s: Seconds | Literal["never"] = MESSAGE_TTL_S
+    expire_on_send: bool = False
+    notification_ttl_s: Seconds = NOTIFICATION_TTL_S
+    idle_ttl_s: Seconds = 6 * 3600
+
+
+class LimitsSection(Section):
+    connections: Count = 50_000
+    connections_per_address: Count = 1_000
+    handshakes: Count = 2_000
+    new_per_second: Rate = 500.0
+    new_burst: Count = 5_000
+    new_per_address_per_second: Rate = 10.0
+    new_per_address_burst: Count = 500
+    inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
+    outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
+    exempt: list[NetworkText] = []
+
+
+class TimesSection(Section):
+    expiry_check_s: Seconds = 2 * 3600
+    idle_check_s: Seconds = 3600
+    counters_save_s: Seconds = 60
+    drain_s: Seconds = 30
+
+
+class LogSection(Section):
+    format: Literal["plain", "json"] = "plain"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class MetricsSection(Section):
+    enabled: bool = False
+    address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
+    port: Port = 9_464
+
+
+class ControlSection(Section):
+    socket: str = "control.sock"
+
+
+class Settings(Section):
+    """Everything that an operator can set."""
+
+    address: AddressSection
+    listen: ListenSection = ListenSection()
+    identity: IdentitySection = IdentitySection()
+    store: StoreSection = StoreSection()
+    rules: RulesSection = RulesSection()
+    limits: LimitsSection = LimitsSection()
+    times: TimesSection = TimesSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    control: ControlSection = ControlSection()
+
+    def router_rules(self) -> RouterRules:
+        rules = self.rules
+        return RouterRules(
+            new_queues=rules.new_queues,
+            password=rules.password.encode() or None,
+            quota=rules.quota,
+            message_ttl_s=None if rules.message_ttl_s == "never" else rules.message_ttl_s,
+            expire_on_send=rules.expire_on_send,
+            notification_ttl_s=rules.notification_ttl_s,
+            idle_ttl_s=rules.idle_ttl_s,
+        )
+
+    def router_address(self, key_hash: bytes) -> RouterAddress:
+        """What is handed out to users; it holds the password, if there is one."""
+        hosts = tuple(Host(host) for host in self.address.hosts)
+        port = "" if self.address.port == SMP_PORT else str(self.address.port)
+        password = self.rules.password.encode() or None
+        return RouterAddress(Scheme.SMP, Server(hosts, port, key_hash), password)
+
+    def durability(self) -> Durability:
+        return Durability(self.store.durability)
+
+    def session_limits(self) -> SessionLimits:
+        """What one connection may have waiting to be sent: congested at a thirty-second of the most."""
+        outbox_max = self.limits.outbox_kib * 1024
+        high = max(outbox_max // 32, 64 * 1024)
+        return SessionLimits(outbox_high=high, outbox_low=high // 4, outbox_max=outbox_max)
+
+    def budget(self) -> Budget:
+        return Budget(source_bytes=self.limits.inbox_kib * 1024)
+
+
+class Place:
+    """A configuration file and the folder that its relative paths start from."""
+
+    def __init__(self, file: Path, settings: Settings) -> None:
+        self.file = file
+        self.folder = file.parent
+        self.settings = settings
+        self.keys = self.folder / settings.identity.keys
+        self.store = self.folder / settings.store.folder
+        self.control = self.folder / settings.control.socket
+        self.counters = self.folder / "counters.json"
+        self.lock = self.folder / "router.lock"
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """The identity that the file names."""
+        text = self.settings.identity.fingerprint
+        return None if text is None else unb64(text)

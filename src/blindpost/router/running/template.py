@@ -1,0 +1,97 @@
+"""The configuration file that `init` writes: every setting with its default and what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+_TEMPLATE = """\
+# Configuration of a Blindpost router. Every setting is here with its default; what begins with # has no
+# effect. Times are in seconds. After a change: `blindpost router start` again (SIGTERM drains first).
+
+[address]
+# Where users reach this router: host names, IP addresses or onion addresses, and the port.
+hosts = {hosts}
+port = {port}
+
+[listen]
+# Addresses of this machine to listen on ("*": all of them), and ports; 0 lets the system choose one.
+addresses = ["*"]
+ports = [{port}]
+
+[identity]
+# The identity in the router's address, checked at start so that no other keys are used by mistake.
+fingerprint = "{fingerprint}"
+# Folder of the keys. `ca.key` in it is needed by `rotate-cert` only: move it to a safe place offline.
+keys = "keys"
+
+[store]
+folder = "store"
+# "full": what was answered OK survives kill -9 and power loss. "os": kill -9 only, and faster on slow disks.
+durability = "full"
+
+[rules]
+# Whether new queues may be created, and the password that is needed for it ("" for none).
+new_queues = true
+password = {password}
+# Messages a queue may hold.
+quota = 128
+# Messages that nobody fetched are dropped after this time; "never" keeps them.
+message_ttl_s = 1814400
+# Drop expired messages of a queue also when a message is sent to it.
+expire_on_send = false
+notification_ttl_s = 86400
+# Connections without subscriptions are closed after being silent for so long.
+idle_ttl_s = 21600
+
+[limits]
+# Per address means per IPv4 address and per IPv6 /64. These numbers live in memory only.
+connections = 50000
+connections_per_address = 1000
+# Connections that have not completed their handshake.
+handshakes = 2000
+# New queues: a steady rate and a burst, over all and per address. Above it NEW is answered
+# "STORE too many new queues, try again later".
+new_per_second = 500.0
+new_burst = 5000
+new_per_address_per_second = 10.0
+new_per_address_burst = 500
+# Memory of one connection: commands that wait to be decided, and answers that wait to be read.
+inbox_kib = 128
+outbox_kib = 8192
+# Addresses that stand for many users, such as a Tor daemon: not counted per address.
+# exempt = ["127.0.0.1", "::1"]
+
+[times]
+expiry_check_s = 7200
+idle_check_s = 3600
+# How often counters are saved; a crash loses at most this much of them, never messages.
+counters_save_s = 60
+# How long SIGTERM waits for clients to read their last answers.
+drain_s = 30
+
+[log]
+# "plain" or "json", to standard error. Logs never hold ids, keys, addresses or messages.
+format = "plain"
+level = "info"
+
+[metrics]
+# Prometheus metrics at http://address:port/metrics, on a loopback address only.
+enabled = false
+address = "127.0.0.1"
+port = 9464
+
+[control]
+# The socket through which `blindpost router status` and the operator's commands speak to the router.
+socket = "control.sock"
+"""
+
+
+def config_text(hosts: Sequence[str], port: int, fingerprint: str, password: str) -> str:
+    """A complete file for these choices. JSON's lists and strings are TOML's too."""
+    return _TEMPLATE.format(
+        hosts=json.dumps(list(hosts)),
+        port=port,
+        fingerprint=fingerprint,
+        password=json.dumps(password, ensure_ascii=False),
+    )
