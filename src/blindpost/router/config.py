@@ -19,4 +19,6 @@ class RouterRules:
     message_ttl_s: int | None = MESSAGE_TTL_S
     expire_on_send: bool = False
     notification_ttl_s: int = NOTIFICATION_TTL_S
+    proxy: bool = True
+    """Whether senders may reach other routers through this one."""
     idle_ttl_s: int = 6 * 3600

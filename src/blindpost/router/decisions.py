@@ -16,10 +16,11 @@ from blindpost.router.authority import (
     role_allows,
     still_authorized,
 )
+from blindpost.router.forwarding import Forwarded, ForwardedAnswer
 from blindpost.router.meters import Meter
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import Client
-from blindpost.router.turn import Delivery, Turn
+from blindpost.router.turn import Delivery, Forward, OpenRelay, RelayEffect, Turn
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -39,7 +40,6 @@ from blindpost.wire.smp.commands import (
     PING,
     PRXY,
     QUE,
-    RFWD,
     RKEY,
     RSLV,
     SEND,
@@ -77,6 +77,20 @@ REFUSALS: dict[type[Command], Meter] = {
 }
 
 
+def decide_forwarded(
+    turn: Turn, client: Client, item: Forwarded, verdict: Verdict | None, verifier: Verifier
+) -> None:
+    """Decide what came through a proxy; the answer goes back the same way."""
+    turn.count(Meter.FORWARDED)
+    if isinstance(item.inner, Refused):
+        answer: Answer = ERR(item.inner.error)
+    else:
+        answer = _answer(turn, item.sender, item.inner, verdict, verifier)
+    assert answer is not None, "a command that may not be forwarded"
+    assert not isinstance(answer, Delivery), "a command that may not be forwarded"
+    turn.answer(client, item.corr_id, b"", ForwardedAnswer(item, answer))
+
+
 def decide(
     turn: Turn, client: Client, item: Request | Refused, verdict: Verdict | None, verifier: Verifier
 ) -> None:
@@ -98,6 +112,8 @@ def _answer(
         return _refused(turn, command)
     if not role_allows(client, command):
         return ERR(PROHIBITED)
+    if isinstance(command, PRXY | PFWD):
+        return _proxied(turn, client, request, command)
     if type(command) in UNVERIFIED:
         return _WITHOUT_QUEUE[type(command)]
     assert verdict is not None, "a command that was not verified"
@@ -116,6 +132,30 @@ def _answer(
     if isinstance(record.status, BLOCKED) and type(command) not in ALLOWED_WHEN_BLOCKED:
         return ERR(record.status)
     return _ON_QUEUE[type(command)](turn, client, request, record)
+
+
+def _proxied(turn: Turn, client: Client, request: Request, command: PRXY | PFWD) -> Answer:
+    """PRXY and PFWD: what the relay says comes later, out of order."""
+    if isinstance(command, PFWD):
+        turn.ask(Forward(client, request.corr_id, request.entity_id, command))
+    elif not turn.rules.proxy or not queues.password_fits(turn, command.basic_auth):
+        return ERR(PROXY(ProxyCode.BASIC_AUTH))
+    else:
+        turn.ask(OpenRelay(client, request.corr_id, command.relay))
+    return None
+
+
+def relay_answered(turn: Turn, effect: RelayEffect, response: Response) -> None:
+    """A relay was asked; count how it went and tell whoever wanted to know."""
+    failed = isinstance(response, ERR)
+    if isinstance(effect, OpenRelay):
+        turn.count(Meter.RELAYS)
+        turn.count(Meter.RELAYS_FAILED if failed else Meter.RELAYS_OPENED)
+        turn.answer(effect.client, effect.corr_id, b"", response)
+    else:
+        turn.count(Meter.RELAYED)
+        turn.count(Meter.RELAYED_FAILED if failed else Meter.RELAYED_ANSWERED)
+        turn.answer(effect.client, effect.corr_id, effect.session_id, response)
 
 
 def _refused(turn: Turn, command: Command) -> Answer:
@@ -201,8 +241,5 @@ _ON_QUEUE: dict[type[Command], Callable[[Turn, Client, Request, QueueRecord], An
 _WITHOUT_QUEUE: dict[type[Command], Response] = {
     PING: PONG(),
     RSLV: ERR(NAME(NameCode.NO_RESOLVER)),
-    PRXY: ERR(PROXY(ProxyCode.BASIC_AUTH)),
-    PFWD: ERR(PROXY(ProxyCode.NO_SESSION)),
-    RFWD: ERR(Code.CRYPTO),
 }
-"""What is answered without a queue: this router resolves no names and forwards nothing."""
+"""What is answered without a queue: this router resolves no names."""

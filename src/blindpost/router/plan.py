@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blindpost.crypto.authorizers import Verifier
@@ -10,16 +10,17 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
-from blindpost.router.authority import Verdict, reached_queue, verdicts, want
+from blindpost.router.authority import Verdict, reached_queue, role_allows, verdicts, want
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import expire_head
+from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain, QueueRecord
 from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
 from blindpost.router.state import Client, State
 from blindpost.router.tables import RouterStore
-from blindpost.router.turn import Outgoing, Turn
+from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -33,6 +34,7 @@ from blindpost.wire.smp.commands import (
     NKEY,
     NSUB,
     QUE,
+    RFWD,
     RKEY,
     SEND,
     SKEY,
@@ -40,7 +42,7 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.handshake import ServiceRole
-from blindpost.wire.smp.responses import ERR
+from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Refused, Request
 
 SERVE_STEP = 16
@@ -97,7 +99,15 @@ class Expire:
     before: int
 
 
-Event = Commands | Gone | Serve | Present | Expire | OperatorCommand
+@dataclass(frozen=True, slots=True)
+class RelayAnswer:
+    """What a relay said, or why it could not be asked."""
+
+    effect: RelayEffect
+    response: Response
+
+
+Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | OperatorCommand
 
 
 class RouterPlan:
@@ -113,6 +123,7 @@ class RouterPlan:
         send: Callable[[Sequence[Outgoing]], None],
         put_own: Callable[[Event], None],
         later: Callable[[Event], None],
+        perform: Callable[[RelayEffect], None],
     ) -> None:
         self.undo = Undo()
         self.state = State(self.undo)
@@ -125,8 +136,10 @@ class RouterPlan:
         self._send = send
         self._put_own = put_own
         self._later = later
+        self._perform = perform
         self._verdicts: dict[int, Verdict] = {}
         self._serving: dict[Client, Waiting] = {}
+        self._forwarded: dict[int, Forwarded | Refused] = {}
         self._turn = self._new_turn()
 
     def _new_turn(self) -> Turn:
@@ -135,14 +148,15 @@ class RouterPlan:
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
         self._serving.clear()
+        self._forwarded.clear()
         wanted, requests = Wanted(), []
         for event in batch:
             if isinstance(event, Commands):
                 if event.client.service is not None:
                     wanted.services.add(event.client.service.service_id)
-                found = [item for item in event.items if isinstance(item, Request)]
-                requests += [(event.client, request) for request in found]
-                for request in found:
+                found = list(self._requests_of(event))
+                requests += found
+                for _, request in found:
                     want(wanted, request)
             else:
                 await self._want_own(wanted, event)
@@ -172,6 +186,19 @@ class RouterPlan:
         for request, record, authorized in found:
             if authorized or record.recipient_id in rekeyed:
                 need(needed, request, record)
+
+    def _requests_of(self, event: Commands) -> Iterator[tuple[Client, Request]]:
+        """The requests of a block, each with the connection on whose behalf it is made."""
+        for item in event.items:
+            if not isinstance(item, Request):
+                continue
+            if isinstance(item.command, RFWD) and role_allows(event.client, item.command):
+                opened = open_forwarded(event.client, item, self.undo)
+                self._forwarded[id(item)] = opened
+                if isinstance(opened, Forwarded) and isinstance(opened.inner, Request):
+                    yield opened.sender, opened.inner
+            else:
+                yield event.client, item
 
     async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
@@ -227,6 +254,8 @@ class RouterPlan:
                 self.state.disconnect(client)
             case Serve(client):
                 self._serve(turn, client)
+            case RelayAnswer(effect, response):
+                decisions.relay_answered(turn, effect, response)
             case Present(role, fingerprint, chain, done):
                 services.find_service(turn, done, role, fingerprint, chain)
             case Expire(found, before):
@@ -239,8 +268,14 @@ class RouterPlan:
     def _decide_one(self, turn: Turn, client: Client, item: Request | Refused) -> None:
         """A bug in one command of a block is answered INTERNAL to that one."""
         mark = self.undo.mark()
+        opened = self._forwarded.get(id(item))
         try:
-            decisions.decide(turn, client, item, self._verdicts.get(id(item)), self._verifier)
+            if isinstance(opened, Forwarded):
+                verdict = self._verdicts.get(id(opened.inner))
+                decisions.decide_forwarded(turn, client, opened, verdict, self._verifier)
+            else:
+                verdict = self._verdicts.get(id(item))
+                decisions.decide(turn, client, opened or item, verdict, self._verifier)
         except Exception:
             decisions.log.exception("a command failed; it changed nothing")
             self.undo.rollback(mark)
@@ -284,6 +319,8 @@ class RouterPlan:
         turn = self._turn
         if turn.outbox:
             self._send(turn.outbox)
+        for effect in turn.effects:
+            self._perform(effect)
         for operator, outcome in turn.outcomes:
             operator(outcome)
         for asked, service_id in turn.found:

@@ -39,7 +39,7 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | 
 
     None when it repeats an earlier one and is answered already.
     """
-    if not turn.rules.new_queues or not _password_fits(turn, command.basic_auth):
+    if not turn.rules.new_queues or not password_fits(turn, command.basic_auth):
         return AUTH
     if client.service is not None and command.sub_mode is not SubMode.SUBSCRIBE:
         return ERR(PROHIBITED)
@@ -66,7 +66,8 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | 
     return _ids(record)
 
 
-def _password_fits(turn: Turn, offered: bytes | None) -> bool:
+def password_fits(turn: Turn, offered: bytes | None) -> bool:
+    """Whether the operator's password for NEW and PRXY is not needed or was given."""
     password = turn.rules.password
     return password is None or hmac.compare_digest(password, offered or b"")
 

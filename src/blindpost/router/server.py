@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 
+from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -16,10 +17,12 @@ from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import EXPIRY_STEP
-from blindpost.router.plan import Commands, Event, Expire, Gone, Present, RouterPlan, Serve
-from blindpost.router.state import Client
+from blindpost.router.forwarding import ForwardedAnswer
+from blindpost.router.plan import Commands, Event, Expire, Gone, Present, RelayAnswer, RouterPlan, Serve
+from blindpost.router.relays import Relays
+from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore
-from blindpost.router.turn import Delivery, Outgoing
+from blindpost.router.turn import Delivery, Outgoing, RelayEffect
 from blindpost.transport import errors
 from blindpost.transport.handshake import FindService
 from blindpost.transport.session import Handler, Session
@@ -41,33 +44,54 @@ RETRY_S = 1.0
 """After this time the router's own work is tried again when the store refused it."""
 
 
+RELAY_COMMANDS_MAX = 32
+"""How many commands of one connection may be on their way to relays at once."""
+
+
 class Connection:
     """One session and the client that the decisions know; a source of the engine's inbox."""
 
-    __slots__ = ("_inbox_full", "client", "session")
+    __slots__ = ("_held", "_relays_asked", "client", "session")
 
     def __init__(self, session: Session, client: Client) -> None:
         self.session = session
         self.client = client
-        self._inbox_full = False
+        self._held: set[str] = set()
+        self._relays_asked = 0
 
     def pause(self) -> None:
-        self._inbox_full = True
-        self.session.pause_reading()
+        self._hold("inbox")
 
     def resume(self) -> None:
-        self._inbox_full = False
-        if not self.client.congested:
-            self.session.resume_reading()
+        self._let_go("inbox")
 
     def congested(self) -> None:
         """The peer does not read: it is not read from either, until it has caught up."""
         self.client.congested = True
-        self.session.pause_reading()
+        self._hold("outbox")
 
     def drained(self) -> None:
         self.client.congested = False
-        if not self._inbox_full:
+        self._let_go("outbox")
+
+    def relay_asked(self) -> None:
+        """A command of this connection is on its way to a relay; only so many may be at once."""
+        self._relays_asked += 1
+        if self._relays_asked >= RELAY_COMMANDS_MAX:
+            self._hold("relays")
+
+    def relay_answered(self) -> None:
+        self._relays_asked -= 1
+        if self._relays_asked < RELAY_COMMANDS_MAX:
+            self._let_go("relays")
+
+    def _hold(self, reason: str) -> None:
+        self._held.add(reason)
+        self.session.pause_reading()
+
+    def _let_go(self, reason: str) -> None:
+        self._held.discard(reason)
+        if not self._held:
             self.session.resume_reading()
 
 
@@ -83,6 +107,7 @@ class Router(Handler):
         entropy: Entropy = system_entropy,
         now: Callable[[], float] = time.time,
         budget: Budget | None = None,
+        relay_options: SmpOptions = DEFAULT_SMP,
     ) -> None:
         self.store = store
         self.plan = RouterPlan(
@@ -94,7 +119,9 @@ class Router(Handler):
             self._send,
             self._put_own,
             self._later,
+            self._perform,
         )
+        self.relays = Relays(relay_options, entropy, self._relay_answered)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self.connections: dict[int, Connection] = {}
         self._by_session: dict[Session, Connection] = {}
@@ -106,6 +133,7 @@ class Router(Handler):
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
         await self.engine.run()
+        await self.relays.close()
 
     def stop(self) -> None:
         self.engine.stop()
@@ -114,8 +142,11 @@ class Router(Handler):
         agreement = session.agreed
         secrets = AuthenticatorKeys(agreement.own_key or self._spare_key)
         layout = connection_layout(agreement.version, agreement.session_id)
+        keys = None
+        if agreement.own_key is not None and agreement.peer_key is not None:
+            keys = SessionKeys(agreement.own_key, agreement.peer_key)
         client = Client(
-            next(self._ids), agreement.version, layout, secrets, self.plan.undo, agreement.service
+            next(self._ids), agreement.version, layout, secrets, self.plan.undo, agreement.service, keys
         )
         connection = Connection(session, client)
         self.connections[client.client_id] = connection
@@ -180,6 +211,18 @@ class Router(Handler):
             session.close()
         return len(idle)
 
+    def _perform(self, effect: RelayEffect) -> None:
+        connection = self.connections.get(effect.client.client_id)
+        if connection is not None:
+            connection.relay_asked()
+            self.relays.perform(effect)
+
+    def _relay_answered(self, effect: RelayEffect, response: Response) -> None:
+        connection = self.connections.get(effect.client.client_id)
+        if connection is not None:
+            connection.relay_answered()
+            self.engine.put_own(RelayAnswer(effect, response))
+
     def _put_own(self, event: Event) -> None:
         self.engine.put_own(event)
 
@@ -205,7 +248,13 @@ class Router(Handler):
 
 def _transmission(client: Client, outgoing: Outgoing) -> Writer:
     response = outgoing.response
-    sent: Response = _sealed(response) if isinstance(response, Delivery) else response
+    match response:
+        case Delivery():
+            sent: Response = _sealed(response)
+        case ForwardedAnswer():
+            sent = response.sealed()
+        case _:
+            sent = response
     return response_transmission(client.layout, client.version, outgoing.corr_id, outgoing.entity_id, sent)
 
 

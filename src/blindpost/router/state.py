@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from blindpost.crypto.authorizers import AuthenticatorKeys
+from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.undo import Table, Undo
 from blindpost.router.model import NO_QUEUES, Domain
 from blindpost.transport.handshake import ServiceSession
+from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.errors import SMPError
 from blindpost.wire.transmission import Layout
 from blindpost.wire.value import Value
@@ -72,6 +75,23 @@ PUSH_IDLE = Sub(SubKind.PUSH)
 GET_IDLE = Sub(SubKind.GET)
 
 
+class SessionKeys:
+    """The X25519 keys of a connection, and the box between its two ends, made when it is first needed."""
+
+    __slots__ = ("_box", "_peer", "own")
+
+    def __init__(self, own: PrivateKey, peer: PublicKey) -> None:
+        self.own = own
+        self._peer = peer
+        self._box: BoxKey | None = None
+
+    @property
+    def box(self) -> BoxKey:
+        if self._box is None:
+            self._box = BoxKey.agreed(self.own, self._peer)
+        return self._box
+
+
 class Client:
     """One connection, as the decisions know it."""
 
@@ -83,6 +103,7 @@ class Client:
         "secrets",
         "service",
         "service_subs",
+        "session_keys",
         "subs",
         "version",
         "waiting",
@@ -98,12 +119,14 @@ class Client:
         secrets: AuthenticatorKeys,
         undo: Undo,
         service: ServiceSession | None = None,
+        session_keys: SessionKeys | None = None,
     ) -> None:
         self.client_id = client_id
         self.version = version
         self.layout = layout
         self.secrets = secrets
         self.service = service
+        self.session_keys = session_keys
         self.congested = False
         """Its outbox is full: pushes wait until it has drained. Set by the shell, between turns."""
         self.subs: Table[bytes, Sub] = Table(undo)

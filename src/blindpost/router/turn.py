@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.router.config import RouterRules
+from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Secret, StoredMessage
 from blindpost.router.state import Client, State
 from blindpost.router.view import View
+from blindpost.wire.addresses import Server
+from blindpost.wire.smp.commands import PFWD
 from blindpost.wire.smp.responses import Response
 from blindpost.wire.value import Value
 
@@ -27,13 +30,35 @@ class Delivery(Value):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class OpenRelay(Value):
+    """Have a session with a relay and tell the connection about it."""
+
+    client: Client
+    corr_id: bytes
+    relay: Server
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Forward(Value):
+    """Hand an encrypted command to the relay of this session, and its answer to the connection."""
+
+    client: Client
+    corr_id: bytes
+    session_id: bytes
+    command: PFWD
+
+
+RelayEffect = OpenRelay | Forward
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Outgoing(Value):
     """A response, or an event if `corr_id` is empty, for one connection."""
 
     client_id: int
     corr_id: bytes
     entity_id: bytes
-    response: Response | Delivery
+    response: Response | Delivery | ForwardedAnswer
 
 
 class Turn:
@@ -58,10 +83,18 @@ class Turn:
         """What operators are told once the commit is done."""
         self.found: list[tuple[Callable[[bytes | None], None], bytes | None]] = []
         """Which service a connection is of, or None if it may not be: told once the commit is done."""
+        self.effects: list[RelayEffect] = []
+        """What must be asked of relays; the answers are events of later turns."""
         self.to_serve: list[Client] = []
         """Connections for which something waits that a turn of its own will hand over."""
 
-    def answer(self, client: Client, corr_id: bytes, entity_id: bytes, response: Response | Delivery) -> None:
+    def answer(
+        self,
+        client: Client,
+        corr_id: bytes,
+        entity_id: bytes,
+        response: Response | Delivery | ForwardedAnswer,
+    ) -> None:
         self.outbox.append(Outgoing(client.client_id, corr_id, entity_id, response))
         self.state.undo.add(self.outbox.pop)
 
@@ -75,6 +108,10 @@ class Turn:
     def tell_service(self, asked: Callable[[bytes | None], None], service_id: bytes | None) -> None:
         self.found.append((asked, service_id))
         self.state.undo.add(self.found.pop)
+
+    def ask(self, effect: RelayEffect) -> None:
+        self.effects.append(effect)
+        self.state.undo.add(self.effects.pop)
 
     def serve(self, client: Client) -> None:
         self.to_serve.append(client)

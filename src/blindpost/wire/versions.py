@@ -31,6 +31,11 @@ class VersionRange:
             return min(self.high, other.high)
         return None
 
+    def common(self, other: VersionRange) -> VersionRange | None:
+        """The versions in both ranges, or None when they do not meet."""
+        high = self.agreed(other)
+        return None if high is None else VersionRange(max(self.low, other.low), high)
+
     @property
     def text(self) -> str:
         return f"{self.low}" if self.low == self.high else f"{self.low}-{self.high}"
