@@ -8,7 +8,7 @@ then find one of the same kind on the same connection, and nothing may be left o
 from __future__ import annotations
 
 import os
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -16,7 +16,7 @@ from typing import assert_never
 from blindpost.crypto.authorizers import kind_of
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.keys import PrivateKey, verify
-from blindpost.router.operator import Action, OperatorCommand
+from blindpost.router.operator import Action
 from blindpost.wire.batch import unpack
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
@@ -62,6 +62,7 @@ from blindpost.wire.transmission import (
     transmission_of,
 )
 from tests.support.lines import Line, open_line
+from tests.support.operators import operate
 from tests.support.routers import RunningRouter, new_key
 from tests.support.smp_transcripts import Event, Transcript
 
@@ -142,12 +143,7 @@ class Replay:
 
     async def operate(self, action: Action, name: str, blocked: BLOCKED | None = None) -> str:
         """What the operator did between two recorded blocks."""
-        outcomes: deque[str] = deque()
-        entity_id = self.names.ours(self.transcript.id(name))
-        self.running.router.engine.put_own(OperatorCommand(action, entity_id, outcomes.append, blocked))
-        while not outcomes:
-            assert isinstance(await next(iter(self.lines.values())).ask(PING()), PONG)
-        return outcomes[0]
+        return await operate(self.running, action, self.names.ours(self.transcript.id(name)), blocked)
 
     def recorded(self, place: int) -> list[Received]:
         """What the router said in a recorded block."""
