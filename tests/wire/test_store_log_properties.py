@@ -17,6 +17,7 @@ from blindpost.wire.daily_csv import (
     encode_daily_row,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.message_log import (
     JournalPosition,
     JournalState,
@@ -126,6 +127,14 @@ def test_valid_journal_states(
     write: tuple[str, int, int, int, int], read: tuple[str, int, int, int, int], size: int, valid: bool
 ) -> None:
     assert JournalState(JournalPosition(*write), JournalPosition(*read), True, size).valid is valid
+
+
+@pytest.mark.parametrize("tail", [" ", "0x", ",", "\n"])
+def test_a_state_line_is_read_whole(tail: str) -> None:
+    line = vectors(FILE, "journal_state")[0]["line"]
+    decode_journal_state(line.encode())
+    with pytest.raises(WireError):
+        decode_journal_state((line + tail).encode())
 
 
 def test_names_that_would_break_a_line_are_not_written() -> None:
@@ -304,6 +313,7 @@ def test_queues_that_cannot_be_read(change: tuple[str, str]) -> None:
         "QUEUE_SERVICE AAAA N AAAA ",
         "KEYS AAAA ",
         "SECURE AAAA AAAA",
+        f"SECURE AAAA {b64(PublicKey(Algorithm.X448, bytes(56)).spki)}",
         "TIME AAAA 1.5",
         "LINK AAAA AAAA AAAA",
         "SUSPEND AAAA AAAA",

@@ -17,8 +17,6 @@ LEGACY_VERSIONS = VersionRange(MIN_VERSION, MIN_VERSION)
 """What a router offers when TLS negotiated no protocol name."""
 
 ALPN = b"ntf/1"
-ENTITY_ID_SIZE = 24
-CODE_SIZE = 32
 
 
 def offered_versions(own: VersionRange, alpn: bytes | None) -> VersionRange:
