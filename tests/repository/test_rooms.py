@@ -18,6 +18,8 @@ FLOORS = {
     "client": 3,
     "router": 4,
     "testing": 5,
+    "demo": 5,
+    "cli": 6,
 }
 ARROWS = {("crypto", "wire"), ("store", "engine")}
 

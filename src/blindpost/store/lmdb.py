@@ -126,17 +126,20 @@ class LmdbStore:
         migrations: Sequence[Migration] = (),
         map_size: int = _MAP_START,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         synced = durability is Durability.FULL
-        self._environment = lmdb.open(
-            str(folder),
-            map_size=max(map_size, _used_size(folder)),
-            max_dbs=len(tables) + 1,
-            sync=synced,
-            metasync=synced,
-            readahead=False,
-            max_readers=16,
-        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._environment = lmdb.open(
+                str(folder),
+                map_size=max(map_size, _used_size(folder)),
+                max_dbs=len(tables) + 1,
+                sync=synced,
+                metasync=synced,
+                readahead=False,
+                max_readers=16,
+            )
+        except (lmdb.Error, OSError) as error:
+            raise StoreFailedError(f"the store cannot be opened: {error}") from error
         self._tables = {name: self._environment.open_db(name.encode()) for name in (META, *tables)}
         self._migrate(migrations)
 
@@ -194,6 +197,15 @@ class LmdbStore:
             )
         for number, migration in enumerate(migrations[done:], start=done + 1):
             self.write(functools.partial(_step, migration=migration, number=number))
+
+
+def copy_store(folder: Path, target: Path) -> None:
+    """A compact, consistent copy of a store that another process may have open."""
+    try:
+        with lmdb.open(str(folder), readonly=True, create=False) as environment:
+            environment.copy(str(target), compact=True)
+    except (lmdb.Error, OSError) as error:
+        raise StoreFailedError(_explained(error)) from error
 
 
 def _step(write: Write, migration: Migration, number: int) -> None:

@@ -60,8 +60,8 @@ class Identity:
         """The identity certificate."""
         if not self.ca_certificate.exists():
             raise OperatorError(
-                f"{self.ca_certificate}: the router's identity certificate is missing. Restore it from a backup: "
-                "a new one would have another address."
+                f"{self.ca_certificate}: the router's identity certificate is missing. "
+                "Restore it from a backup: a new one would have another address."
             )
         (certificate,) = _certificates(self.ca_certificate, 1)
         return certificate
@@ -77,8 +77,8 @@ class Identity:
             )
         if not self.online.exists():
             raise OperatorError(
-                f"{self.online}: the router's key is missing. Make a new one with `blindpost router rotate-cert`, "
-                "or restore a backup."
+                f"{self.online}: the router's key is missing. "
+                "Make a new one with `blindpost router rotate-cert`, or restore a backup."
             )
         (leaf,) = _certificates(self.online, 1)
         credentials = Credentials((leaf, authority), _read_key(self.online))
@@ -118,8 +118,9 @@ class Identity:
             validate_router_chain(credentials.chain, credentials.fingerprint, now)
         except ChainError as error:
             raise OperatorError(
-                f"fingerprint mismatch: the certificate in {self.online} was not issued by {self.ca_certificate} "
-                f"({error}). Make a new one with `blindpost router rotate-cert`, or restore a backup."
+                f"fingerprint mismatch: the certificate in {self.online} was not issued by "
+                f"{self.ca_certificate} ({error}). "
+                "Make a new one with `blindpost router rotate-cert`, or restore a backup."
             ) from error
 
 

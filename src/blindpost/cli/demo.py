@@ -1,0 +1,5 @@
+"""`blindpost demo`."""
+
+
+def demo() -> None:
+    """x"""

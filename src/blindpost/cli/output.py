@@ -1,0 +1,84 @@
+"""What all commands print: tables for people, JSON for programs, one message for a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from blindpost.router.running.failures import OperatorError, about_file
+from blindpost.router.running.reading import read_place
+from blindpost.router.running.settings import Place
+
+CONFIG_VARIABLE = "BLINDPOST_ROUTER"
+
+ConfigOption = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar=CONFIG_VARIABLE,
+        help="The router's configuration file, or the folder it is in.",
+        show_default="the current folder",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+HERE = Path()
+
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False)
+
+
+def place_of(config: Path) -> Place:
+    return read_place(config)
+
+
+@contextlib.contextmanager
+def failing(on_failure: Callable[[str], NoReturn]) -> Iterator[None]:
+    """Failures that a person can do something about become one message."""
+    try:
+        yield
+    except OperatorError as error:
+        on_failure(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be written, not even at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        on_failure(str(about_file(error, Path(error.filename or "."))))
+
+
+def fail(message: str) -> NoReturn:
+    errors.print(f"blindpost: {message}", style="red", markup=False)
+    sys.exit(1)
+
+
+def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
+    """A few values as a table of two columns, or as JSON."""
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            for inner, count in value.items():
+                table.add_row(f"{name}: {inner}".replace("_", " "), _shown(count))
+        else:
+            table.add_row(name.replace("_", " "), _shown(value))
+    out.print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
+    return "-" if value is None else str(value)

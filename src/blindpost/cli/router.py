@@ -1,0 +1,206 @@
+"""`blindpost router`: set up, start and look after an SMP router."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import segno
+import typer
+
+from blindpost.cli.output import HERE, ConfigOption, JsonOption, errors, out, place_of
+from blindpost.router.running import logs
+from blindpost.router.running.backup import back_up
+from blindpost.router.running.backup import restore as restore_backup
+from blindpost.router.running.control import NotRunningError, ask
+from blindpost.router.running.failures import OperatorError
+from blindpost.router.running.files import make_folder, write_file
+from blindpost.router.running.identity import Identity
+from blindpost.router.running.process import RouterProcess, serve
+from blindpost.router.running.reading import CONFIG_NAME, parse
+from blindpost.router.running.settings import SMP_PORT, Place
+from blindpost.router.running.template import config_text
+from blindpost.router.tables import LmdbTables
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.text import b64
+
+app = typer.Typer(
+    help="Run an SMP router.",
+    no_args_is_help=True,
+    epilog="First steps: `blindpost router init my-router --host smp.example.org`, "
+    "then `blindpost router start -c my-router`.",
+)
+
+
+class KeyAlgorithm(Enum):
+    """What the router's certificates are signed with."""
+
+    ED25519 = "ed25519"
+    ED448 = "ed448"
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for everything the router keeps.")],
+    host: Annotated[
+        list[str],
+        typer.Option(
+            "--host", help="Where users reach the router: host name, IP or onion address. May be repeated."
+        ),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="The port users connect to; 0 lets the system choose one.")
+    ] = SMP_PORT,
+    password: Annotated[
+        str, typer.Option(help="Only who knows it may create queues. Part of the printed address.")
+    ] = "",
+    key_algorithm: Annotated[
+        KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
+    ] = KeyAlgorithm.ED25519,
+    qr: Annotated[bool, typer.Option(help="Print the address as a QR code too.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Create keys, an empty store and a commented configuration; print the router's address."""
+    file = folder / CONFIG_NAME
+    if folder.exists() and any(folder.iterdir()):
+        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
+    checked = parse(config_text(host, port, b64(bytes(32)), password).encode(), file)
+    make_folder(folder)
+    place = Place(file.absolute(), checked)
+    credentials = Identity(place.keys).create(host[0], Algorithm[key_algorithm.name])
+    make_folder(place.store)
+    LmdbTables(place.store).close()
+    text = config_text(host, port, b64(credentials.fingerprint), password)
+    write_file(file, text.encode())
+    print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
+    if not as_json:
+        out.print(
+            f"\nThe router is set up in {folder}.\n"
+            f"  Its settings:  {file}\n"
+            f"  Start it:      blindpost router start -c {folder}\n"
+            f"  Its CA key:    {place.keys / 'ca.key'}\n"
+            "                 Only rotate-cert needs it. Move it to a safe place offline:\n"
+            "                 whoever has it can pretend to be this router.",
+            markup=False,
+        )
+
+
+@app.command()
+def start(config: ConfigOption = HERE) -> None:
+    """Run the router until SIGTERM or SIGINT, which let it answer everything it has accepted first.
+
+    SIGHUP makes it use the online certificate that is on disk.
+    """
+    place = place_of(config)
+    settings = place.settings
+    logs.set_up(settings.log.format, settings.log.level)
+
+    def ready(process: RouterProcess) -> None:
+        logs.log.info(
+            "the router is ready on port %s, durability %s%s",
+            ", ".join(map(str, sorted(set(process.ports)))),
+            settings.store.durability,
+            "" if process.metrics_port is None else f", metrics on port {process.metrics_port}",
+        )
+
+    serve(place, ready)
+    logs.log.info("the router has stopped; everything it accepted is stored and answered")
+
+
+@app.command()
+def address(
+    config: ConfigOption = HERE,
+    qr: Annotated[bool, typer.Option("--qr", help="Print it as a QR code too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the address to give to users. It holds the password, if the router has one."""
+    place = place_of(config)
+    credentials = Identity(place.keys).load(place.fingerprint)
+    print_address(place, credentials.fingerprint, qr=qr, as_json=as_json)
+
+
+def print_address(place: Place, key_hash: bytes, *, qr: bool, as_json: bool) -> None:
+    found = place.settings.router_address(key_hash)
+    if as_json:
+        values = {
+            "address": found.text,
+            "fingerprint": b64(key_hash),
+            "hosts": place.settings.address.hosts,
+            "port": place.settings.address.port,
+        }
+        typer.echo(json.dumps(values))
+        return
+    typer.echo(found.text)
+    if qr:
+        typer.echo()
+        segno.make(found.text, error="m").terminal(compact=True)
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="Where to; it must not exist yet.")],
+    config: ConfigOption = HERE,
+    with_ca_key: Annotated[bool, typer.Option(help="Copy the CA key too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy store, configuration and keys to a new folder, consistently, while the router runs or not."""
+    started = time.monotonic()
+    with errors.status("copying ...") if errors.is_terminal else contextlib.nullcontext():
+        size = back_up(place_of(config), folder.absolute(), with_ca_key=with_ca_key)
+    taken = time.monotonic() - started
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
+    else:
+        out.print(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.", markup=False)
+        if not with_ca_key:
+            out.print("The CA key is not in it; keep it apart.")
+
+
+@app.command()
+def restore(
+    backup_folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `backup` made.")],
+    to: Annotated[Path, typer.Option(help="The router's folder, new or, with --force, not.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the router that is there; it is moved aside.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Set up a router from a backup, while none runs in that folder."""
+    aside = restore_backup(backup_folder.absolute(), to.absolute(), force=force)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
+        return
+    out.print(f"Restored to {to}. Start it with `blindpost router start -c {to}`.", markup=False)
+    if aside is not None:
+        out.print(f"What was there before is now in {aside}; delete it when you are sure.", markup=False)
+
+
+@app.command("rotate-cert")
+def rotate_cert(
+    config: ConfigOption = HERE,
+    ca_key: Annotated[
+        Path | None, typer.Option(help="Where the CA key is, if it is kept away from the router.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new online key and certificate; a running router uses it for new connections at once.
+
+    The address does not change, and connections that are open stay open.
+    """
+    place = place_of(config)
+    Identity(place.keys).rotate(place.settings.address.hosts[0], ca_key)
+    try:
+        ask(place.control, "renew")
+        in_use = True
+    except NotRunningError:
+        in_use = False
+    if as_json:
+        typer.echo(json.dumps({"in_use": in_use}))
+    elif in_use:
+        out.print("The running router uses the new certificate for new connections.")
+    else:
+        out.print("The new certificate will be used at the next start.")

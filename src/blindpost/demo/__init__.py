@@ -1,0 +1,1 @@
+"""What Blindpost does, shown with real processes on one machine."""

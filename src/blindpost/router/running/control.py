@@ -1,0 +1,133 @@
+"""The control socket: one JSON object on a line asks, one on a line answers.
+
+`{"command": "status"}` is answered `{"ok": true, "result": {...}}`, or `{"ok": false, "error": "..."}`. The
+socket belongs to the router's user alone. Answers hold no ids, keys or addresses, not even those that the
+question named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blindpost.router.running.failures import OperatorError, about_file
+from blindpost.router.running.logs import log
+
+LINE_MAX = 64 * 1024
+ASK_TIMEOUT_S = 60.0
+_PATH_MAX = 107
+"""How long the path of a Unix socket may be."""
+
+Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class ControlSocket:
+    """Listens for operators; each command has one function that answers it."""
+
+    def __init__(self, path: Path, commands: Mapping[str, Answer]) -> None:
+        self._path = path
+        self._commands = commands
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def listen(self) -> None:
+        """Take the place of a socket that a killed router left; the caller holds the router's lock."""
+        if len(os.fsencode(self._path)) > _PATH_MAX:
+            raise OperatorError(
+                f"{self._path}: too long for a socket, the system allows {_PATH_MAX} bytes. "
+                "Set control.socket to a shorter absolute path."
+            )
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._path.unlink(missing_ok=True)
+            before = os.umask(0o177)
+            try:
+                listening.bind(str(self._path))
+            finally:
+                os.umask(before)
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LINE_MAX)
+        except OSError as error:
+            listening.close()
+            raise about_file(error, self._path) from error
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in tuple(self._writers):
+                writer.close()
+            await asyncio.sleep(0)
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError):
+            pass  # the operator hung up, or sent a line without an end
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+        except ValueError:
+            return _failure("a JSON object on one line expected")
+        if not isinstance(request, dict):
+            return _failure("a JSON object on one line expected")
+        answer = self._commands.get(str(request.get("command")))
+        if answer is None:
+            return _failure(f"unknown command; commands are: {', '.join(sorted(self._commands))}")
+        try:
+            return {"ok": True, "result": await answer(request)}
+        except OperatorError as error:
+            return _failure(str(error))
+        except Exception:
+            log.exception("an operator's command failed")
+            return _failure("the router failed to answer; its log says where")
+
+
+def _failure(message: str) -> dict[str, Any]:
+    return {"ok": False, "error": message}
+
+
+def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
+    """The answer of the router that listens at `path`."""
+    request = json.dumps({"command": command, **arguments}).encode() + b"\n"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(ASK_TIMEOUT_S)
+            sock.connect(str(path))
+            sock.sendall(request)
+            with sock.makefile("rb") as lines:
+                line = lines.readline()
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise NotRunningError(path) from error
+    except TimeoutError as error:
+        raise OperatorError(f"{path}: the router did not answer within {ASK_TIMEOUT_S:.0f} s.") from error
+    except OSError as error:
+        raise about_file(error, path) from error
+    if not line:
+        raise OperatorError(f"{path}: the router closed the control socket; it is stopping.")
+    answer = json.loads(line)
+    if not answer["ok"]:
+        raise OperatorError(answer["error"])
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+class NotRunningError(OperatorError):
+    """Nobody listens at the control socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: no router listens at this control socket. Start it with `blindpost router start`, "
+            "or name the right configuration with --config."
+        )

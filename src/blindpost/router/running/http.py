@@ -1,0 +1,70 @@
+"""The metrics listener: HTTP on a loopback address, GET only, one answer for each connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from blindpost.router.running.failures import OperatorError
+
+_HEAD_MAX = 8 * 1024
+_TIMEOUT_S = 5.0
+_CONNECTIONS_MAX = 16
+
+
+class MetricsListener:
+    """Answers GET /metrics with what `render` says, and GET /health."""
+
+    def __init__(self, render: Callable[[], Awaitable[str]]) -> None:
+        self._render = render
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def listen(self, address: str, port: int) -> int:
+        try:
+            self._server = await asyncio.start_server(self._serve, address, port, limit=_HEAD_MAX)
+        except OSError as error:
+            raise OperatorError(
+                f"metrics: {address} port {port} cannot be listened on: {error.strerror or error}. "
+                "Choose another metrics.port, or stop what uses it."
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= _CONNECTIONS_MAX:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, request_line: bytes) -> bytes:
+        method, _, rest = request_line.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method != b"GET":
+            return _response("405 Method Not Allowed", "only GET\n")
+        if path == b"/metrics":
+            return _response("200 OK", await self._render(), "text/plain; version=0.0.4")
+        if path == b"/health":
+            return _response("200 OK", "ok\n")
+        return _response("404 Not Found", "try /metrics\n")
+
+
+def _response(status: str, body: str, kind: str = "text/plain") -> bytes:
+    content = body.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\n"
+        f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + content

@@ -1,0 +1,214 @@
+"""The router's meters as Prometheus text: sums and distributions, nothing about a queue or a user."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import blindpost
+from blindpost.engine.histogram import Histogram
+from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.names import OURS, REFERENCE, all_counters
+
+Labels = tuple[tuple[str, str], ...]
+
+PERIODS = ((60, "0-60"), (300, "60-300"), (1200, "300-1200"), (3600, "1200-3600"))
+LAST_PERIOD = "3600+"
+
+_WALK_STEP = 64
+"""After so many connections a look at all of them lets others run."""
+
+
+@dataclass(slots=True)
+class Gauges:
+    """What is there at one moment."""
+
+    connections: int = 0
+    handshakes: int = 0
+    congested: int = 0
+    subscriptions: int = 0
+    subscribed: int = 0
+    notifier_subscriptions: int = 0
+    notifier_subscribed: int = 0
+    in_flight: int = 0
+    in_flight_connections: int = 0
+    in_flight_periods: dict[str, int] = field(default_factory=dict)
+    in_flight_oldest_s: int = 0
+    inbox: int = 0
+    stored: dict[str, int] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+
+
+def period_of(seconds: int) -> str:
+    return next((name for bound, name in PERIODS if seconds <= bound), LAST_PERIOD)
+
+
+async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
+    """Walk over all connections, in steps."""
+    gauges = Gauges(handshakes=server.handshakes, inbox=router.engine.waiting, stored=router.store.counts())
+    gauges.subscriptions = len(router.plan.state.queues)
+    gauges.notifier_subscriptions = len(router.plan.state.notifiers)
+    gauges.in_flight_periods = dict.fromkeys([*(name for _, name in PERIODS), LAST_PERIOD], 0)
+    now = int(time.time())
+    for number, connection in enumerate(tuple(router.connections.values()), start=1):
+        client = connection.client
+        gauges.connections += 1
+        gauges.congested += client.congested
+        gauges.versions[client.version] = gauges.versions.get(client.version, 0) + 1
+        gauges.subscribed += len(client.subs) > 0
+        gauges.notifier_subscribed += len(client.notifier_ids) > 0
+        in_flight = [sub.delivered for _, sub in client.subs.items() if sub.delivered is not None]
+        gauges.in_flight += len(in_flight)
+        gauges.in_flight_connections += bool(in_flight)
+        for delivered in in_flight:
+            age = max(0, now - delivered.seconds)
+            gauges.in_flight_periods[period_of(age)] += 1
+            gauges.in_flight_oldest_s = max(gauges.in_flight_oldest_s, age)
+        if number % _WALK_STEP == 0:
+            await asyncio.sleep(0)
+    return gauges
+
+
+class Text:
+    """Prometheus' text format; samples of one metric stay together."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, list[str]] = {}
+
+    def metric(
+        self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, Labels, float]]
+    ) -> None:
+        lines = self._metrics.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
+        for suffix, labels, value in samples:
+            written = ",".join(f'{label}="{text}"' for label, text in labels)
+            lines.append(f"{name}{suffix}{f'{{{written}}}' if written else ''} {_number(value)}")
+
+    def gauge(self, name: str, help_text: str, value: float) -> None:
+        self.metric(name, "gauge", help_text, [("", (), value)])
+
+    def counter(self, name: str, help_text: str, value: float, labels: Labels = ()) -> None:
+        self.metric(name, "counter", help_text, [("", labels, value)])
+
+    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+        buckets: list[tuple[str, Labels, float]] = [
+            ("_bucket", (("le", _number(bound)),), count) for bound, count in histogram.cumulative()
+        ]
+        count = histogram.count
+        ends: list[tuple[str, Labels, float]] = [
+            ("_bucket", (("le", "+Inf"),), count),
+            ("_sum", (), histogram.total),
+            ("_count", (), count),
+        ]
+        self.metric(name, "histogram", help_text, [*buckets, *ends])
+
+    def done(self) -> str:
+        return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def render(router: GuardedRouter, gauges: Gauges) -> str:
+    """Everything that is measured, as text."""
+    text = Text()
+    text.metric(
+        REFERENCE + "info",
+        "gauge",
+        "The program",
+        [("", (("version", f"blindpost-{blindpost.__version__}"), ("rts_options", "")), 1)],
+    )
+    for meter, name, labels in all_counters():
+        text.counter(name.text, name.help, router.plan.meters[meter], labels)
+    _stored(text, gauges)
+    _live(text, gauges)
+    _acknowledged(text, router.plan.meters.ack_s, gauges)
+    _engine(text, router)
+    _guard(text, router)
+    return text.done()
+
+
+def _stored(text: Text, gauges: Gauges) -> None:
+    stored = gauges.stored
+    for number in (1, 2):
+        text.gauge(f"{REFERENCE}queues_total{number}", "Stored queues", stored["queues"])
+        text.gauge(f"{REFERENCE}queues_notify_total{number}", "Stored notifiers", stored["notifiers"])
+    text.gauge(REFERENCE + "messages_total", "Stored messages", stored["messages"])
+    text.gauge(OURS + "router_stored_notifications", "Stored notifications", stored["notifications"])
+    text.gauge(OURS + "router_stored_links", "Stored short links", stored["links"])
+    text.gauge(OURS + "router_stored_services", "Known services", stored.get("services", 0))
+
+
+def _live(text: Text, gauges: Gauges) -> None:
+    text.gauge(REFERENCE + "threads_total", "Threads", threading.active_count())
+    text.gauge(REFERENCE + "clients_total", "Connections", gauges.connections)
+    text.gauge(REFERENCE + "subscribtion_total", "Subscribed queues", gauges.subscriptions)
+    text.gauge(
+        REFERENCE + "subscribtion_clients_total", "Connections with subscribed queues", gauges.subscribed
+    )
+    text.gauge(REFERENCE + "subscription_ntf_total", "Subscribed notifiers", gauges.notifier_subscriptions)
+    text.gauge(
+        REFERENCE + "subscription_ntf_clients_total",
+        "Connections with subscribed notifiers",
+        gauges.notifier_subscribed,
+    )
+    text.gauge(OURS + "router_handshakes", "Connections that shake hands", gauges.handshakes)
+    text.gauge(OURS + "router_congested", "Connections that do not read their answers", gauges.congested)
+    text.gauge(OURS + "router_inbox", "Blocks and events that wait to be decided", gauges.inbox)
+
+
+def _acknowledged(text: Text, ack_s: Histogram, gauges: Gauges) -> None:
+    text.gauge(REFERENCE + "delivered_total", "Messages that wait for their ACK", gauges.in_flight)
+    text.gauge(
+        REFERENCE + "delivered_clients_total",
+        "Connections with a message that waits for its ACK",
+        gauges.in_flight_connections,
+    )
+    text.histogram(REFERENCE + "delivery_ack_confirmed_time", "Seconds from delivery to ACK", ack_s)
+    below, confirmed = 0, dict(ack_s.cumulative())
+    samples: list[tuple[str, Labels, float]] = []
+    for bound, name in PERIODS:
+        samples.append(("", (("period", name),), confirmed[bound] - below))
+        below = confirmed[bound]
+    samples.append(("", (("period", LAST_PERIOD),), ack_s.count - below))
+    text.metric(
+        REFERENCE + "delivery_ack_confirmed_count", "counter", "ACKs by seconds since delivery", samples
+    )
+    text.metric(
+        REFERENCE + "delivery_ack_pending_count",
+        "gauge",
+        "Messages that wait for their ACK, by seconds since delivery",
+        [("", (("period", name),), count) for name, count in gauges.in_flight_periods.items()],
+    )
+    longest = max(ack_s.maximum, gauges.in_flight_oldest_s)
+    text.gauge(REFERENCE + "delivery_ack_time_max", "The longest time from delivery to ACK", longest)
+
+
+def _engine(text: Text, router: GuardedRouter) -> None:
+    meters = router.engine.meters
+    text.histogram(OURS + "router_turn_seconds", "From the start of a turn to its answers", meters.turn_s)
+    text.histogram(OURS + "router_commit_seconds", "Making a turn durable", meters.commit_s)
+    text.counter(OURS + "router_turn_events_total", "Blocks and events decided", meters.events)
+    text.counter(OURS + "router_turns_refused_total", "Turns that the store refused", meters.turns_refused)
+
+
+def _guard(text: Text, router: GuardedRouter) -> None:
+    guard = router.guard
+    text.counter(OURS + "router_connections_accepted_total", "Connections accepted", guard.accepted)
+    text.counter(OURS + "router_connections_closed_total", "Connections closed", guard.closed)
+    for reason, count in (
+        ("total", guard.refused_total),
+        ("address", guard.refused_address),
+        ("handshakes", guard.refused_handshakes),
+    ):
+        name = OURS + "router_connections_refused_total"
+        text.counter(name, "Connections above a limit", count, (("limit", reason),))
+    text.counter(
+        OURS + "router_handshakes_failed_total",
+        "Connections closed before agreement",
+        guard.handshakes_failed,
+    )
+    text.counter(OURS + "router_new_refused_total", "NEW above the rate", guard.new_refused)

@@ -1,0 +1,140 @@
+"""What an operator may ask a running router through the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import blindpost
+from blindpost.router.meters import Meter
+from blindpost.router.operator import Action, OperatorCommand
+from blindpost.router.running.failures import OperatorError
+from blindpost.router.running.metrics import look
+from blindpost.wire.errors import WireError
+from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
+from blindpost.wire.text import b64, unb64
+
+if TYPE_CHECKING:
+    from blindpost.router.running.control import Answer
+    from blindpost.router.running.process import RouterProcess
+
+Request = Mapping[str, Any]
+
+_ERROR = "error: "
+_DECISION_TIMEOUT_S = 30.0
+
+
+class Operations:
+    """The commands of the control socket."""
+
+    def __init__(self, process: RouterProcess) -> None:
+        self._process = process
+
+    @property
+    def commands(self) -> dict[str, Answer]:
+        return {
+            "status": self.status,
+            "stats": self.stats,
+            "connections": self.connections,
+            "queue": self.queue,
+            "block": self.block,
+            "unblock": self.unblock,
+            "delete": self.delete,
+            "renew": self.renew,
+        }
+
+    async def status(self, request: Request) -> dict[str, Any]:
+        process = self._process
+        gauges = await look(process.router, process.server)
+        return {
+            "version": blindpost.__version__,
+            "pid": os.getpid(),
+            "state": "draining" if process.router.draining else "running",
+            "uptime_s": int(time.monotonic() - process.started),
+            "ports": process.ports,
+            "metrics_port": process.metrics_port,
+            "fingerprint": b64(process.credentials.fingerprint),
+            "durability": process.place.settings.store.durability,
+            "connections": gauges.connections,
+            "handshakes": gauges.handshakes,
+            "subscriptions": gauges.subscriptions,
+            "queues": gauges.stored["queues"],
+            "messages": gauges.stored["messages"],
+            "inbox": gauges.inbox,
+            "congested": gauges.congested,
+        }
+
+    async def stats(self, request: Request) -> dict[str, Any]:
+        meters = self._process.router.plan.meters
+        return {
+            "since": self._process.counters.since,
+            "counts": {meter.value: meters[meter] for meter in Meter},
+            "stored": self._process.router.store.counts(),
+        }
+
+    async def connections(self, request: Request) -> dict[str, Any]:
+        process = self._process
+        gauges, guard = await look(process.router, process.server), process.router.guard
+        return {
+            "connections": gauges.connections,
+            "handshakes": gauges.handshakes,
+            "addresses": process.limits.addresses,
+            "by_version": {str(version): count for version, count in sorted(gauges.versions.items())},
+            "subscribed": gauges.subscribed,
+            "subscribed_to_notifications": gauges.notifier_subscribed,
+            "congested": gauges.congested,
+            "waiting_for_ack": gauges.in_flight_connections,
+            "accepted": guard.accepted,
+            "refused": guard.refused_total + guard.refused_address + guard.refused_handshakes,
+            "new_refused": guard.new_refused,
+        }
+
+    async def queue(self, request: Request) -> dict[str, Any]:
+        return await self._operate(Action.STATUS, request)
+
+    async def block(self, request: Request) -> dict[str, Any]:
+        try:
+            reason = BlockingReason(str(request.get("reason", "")).encode())
+        except ValueError as error:
+            raise OperatorError("a reason is needed to block a queue: spam or content.") from error
+        notice = None
+        if request.get("notice") or request.get("notice_ttl") is not None:
+            ttl = request.get("notice_ttl")
+            notice = Notice(None if ttl is None else int(ttl))
+        return await self._operate(Action.BLOCK, request, BLOCKED(reason, notice))
+
+    async def unblock(self, request: Request) -> dict[str, Any]:
+        return await self._operate(Action.UNBLOCK, request)
+
+    async def delete(self, request: Request) -> dict[str, Any]:
+        return await self._operate(Action.DELETE, request)
+
+    async def renew(self, request: Request) -> dict[str, Any]:
+        self._process.renew()
+        return {"outcome": "new connections use the new certificate"}
+
+    async def _operate(
+        self, action: Action, request: Request, blocked: BLOCKED | None = None
+    ) -> dict[str, Any]:
+        try:
+            entity_id = unb64(str(request.get("id", "")))
+        except WireError as error:
+            raise OperatorError("a sender or link id in base64url expected.") from error
+        outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def done(text: str) -> None:
+            if not outcome.done():
+                outcome.set_result(text)
+
+        self._process.router.engine.put_own(OperatorCommand(action, entity_id, done, blocked))
+        try:
+            async with asyncio.timeout(_DECISION_TIMEOUT_S):
+                text = await outcome
+        except TimeoutError as error:
+            raise OperatorError("the router did not decide in time; look at the queue again.") from error
+        if text.startswith(_ERROR):
+            raise OperatorError(f"{text.removeprefix(_ERROR)}.")
+        return {"outcome": text}
