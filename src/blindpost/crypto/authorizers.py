@@ -129,7 +129,7 @@ class AuthenticatorCheck(Value):
     corr_id: bytes
     authorization: bytes
     authorized: Buffer
-    genuine: bool = True
+    genuine: bool
 
 
 Check = SignatureCheck | AuthenticatorCheck
