@@ -87,6 +87,9 @@ async def test_a_block_is_filled_to_its_last_byte() -> None:
             await client.send_many([*sends(1, first), *sends(1, size)])
         assert [len(block) for block in router.blocks] == [2, 1, 1]
         assert router.payload_sizes[0] == limit + 1
+        alone = await client.send_many([*sends(1, limit - around), *sends(1, limit - around + 1)])
+        assert [type(result) for result in alone] == [OK, TooLargeError]
+        assert router.payload_sizes[3:] == [limit + 1]
 
 
 @virtual

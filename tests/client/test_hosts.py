@@ -58,7 +58,7 @@ def test_an_explicit_port_goes_before_the_default(port: str, default: int, expec
     assert (place.port, place.alpn) == (expected, b"smp/1")
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "99999999999999999999", "-1", "x", "²"])
+@pytest.mark.parametrize("port", ["0", "65536", "9" * 5000, "-1", "x", "²", "٥٢٢٣"])
 def test_a_port_that_does_not_exist_is_refused(port: str) -> None:
     with pytest.raises(NoHostError):
         places(server(port, "smp.example"), Options(), SMP_PORT, b"smp/1")
