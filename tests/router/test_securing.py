@@ -111,10 +111,8 @@ async def test_a_key_counts_from_the_next_command_of_its_block_on(
     queue = await create(line)
     key = queue.sender_key
     await queue.send(line, b"first")
-    if by_sender:
-        securing = Said(SKEY(key.public), queue.sender_id, key)
-    else:
-        securing = queue.said(KEY(key.public))
+    by_recipient = queue.said(KEY(key.public))
+    securing = Said(SKEY(key.public), queue.sender_id, key) if by_sender else by_recipient
     signed = Said(SEND(False, b"second"), queue.sender_id, key)
     unsigned = Said(SEND(False, b"third"), queue.sender_id)
     assert await line.ask_many([unsigned, securing, signed, unsigned_again(unsigned)]) == [

@@ -15,6 +15,7 @@ from blindpost.crypto.authorizers import authorize
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
+from blindpost.router.state import Client, Delivered
 from blindpost.transport.ends import BlockStream, connect
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.wire.batch import pack
@@ -275,3 +276,34 @@ def error(response: Response) -> SMPError:
     """Which error a reply is."""
     assert isinstance(response, ERR)
     return response.error
+
+
+async def lines_of(running: RunningRouter, count: int) -> list[Line]:
+    return [await open_line(running) for _ in range(count)]
+
+
+async def pushed(line: Line, queue: Queue) -> bytes:
+    """The body of the next MSG event."""
+    return queue.body((await line.event(queue.recipient_id)).response)
+
+
+async def quiet(*lines: Line) -> None:
+    """Nothing came that nobody asked for."""
+    for line in lines:
+        assert await line.settle() == []
+
+
+def client_of(running: RunningRouter, line: Line) -> Client:
+    """What the decisions know about a connection."""
+    session_id = line.stream.session.agreed.session_id
+    (found,) = (
+        connection.client
+        for connection in running.router.connections.values()
+        if connection.session.agreed.session_id == session_id
+    )
+    return found
+
+
+def in_flight(running: RunningRouter, line: Line, queue: Queue) -> Delivered | None:
+    sub = client_of(running, line).subs.get(queue.recipient_id)
+    return None if sub is None else sub.delivered

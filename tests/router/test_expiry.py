@@ -1,0 +1,222 @@
+"""What ages out: messages, and connections that nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from blindpost.router.config import RouterRules
+from blindpost.router.expiry import EXPIRY_STEP
+from blindpost.router.meters import Meter
+from blindpost.router.plan import Expire
+from blindpost.testing.clock import run_virtual
+from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.smp.commands import ACK, GET, NSUB, PING, SEND, SUB
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.messages import QuotaMarker
+from blindpost.wire.smp.responses import ERR, MSG, OK, PONG, SOK
+from tests.support.lines import Line, Queue, create, lines_of, open_line, pushed, quiet
+from tests.support.routers import RunningRouter, running_router
+
+TTL = 21 * 86_400
+QUOTA = ERR(Code.QUOTA)
+
+
+class Time:
+    """A time of day that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_700_000_000
+
+    def __call__(self) -> float:
+        return self.seconds + 0.9
+
+
+@asynccontextmanager
+async def at(folder: Path, now: Time, rules: RouterRules) -> AsyncIterator[RunningRouter]:
+    async with running_router(folder, rules, now=now, network=MemoryNetwork()) as running:
+        yield running
+
+
+async def bodies(line: Line, queue: Queue) -> list[bytes]:
+    """GET and acknowledge all there is."""
+    found = []
+    while isinstance(reply := await queue.ask(line, GET()), MSG):
+        found.append(queue.body(reply))
+        await queue.ask(line, ACK(queue.last_id))
+    return found
+
+
+async def test_messages_expire_from_the_head(tmp_path: Path) -> None:
+    """Older than the limit, to the second; one that is not stops the walk."""
+    now = Time()
+    async with at(tmp_path, now, RouterRules()) as running:
+        line = await open_line(running)
+        queue, untouched, empty = [await create(line) for _ in range(3)]
+        for body in (b"old", b"old too", b"new", b"newer"):
+            await queue.send(line, body)
+            now.seconds += 1 if body == b"old too" else 0
+        await untouched.send(line, b"new")
+        now.seconds += TTL - 1
+        await running.router.expire_messages()
+        assert running.router.plan.meters[Meter.EXPIRED] == 0
+        now.seconds += 1
+        await running.router.expire_messages()
+        await line.settle()
+        assert running.router.plan.meters[Meter.EXPIRED] == 2
+        assert running.router.store.counts()["messages"] == 3
+        assert await bodies(line, queue) == [b"new", b"newer"]
+        assert await bodies(line, untouched) == [b"new"]
+        assert await bodies(line, empty) == []
+
+
+async def test_messages_stay_for_ever_without_a_limit(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules(message_ttl_s=None, expire_on_send=True)) as running:
+        line = await open_line(running)
+        queue = await create(line)
+        await queue.send(line, b"old")
+        now.seconds += 100 * TTL
+        await running.router.expire_messages()
+        await queue.send(line, b"new")
+        assert await bodies(line, queue) == [b"old", b"new"]
+
+
+async def test_a_marker_does_not_expire(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules(quota=2)) as running:
+        line = await open_line(running)
+        queue = await create(line)
+        for body in (b"one", b"two"):
+            await queue.send(line, body)
+        more = SEND(False, b"more")
+        assert await line.ask(more, queue.sender_id) == QUOTA
+        now.seconds += TTL + 1
+        await running.router.expire_messages()
+        await line.settle()
+        assert running.router.plan.meters[Meter.EXPIRED] == 2
+        assert await line.ask(more, queue.sender_id) == QUOTA
+        assert isinstance(queue.opened(await queue.ask(line, GET())), QuotaMarker)
+        assert await queue.ask(line, ACK(queue.last_id)) == OK()
+        await queue.send(line, b"more")
+
+
+async def test_a_queue_that_lost_all_its_messages_may_be_written_to(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules(quota=2)) as running:
+        line = await open_line(running)
+        queue = await create(line)
+        for body in (b"one", b"two"):
+            await queue.send(line, body)
+        now.seconds += TTL + 1
+        await running.router.expire_messages()
+        await line.settle()
+        for body in (b"three", b"four"):
+            await queue.send(line, body)
+        assert await bodies(line, queue) == [b"three", b"four"]
+
+
+async def test_what_expired_in_flight_makes_room_with_its_ack(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules()) as running:
+        line, sender = await lines_of(running, 2)
+        queue = await create(line, subscribe=True)
+        await queue.send(sender, b"old")
+        assert await pushed(line, queue) == b"old"
+        now.seconds += TTL + 1
+        await running.router.expire_messages()
+        await queue.send(sender, b"new")
+        await quiet(line)
+        assert queue.body(await queue.ask(line, ACK(queue.last_id))) == b"new"
+        assert await queue.ask(line, ACK(queue.last_id)) == OK()
+
+
+async def test_the_clock_may_move_between_finding_and_expiring(tmp_path: Path) -> None:
+    """What the walk found goes; what has become too old since waits for the next walk."""
+    now = Time()
+    async with at(tmp_path, now, RouterRules()) as running:
+        line = await open_line(running)
+        queue = await create(line)
+        for body in (b"one", b"two", b"three"):
+            await queue.send(line, body)
+            now.seconds += 1
+        now.seconds += TTL - 2
+        before = now.seconds - TTL
+        found, following = running.router.store.expired(before, b"", 10)
+        assert (found, following) == ([(queue.recipient_id, 1)], None)
+        now.seconds += 10
+        running.router.engine.put_own(Expire(found, before))
+        await line.settle()
+        meters = running.router.plan.meters
+        assert (meters[Meter.EXPIRED], meters[Meter.INTERNAL_ERRORS]) == (1, 0)
+        assert running.router.engine.meters.events_failed == 0
+        assert await bodies(line, queue) == [b"two", b"three"]
+
+
+async def test_the_walk_goes_on_over_many_queues(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules()) as running:
+        line = await open_line(running)
+        queues = [await create(line) for _ in range(EXPIRY_STEP + 10)]
+        for queue in queues:
+            await queue.send(line, b"old")
+        now.seconds += TTL + 1
+        await running.router.expire_messages()
+        await line.settle()
+        assert running.router.store.counts()["messages"] == 0
+        assert running.router.plan.meters[Meter.EXPIRED] == EXPIRY_STEP + 10
+
+
+async def test_expiry_on_send(tmp_path: Path) -> None:
+    now = Time()
+    for expire, expected in ((True, [b"new"]), (False, [b"old", b"older", b"new"])):
+        rules = RouterRules(expire_on_send=expire, quota=2 if expire else 128)
+        async with at(tmp_path, now, rules) as running:
+            line = await open_line(running)
+            queue, other = [await create(line) for _ in range(2)]
+            for body in (b"old", b"older"):
+                await queue.send(line, body)
+            await other.send(line, b"old")
+            now.seconds += TTL + 1
+            await queue.send(line, b"new")
+            assert await bodies(line, queue) == expected
+            assert await bodies(line, other) == [b"old"]
+            assert running.router.plan.meters[Meter.EXPIRED] == (2 if expire else 0)
+
+
+async def test_a_message_into_a_queue_emptied_by_expiry_on_send_is_pushed(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules(expire_on_send=True)) as running:
+        line, sender = await lines_of(running, 2)
+        queue = await create(line)
+        await queue.send(sender, b"old")
+        assert await queue.ask(line, SUB()) == SOK(None)
+        assert await pushed(line, queue) == b"old"
+        assert await queue.ask(line, ACK(queue.last_id)) == OK()
+        await queue.send(sender, b"next")
+        assert await pushed(line, queue) == b"next"
+
+
+def test_silent_connections_without_subscription_are_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        import asyncio
+
+        rules = RouterRules(idle_ttl_s=3600)
+        async with running_router(tmp_path, rules, network=MemoryNetwork()) as running:
+            silent, reader, subscribed, notified, busy = await lines_of(running, 5)
+            queue = await create(subscribed, subscribe=True, notifier=True)
+            assert await queue.ask(reader, GET()) == OK()
+            assert await notified.ask(NSUB(), queue.notifier_id, queue.notifier_key) == SOK(None)
+            assert await silent.ask(PING()) == PONG()
+            await asyncio.sleep(3599)
+            assert await busy.ask(PING()) == PONG()
+            assert running.router.close_idle() == 0
+            await asyncio.sleep(2)
+            assert running.router.close_idle() == 2
+            for line in (silent, reader):
+                await asyncio.shield(line.stream._over)
+            for line in (subscribed, notified, busy):
+                assert await line.ask(PING()) == PONG()
+
+    run_virtual(scenario())
