@@ -89,6 +89,7 @@ async def test_a_router_names_the_session_by_the_clients_finished_message() -> N
     ("offered", "selected"),
     [
         (["smp/1"], "smp/1"),
+        (["smp/1", "h2"], "smp/1"),
         (["http/1.1", "smp/1"], "http/1.1"),
         (["xftp/1", "h2", "smp/1"], "h2"),
         ([], None),
@@ -99,6 +100,17 @@ async def test_the_clients_order_of_protocol_names_decides(offered: list[str], s
     assert tls.selected_alpn_protocol() == selected
     assert hello.versions == VersionRange(6, 6 if selected is None else 20)
     assert (hello.cert_key is None) is (selected is None)
+
+
+async def test_other_groups_than_x25519_and_x448_are_refused() -> None:
+    context = stdlib_client("smp/1")
+    context.set_ecdh_curve("prime256v1")
+    router = Recorder()
+    async with serving(smp_router(limits=QUICK), router) as port:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection(HOST, port, ssl=context)
+        await router.until("reasons")
+    assert type(router.reasons[0]) is errors.TlsParametersError
 
 
 async def test_a_client_sends_no_server_name_and_names_the_same_session(tmp_path: Path) -> None:
