@@ -53,6 +53,13 @@ def test_opening_leaves_the_box_as_it_was() -> None:
     assert box == before
 
 
+def test_a_changed_box_does_not_open() -> None:
+    box = seal(b"hello")
+    box[-1] ^= 1
+    with pytest.raises(CryptoError, match="does not open"):
+        sodium.open_box(box, KEY, NONCE)
+
+
 def test_keys_and_nonces_may_be_views() -> None:
     box = seal(b"hello")
     assert sodium.open_box(box, bytes(memoryview(KEY)), memoryview(b"x" + NONCE)[1:]) == b"hello"
