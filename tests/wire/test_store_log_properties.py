@@ -343,6 +343,14 @@ def test_scanner_says_what_it_expected() -> None:
     assert (scanner.until(","), scanner.rest()) == ("b", "")
 
 
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_numbers_have_64_bits(number: int) -> None:
+    assert Scanner(str(number)).integer() == number
+    beyond = number + (1 if number > 0 else -1)
+    with pytest.raises(WireError, match="64-bit"):
+        Scanner(str(beyond)).integer()
+
+
 DECODERS: dict[str, Decode] = {
     "store_log": decode_store_line,
     "store_log_parse": decode_store_line,
