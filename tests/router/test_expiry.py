@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -200,8 +201,6 @@ async def test_a_message_into_a_queue_emptied_by_expiry_on_send_is_pushed(tmp_pa
 
 def test_silent_connections_without_subscription_are_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
-        import asyncio
-
         rules = RouterRules(idle_ttl_s=3600)
         async with running_router(tmp_path, rules, network=MemoryNetwork()) as running:
             silent, reader, subscribed, notified, busy = await lines_of(running, 5)

@@ -47,7 +47,14 @@ def recipient_commands() -> list[Command]:
     """Every command that a recipient gives about a queue, DEL last."""
     key, dh_key = new_key(), new_key(Algorithm.X25519)
     creds = NtfCreds(key.public, dh_key.public)
-    commands = [SUB(), GET(), ACK(bytes(24)), KEY(key.public), RKEY((key.public,)), LSET(b"link", DATA)]
+    commands: list[Command] = [
+        SUB(),
+        GET(),
+        ACK(bytes(24)),
+        KEY(key.public),
+        RKEY((key.public,)),
+        LSET(b"link", DATA),
+    ]
     return [*commands, LDEL(), NKEY(creds), NDEL(), QUE(), OFF(), DEL()]
 
 
