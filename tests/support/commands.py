@@ -34,7 +34,8 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 
 def init(folder: Path, *arguments: str) -> dict[str, Any]:
     """A new router at a port that the system will choose; what `init --json` printed."""
-    done = run("router", "init", folder, "--host", "localhost", "--port", "0", "--json", *arguments)
+    at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1")
+    done = run("router", "init", folder, *at, "--json", *arguments)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -55,6 +56,7 @@ class StartedRouter:
         self.process = process
         self.log = b""
         self.status: dict[str, Any] = {}
+        self._told = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
     async def ready(self) -> None:
@@ -70,6 +72,13 @@ class StartedRouter:
         assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
             self.log += line
+            self._told.set()
+
+    async def told(self, text: bytes) -> None:
+        """Wait until the log says so."""
+        while text not in self.log:
+            self._told.clear()
+            await self._told.wait()
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         return await asyncio.to_thread(ask, self.folder / "control.sock", command, **arguments)

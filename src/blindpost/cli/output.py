@@ -1,4 +1,7 @@
-"""What all commands print: tables for people, JSON for programs, one message for a failure."""
+"""What all commands print: tables for people, JSON for programs, one message for a failure.
+
+Rich is imported where a table is drawn: a command that prints a line must not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from blindpost.router.running.failures import OperatorError, about_file
 from blindpost.router.running.reading import read_place
@@ -32,9 +33,6 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 HERE = Path()
-
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-out = Console(soft_wrap=True, highlight=False)
 
 
 def place_of(config: Path) -> Place:
@@ -57,8 +55,22 @@ def failing(on_failure: Callable[[str], NoReturn]) -> Iterator[None]:
 
 
 def fail(message: str) -> NoReturn:
-    errors.print(f"blindpost: {message}", style="red", markup=False)
+    typer.secho(f"blindpost: {message}", fg="red", err=True)
     sys.exit(1)
+
+
+def say(message: str) -> None:
+    typer.echo(message)
+
+
+@contextlib.contextmanager
+def working(message: str) -> Iterator[None]:
+    """Show a person that something goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(message) if console.is_terminal else contextlib.nullcontext():
+        yield
 
 
 def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
@@ -66,6 +78,9 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
     if as_json:
         typer.echo(json.dumps(values))
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -73,7 +88,7 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
                 table.add_row(f"{name}: {inner}".replace("_", " "), _shown(count))
         else:
             table.add_row(name.replace("_", " "), _shown(value))
-    out.print(table)
+    Console(soft_wrap=True, highlight=False).print(table)
 
 
 def _shown(value: Any) -> str:

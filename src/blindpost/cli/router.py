@@ -1,32 +1,30 @@
-"""`blindpost router`: set up, start and look after an SMP router."""
+"""`blindpost router`: set up, start and look after an SMP router.
+
+What only one command needs is imported by that command, so that the others answer at once.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import segno
 import typer
 
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, errors, out, place_of
-from blindpost.router.running import logs
-from blindpost.router.running.backup import back_up
-from blindpost.router.running.backup import restore as restore_backup
+from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, working
 from blindpost.router.running.control import NotRunningError, ask
 from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.files import make_folder, write_file
-from blindpost.router.running.identity import Identity
-from blindpost.router.running.process import RouterProcess, serve
 from blindpost.router.running.reading import CONFIG_NAME, parse
-from blindpost.router.running.settings import SMP_PORT, Place
+from blindpost.router.running.settings import EVERYWHERE, SMP_PORT, Place
 from blindpost.router.running.template import config_text
-from blindpost.router.tables import LmdbTables
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
+
+if TYPE_CHECKING:
+    from blindpost.router.running.process import RouterProcess
 
 app = typer.Typer(
     help="Run an SMP router.",
@@ -55,6 +53,12 @@ def init(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="The port users connect to; 0 lets the system choose one.")
     ] = SMP_PORT,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An address of this machine to listen on. May be repeated.", show_default="all of them"
+        ),
+    ] = None,
     password: Annotated[
         str, typer.Option(help="Only who knows it may create queues. Part of the printed address.")
     ] = "",
@@ -65,27 +69,30 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
+    from blindpost.router.running.identity import Identity
+    from blindpost.router.tables import LmdbTables
+
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
-    checked = parse(config_text(host, port, b64(bytes(32)), password).encode(), file)
+    addresses = listen or [EVERYWHERE]
+    checked = parse(config_text(host, port, addresses, b64(bytes(32)), password).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     credentials = Identity(place.keys).create(host[0], Algorithm[key_algorithm.name])
     make_folder(place.store)
     LmdbTables(place.store).close()
-    text = config_text(host, port, b64(credentials.fingerprint), password)
+    text = config_text(host, port, addresses, b64(credentials.fingerprint), password)
     write_file(file, text.encode())
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:
-        out.print(
+        say(
             f"\nThe router is set up in {folder}.\n"
             f"  Its settings:  {file}\n"
             f"  Start it:      blindpost router start -c {folder}\n"
             f"  Its CA key:    {place.keys / 'ca.key'}\n"
             "                 Only rotate-cert needs it. Move it to a safe place offline:\n"
             "                 whoever has it can pretend to be this router.",
-            markup=False,
         )
 
 
@@ -95,6 +102,9 @@ def start(config: ConfigOption = HERE) -> None:
 
     SIGHUP makes it use the online certificate that is on disk.
     """
+    from blindpost.router.running import logs
+    from blindpost.router.running.process import serve
+
     place = place_of(config)
     settings = place.settings
     logs.set_up(settings.log.format, settings.log.level)
@@ -118,6 +128,8 @@ def address(
     as_json: JsonOption = False,
 ) -> None:
     """Print the address to give to users. It holds the password, if the router has one."""
+    from blindpost.router.running.identity import Identity
+
     place = place_of(config)
     credentials = Identity(place.keys).load(place.fingerprint)
     print_address(place, credentials.fingerprint, qr=qr, as_json=as_json)
@@ -136,6 +148,8 @@ def print_address(place: Place, key_hash: bytes, *, qr: bool, as_json: bool) -> 
         return
     typer.echo(found.text)
     if qr:
+        import segno
+
         typer.echo()
         segno.make(found.text, error="m").terminal(compact=True)
 
@@ -148,16 +162,18 @@ def backup(
     as_json: JsonOption = False,
 ) -> None:
     """Copy store, configuration and keys to a new folder, consistently, while the router runs or not."""
+    from blindpost.router.running.backup import back_up
+
     started = time.monotonic()
-    with errors.status("copying ...") if errors.is_terminal else contextlib.nullcontext():
+    with working("copying ..."):
         size = back_up(place_of(config), folder.absolute(), with_ca_key=with_ca_key)
     taken = time.monotonic() - started
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
     else:
-        out.print(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.", markup=False)
+        say(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.")
         if not with_ca_key:
-            out.print("The CA key is not in it; keep it apart.")
+            say("The CA key is not in it; keep it apart.")
 
 
 @app.command()
@@ -170,13 +186,15 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Set up a router from a backup, while none runs in that folder."""
+    from blindpost.router.running.backup import restore as restore_backup
+
     aside = restore_backup(backup_folder.absolute(), to.absolute(), force=force)
     if as_json:
         typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
         return
-    out.print(f"Restored to {to}. Start it with `blindpost router start -c {to}`.", markup=False)
+    say(f"Restored to {to}. Start it with `blindpost router start -c {to}`.")
     if aside is not None:
-        out.print(f"What was there before is now in {aside}; delete it when you are sure.", markup=False)
+        say(f"What was there before is now in {aside}; delete it when you are sure.")
 
 
 @app.command("rotate-cert")
@@ -191,6 +209,8 @@ def rotate_cert(
 
     The address does not change, and connections that are open stay open.
     """
+    from blindpost.router.running.identity import Identity
+
     place = place_of(config)
     Identity(place.keys).rotate(place.settings.address.hosts[0], ca_key)
     try:
@@ -201,6 +221,6 @@ def rotate_cert(
     if as_json:
         typer.echo(json.dumps({"in_use": in_use}))
     elif in_use:
-        out.print("The running router uses the new certificate for new connections.")
+        say("The running router uses the new certificate for new connections.")
     else:
-        out.print("The new certificate will be used at the next start.")
+        say("The new certificate will be used at the next start.")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
+from blindpost.router.running import choices
 from blindpost.router.running.control import ControlSocket
 from blindpost.router.running.counters import KeptCounters
 from blindpost.router.running.failures import OperatorError
@@ -21,7 +22,7 @@ from blindpost.router.running.files import telling
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.http import MetricsListener
 from blindpost.router.running.identity import Identity
-from blindpost.router.running.limits import AddressKeys, Limits, LimitSizes
+from blindpost.router.running.limits import AddressKeys, Limits
 from blindpost.router.running.logs import keep_quiet, log
 from blindpost.router.running.metrics import look, render
 from blindpost.router.running.operations import Operations
@@ -61,7 +62,7 @@ def open_store(place: Place) -> LmdbTables:
             "Restore a backup with `blindpost router restore`, or set up a new router in another folder."
         )
     try:
-        return LmdbTables(place.store, place.settings.durability())
+        return LmdbTables(place.store, choices.durability(place.settings))
     except (StoreVersionError, StoreFailedError) as error:
         raise OperatorError(f"{place.store}: {error}.") from error
 
@@ -74,11 +75,10 @@ class RouterProcess:
         self.place = place
         self.started = time.monotonic()
         self.credentials: Credentials = Identity(place.keys).load(place.fingerprint)
-        sizes = settings.limits.model_dump(include=set(LimitSizes.__dataclass_fields__))
-        self.limits = Limits(LimitSizes(**sizes), time.monotonic)
+        self.limits = Limits(choices.limit_sizes(settings), time.monotonic)
         store = open_store(place)
         self.router = GuardedRouter(
-            store, settings.router_rules(), limits=self.limits, budget=settings.budget()
+            store, choices.router_rules(settings), limits=self.limits, budget=choices.budget(settings)
         )
         self.server = GuardedServer(self._plan(), self.router, AddressKeys(settings.limits.exempt))
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
@@ -177,7 +177,7 @@ class RouterProcess:
             self.router.store.close()
 
     def _plan(self) -> Plan:
-        return smp_router_plan(self.credentials, limits=self.place.settings.session_limits())
+        return smp_router_plan(self.credentials, limits=choices.session_limits(self.place.settings))
 
 
 def _refused_port(error: OSError, address: str, port: int) -> str:

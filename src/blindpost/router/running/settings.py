@@ -8,10 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from blindpost.engine.inbox import Budget
-from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT, RouterRules
-from blindpost.store.lmdb import Durability
-from blindpost.transport.plan import Limits as SessionLimits
+from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.text import unb64
@@ -166,36 +163,12 @@ class Settings(Section):
     metrics: MetricsSection = MetricsSection()
     control: ControlSection = ControlSection()
 
-    def router_rules(self) -> RouterRules:
-        rules = self.rules
-        return RouterRules(
-            new_queues=rules.new_queues,
-            password=rules.password.encode() or None,
-            quota=rules.quota,
-            message_ttl_s=None if rules.message_ttl_s == "never" else rules.message_ttl_s,
-            expire_on_send=rules.expire_on_send,
-            notification_ttl_s=rules.notification_ttl_s,
-            idle_ttl_s=rules.idle_ttl_s,
-        )
-
     def router_address(self, key_hash: bytes) -> RouterAddress:
         """What is handed out to users; it holds the password, if there is one."""
         hosts = tuple(Host(host) for host in self.address.hosts)
         port = "" if self.address.port == SMP_PORT else str(self.address.port)
         password = self.rules.password.encode() or None
         return RouterAddress(Scheme.SMP, Server(hosts, port, key_hash), password)
-
-    def durability(self) -> Durability:
-        return Durability(self.store.durability)
-
-    def session_limits(self) -> SessionLimits:
-        """What one connection may have waiting to be sent: congested at a thirty-second of the most."""
-        outbox_max = self.limits.outbox_kib * 1024
-        high = max(outbox_max // 32, 64 * 1024)
-        return SessionLimits(outbox_high=high, outbox_low=high // 4, outbox_max=outbox_max)
-
-    def budget(self) -> Budget:
-        return Budget(source_bytes=self.limits.inbox_kib * 1024)
 
 
 class Place:

@@ -16,7 +16,7 @@ port = {port}
 
 [listen]
 # Addresses of this machine to listen on ("*": all of them), and ports; 0 lets the system choose one.
-addresses = ["*"]
+addresses = {addresses}
 ports = [{port}]
 
 [identity]
@@ -87,11 +87,14 @@ socket = "control.sock"
 """
 
 
-def config_text(hosts: Sequence[str], port: int, fingerprint: str, password: str) -> str:
+def config_text(
+    hosts: Sequence[str], port: int, addresses: Sequence[str], fingerprint: str, password: str
+) -> str:
     """A complete file for these choices. JSON's lists and strings are TOML's too."""
     return _TEMPLATE.format(
         hosts=json.dumps(list(hosts)),
         port=port,
+        addresses=json.dumps(list(addresses)),
         fingerprint=fingerprint,
         password=json.dumps(password, ensure_ascii=False),
     )

@@ -1,0 +1,51 @@
+"""What the settings mean to the rooms below; apart from them, so that reading a file stays quick."""
+
+from __future__ import annotations
+
+from blindpost.engine.inbox import Budget
+from blindpost.router.config import RouterRules
+from blindpost.router.running.limits import LimitSizes
+from blindpost.router.running.settings import Settings
+from blindpost.store.lmdb import Durability
+from blindpost.transport.plan import Limits as SessionLimits
+
+
+def router_rules(settings: Settings) -> RouterRules:
+    rules = settings.rules
+    return RouterRules(
+        new_queues=rules.new_queues,
+        password=rules.password.encode() or None,
+        quota=rules.quota,
+        message_ttl_s=None if rules.message_ttl_s == "never" else rules.message_ttl_s,
+        expire_on_send=rules.expire_on_send,
+        notification_ttl_s=rules.notification_ttl_s,
+        idle_ttl_s=rules.idle_ttl_s,
+    )
+
+
+def durability(settings: Settings) -> Durability:
+    return Durability(settings.store.durability)
+
+
+def session_limits(settings: Settings) -> SessionLimits:
+    """What one connection may have waiting to be sent: congested at a thirty-second of the most."""
+    outbox_max = settings.limits.outbox_kib * 1024
+    high = max(outbox_max // 32, 64 * 1024)
+    return SessionLimits(outbox_high=high, outbox_low=high // 4, outbox_max=outbox_max)
+
+
+def budget(settings: Settings) -> Budget:
+    return Budget(source_bytes=settings.limits.inbox_kib * 1024)
+
+
+def limit_sizes(settings: Settings) -> LimitSizes:
+    limits = settings.limits
+    return LimitSizes(
+        connections=limits.connections,
+        connections_per_address=limits.connections_per_address,
+        handshakes=limits.handshakes,
+        new_per_second=limits.new_per_second,
+        new_burst=limits.new_burst,
+        new_per_address_per_second=limits.new_per_address_per_second,
+        new_per_address_burst=limits.new_per_address_burst,
+    )
