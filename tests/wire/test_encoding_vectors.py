@@ -58,7 +58,7 @@ CODECS: dict[str, tuple[Read, Write, Callable[[Any], Any]]] = {
     "SystemTime": (Reader.i64, Writer.i64, int),
     "Version": (Reader.u16, Writer.u16, int),
     "Char": (Reader.u8, Writer.u8, ord),
-    "Bool": (Reader.bool, Writer.bool, bool),
+    "Bool": (Reader.flag, Writer.flag, bool),
     "ByteString (s8)": (Reader.short, Writer.short, given),
     "Signature": (Reader.short, Writer.short, given),
     "CorrId": (Reader.short, Writer.short, given),
@@ -75,8 +75,8 @@ CODECS: dict[str, tuple[Read, Write, Callable[[Any], Any]]] = {
         lambda value: None if value is None else given(value),
     ),
     "Maybe Bool": (
-        lambda reader: reader.opt(Reader.bool),
-        lambda writer, item: writer.opt(item, Writer.bool),
+        lambda reader: reader.opt(Reader.flag),
+        lambda writer, item: writer.opt(item, Writer.flag),
         lambda value: value,
     ),
     "NonEmpty ByteString": (
@@ -98,16 +98,16 @@ CODECS: dict[str, tuple[Read, Write, Callable[[Any], Any]]] = {
     "String": (Reader.latin1, Writer.latin1, str),
     "VersionRange": (read_version_range, write_version_range, lambda value: VersionRange(*value)),
     "tuple": (
-        lambda reader: (reader.u16(), reader.bool(), reader.short()),
-        lambda writer, item: writer.u16(item[0]).bool(item[1]).short(item[2]),
+        lambda reader: (reader.u16(), reader.flag(), reader.short()),
+        lambda writer, item: writer.u16(item[0]).flag(item[1]).short(item[2]),
         lambda value: (1, True, b"abc") if value == "(1, T, abc)" else None,
     ),
     "public key": (read_key, write_key, lambda value: key_of(value["public_spki"])),
     "private key": (Reader.short, Writer.short, lambda value: bytes.fromhex(value["private_pkcs8"])),
 }
 PARSERS: dict[str, tuple[Read, Callable[[Any], Any]]] = {
-    "Bool parse": (Reader.bool, bool),
-    "Maybe Bool parse": (lambda reader: reader.opt(Reader.bool), lambda value: value),
+    "Bool parse": (Reader.flag, bool),
+    "Maybe Bool parse": (lambda reader: reader.opt(Reader.flag), lambda value: value),
     "ByteString parse": (Reader.short, given),
     "Large parse": (Reader.large, given),
     "NonEmpty parse": (short_list, lambda value: tuple(map(given, value))),

@@ -65,7 +65,7 @@ def _write_ratchet(writer: Writer, ratchet: Ratchet) -> None:
     _write_private(writer, ratchet.dh_key)
     writer.opt(ratchet.kem, _write_kem)
     for flag in (ratchet.support_kem, ratchet.enable_kem, ratchet.snd_kem, ratchet.rcv_kem):
-        writer.bool(flag)
+        writer.flag(flag)
     writer.short(ratchet.root_key)
     writer.opt(ratchet.snd, _write_snd)
     writer.opt(ratchet.rcv, _write_rcv)
@@ -81,10 +81,10 @@ def _read_ratchet(reader: Reader) -> Ratchet:
         ad=reader.short(),
         dh_key=_read_private(reader),
         kem=reader.opt(_read_kem),
-        support_kem=reader.bool(),
-        enable_kem=reader.bool(),
-        snd_kem=reader.bool(),
-        rcv_kem=reader.bool(),
+        support_kem=reader.flag(),
+        enable_kem=reader.flag(),
+        snd_kem=reader.flag(),
+        rcv_kem=reader.flag(),
         root_key=reader.short(),
         snd=reader.opt(_read_snd),
         rcv=reader.opt(_read_rcv),

@@ -114,12 +114,12 @@ def _check_format(reader: Reader) -> None:
 
 
 def ends_to_row(ends: Ends) -> bytes:
-    return Writer().i64(ends.head).i64(ends.tail).bool(ends.can_write).done()
+    return Writer().i64(ends.head).i64(ends.tail).flag(ends.can_write).done()
 
 
 def ends_from_row(row: Buffer) -> Ends:
     reader = Reader(row)
-    return Ends(reader.i64(), reader.i64(), reader.bool())
+    return Ends(reader.i64(), reader.i64(), reader.flag())
 
 
 def message_to_row(message: StoredMessage) -> bytes:

@@ -96,7 +96,7 @@ class Reader:
     def i64(self) -> int:
         return int.from_bytes(self.take(8), "big", signed=True)
 
-    def bool(self) -> bool:
+    def flag(self) -> bool:
         byte = self.u8()
         if byte == 0x54:
             return True
@@ -239,7 +239,7 @@ class Writer:
         except OverflowError as error:
             raise WireError("a signed 64-bit number expected") from error
 
-    def bool(self, flag: bool) -> Writer:
+    def flag(self, flag: bool) -> Writer:
         return self.raw(b"T" if flag else b"F")
 
     def short(self, data: Buffer) -> Writer:

@@ -236,7 +236,7 @@ def write_queue_uri(writer: Writer, uri: QueueUri) -> None:
     if low >= SHORT_LINKS_CLIENT_VERSION:
         writer.raw(_named(uri.address.mode))
     elif low >= SENDER_KEY_CLIENT_VERSION or (high >= SENDER_KEY_CLIENT_VERSION and messaging):
-        writer.bool(messaging)
+        writer.flag(messaging)
 
 
 def _read_address(reader: Reader, server: Server) -> QueueAddress:

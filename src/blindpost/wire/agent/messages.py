@@ -258,9 +258,9 @@ def _write_keyed(writer: Writer, keyed: KeyedQueue) -> None:
 
 
 def _read_used(reader: Reader) -> UsedQueue:
-    return UsedQueue(read_sender_address(reader), reader.bool())
+    return UsedQueue(read_sender_address(reader), reader.flag())
 
 
 def _write_used(writer: Writer, used: UsedQueue) -> None:
     write_sender_address(writer, used.address)
-    writer.bool(used.primary)
+    writer.flag(used.primary)

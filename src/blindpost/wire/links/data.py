@@ -115,7 +115,7 @@ def read_user_link_data(reader: Reader) -> UserLinkData:
     elif tag == 0x43:
         data = ContactLinkData(
             read_version_range(reader),
-            reader.bool(),
+            reader.flag(),
             reader.list0(read_owner_auth),
             reader.list0(read_short_contact),
             _read_user_data(reader),
@@ -133,7 +133,7 @@ def write_user_link_data(writer: Writer, data: UserLinkData) -> None:
     else:
         writer.raw(b"C")
         write_version_range(writer, data.agent_versions)
-        writer.bool(data.direct)
+        writer.flag(data.direct)
         writer.list0(data.owners, write_owner_auth).list0(data.relays, write_short_link)
     _write_user_data(writer, data.user_data)
 

@@ -140,7 +140,7 @@ class NEW(Value):
             return
         writer.opt(self.basic_auth, write_password).raw(self.sub_mode.value)
         if version < SHORT_LINKS_VERSION:
-            writer.bool(self.request is not None and self.request.mode is QueueMode.MESSAGING)
+            writer.flag(self.request is not None and self.request.mode is QueueMode.MESSAGING)
             return
         writer.opt(self.request, write_queue_request)
         if version >= NEW_NTF_CREDS_VERSION:
@@ -157,7 +157,7 @@ class NEW(Value):
         password = reader.opt(read_password)
         sub_mode = read_sub_mode(reader)
         if version < SHORT_LINKS_VERSION:
-            request: QueueRequest | None = QueueRequest(mode_of_sender_secure(reader.bool()))
+            request: QueueRequest | None = QueueRequest(mode_of_sender_secure(reader.flag()))
             return cls(auth_key, dh_key, password, sub_mode, request)
         request = reader.opt(read_queue_request)
         creds = reader.opt(read_ntf_creds) if version >= NEW_NTF_CREDS_VERSION else None

@@ -124,7 +124,7 @@ def read_client_hello(reader: Reader) -> ClientHello:
     version = reader.u16()
     key_hash = reader.short()
     client_key = _read_client_key(reader) if version >= AUTH_KEYS_VERSION else None
-    proxy_server = reader.bool() if version >= PROXY_FLAG_VERSION else False
+    proxy_server = reader.flag() if version >= PROXY_FLAG_VERSION else False
     service = reader.opt(_read_service) if version >= SERVICE_CERTS_VERSION else None
     return ClientHello(version, key_hash, client_key, proxy_server, service)
 
@@ -135,7 +135,7 @@ def write_client_hello(writer: Writer, hello: ClientHello) -> None:
     if hello.version >= AUTH_KEYS_VERSION and hello.client_key is not None:
         write_key(writer, hello.client_key)
     if hello.version >= PROXY_FLAG_VERSION:
-        writer.bool(hello.proxy_server)
+        writer.flag(hello.proxy_server)
     if hello.version >= SERVICE_CERTS_VERSION:
         writer.opt(hello.service, _write_service)
 

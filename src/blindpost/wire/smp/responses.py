@@ -99,7 +99,7 @@ class IDS(Value):
         if version < SENDER_SECURE_VERSION:
             return
         if version < SHORT_LINKS_VERSION:
-            writer.bool(self.mode is QueueMode.MESSAGING)
+            writer.flag(self.mode is QueueMode.MESSAGING)
             return
         writer.opt(self.mode, write_queue_mode).opt(self.link_id, Writer.short)
         if version >= SERVICE_CERTS_VERSION:
@@ -114,7 +114,7 @@ class IDS(Value):
         if version < SENDER_SECURE_VERSION:
             return cls(recipient_id, sender_id, dh_key)
         if version < SHORT_LINKS_VERSION:
-            return cls(recipient_id, sender_id, dh_key, mode_of_sender_secure(reader.bool()))
+            return cls(recipient_id, sender_id, dh_key, mode_of_sender_secure(reader.flag()))
         mode = reader.opt(read_queue_mode)
         link_id = reader.opt(Reader.short)
         service_id = reader.opt(Reader.short) if version >= SERVICE_CERTS_VERSION else None

@@ -163,7 +163,7 @@ def write_ids_hash(writer: Writer, ids_hash: bytes) -> None:
 
 def read_flags(reader: Reader) -> bool:
     """Whether to notify, then bytes that later versions may add, up to a space that is passed over."""
-    notify = reader.bool()
+    notify = reader.flag()
     if not reader.skip(b" "):
         reader.pass_space()
     return notify
