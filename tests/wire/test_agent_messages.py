@@ -255,7 +255,7 @@ def test_bodies_are_not_copied() -> None:
 
 
 def test_no_kind_of_vector_is_left_out() -> None:
-    """The compressed texts of applications are not the agent's business."""
+    """Compressed texts have a test of their own."""
     kinds = {vector["kind"] for vector in vector_file("agent_messages.json")["vectors"]}
     here = {"AMessage", "AgentMessage"}
     envelopes = {"AgentMsgEnvelope", "AgentMsgEnvelope parse", "PrivHeader", "PubHeader", "ClientMsgEnvelope"}
