@@ -103,6 +103,15 @@ async def test_closing_ends_every_wait_with_a_named_error() -> None:
 
 
 @virtual
+async def test_leaving_the_block_closes_the_connection() -> None:
+    network = MemoryNetwork()
+    async with listening(ScriptedRouter(), smp_router(), network) as port:
+        async with await SmpClient.connect(server_at(port), options(network)) as client:
+            assert client.closed_because is None
+        assert isinstance(client.closed_because, ClosedHereError)
+
+
+@virtual
 async def test_what_was_sent_just_before_closing_arrives() -> None:
     async with smp_pair() as (client, router):
         waiting = asyncio.create_task(client.send_many(sends(1)))

@@ -104,6 +104,23 @@ async def test_a_consumer_that_stalls_for_hours_does_not_cost_the_connection() -
 
 
 @virtual
+async def test_timeouts_that_our_own_stalled_reading_causes_are_not_the_routers_silence() -> None:
+    bounds = Bounds(events=4, events_while_calling=4)
+    async with smp_pair(network=narrow(), bounds=bounds) as (client, router):
+        router.answer = lambda request: SOK(None)
+        push_messages(router, 20)
+        await settle()
+        for _ in range(4):
+            with pytest.raises(ResponseTimeoutError):
+                await client.send(SUB(), queue_id(1), KEY, timeout_s=500)
+        assert client.closed_because is None
+        for number in range(20):
+            assert await client.next_event() == Push(queue_id(number), message(number))
+        for _ in range(4):
+            assert await client.next_event() == Late(SUB(), queue_id(1), SOK(None))
+
+
+@virtual
 async def test_events_that_came_before_the_end_can_be_taken_after_it() -> None:
     async with smp_pair() as (client, router):
         push_messages(router, 2)

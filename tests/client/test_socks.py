@@ -162,7 +162,8 @@ async def test_a_proxy_that_hangs_up_or_stalls_is_left_in_time() -> None:
         network = SocksNetwork("127.0.0.1", proxy_port)
         proxy.stop_before_reply = True
         with pytest.raises(ConnectTimeoutError):
-            await SmpClient.connect(server("smp.example"), through(network, connect_timeout_s=0.05))
+            await SmpClient.connect(server("smp.example"), through(network, connect_timeout_s=0.2))
+        await proxy.left.wait()
         connecting = asyncio.create_task(SmpClient.connect(server("smp.example"), through(network)))
         proxy.asked.clear()
         await proxy.asked.wait()

@@ -29,6 +29,8 @@ class SocksProxy:
         self.logins: list[tuple[bytes, bytes]] = []
         self.requests: list[tuple[int, str, int]] = []
         self.asked = asyncio.Event()
+        self.left = asyncio.Event()
+        """The client hung up while it waited for a reply."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,6 +68,7 @@ class SocksProxy:
         self.asked.set()
         if self.stop_before_reply:
             await reader.read()
+            self.left.set()
             return
         local = self.destinations.get((host, port))
         reply = self.reply if self.reply is not None else (4 if local is None else 0)
