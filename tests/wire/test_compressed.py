@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blindpost.wire.agent.compressed import (
+    PLAIN_SIZE_MAX,
     Plain,
     ZstdFrame,
     frame_content_size,
@@ -16,7 +20,7 @@ from blindpost.wire.agent.compressed import (
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole, encode
 from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.vectors import vectors
+from tests.support.vectors import named, vectors
 
 MAGIC = bytes.fromhex("28b52ffd")
 HELLO = MAGIC + bytes([0x20, 5, 0x29, 0, 0]) + b"hello"
@@ -27,11 +31,17 @@ def read(data: bytes) -> Plain | ZstdFrame:
     return decode_whole(data, lambda reader: read_compressed(reader, 1000))
 
 
-def test_the_reference_writes_short_texts_plainly() -> None:
-    (vector,) = vectors("agent_messages.json", "Compressed")
-    data = bytes.fromhex(vector["bytes"])
-    assert read(data) == Plain(bytes.fromhex(vector["input"]))
-    assert encode(read(data), write_compressed) == data
+@pytest.mark.parametrize("vector", vectors("agent_messages.json", "Compressed"), ids=named)
+def test_what_the_reference_writes_is_read_and_carried_unchanged(vector: dict[str, Any]) -> None:
+    data, text = bytes.fromhex(vector["bytes"]), bytes.fromhex(vector["input"])
+    found = read(data)
+    if len(text) <= PLAIN_SIZE_MAX:
+        assert found == Plain(text)
+    else:
+        assert isinstance(found, ZstdFrame)
+        assert found.content_size == len(text)
+        assert zstandard.ZstdDecompressor().decompress(found.frame) == text
+    assert encode(found, write_compressed) == data
 
 
 def test_a_frame_is_carried_as_it_is() -> None:
