@@ -220,10 +220,14 @@ async def test_without_subscriber_nothing_is_delivered(
     steps = []
     monkeypatch.setattr("blindpost.router.delivery.push_head", lambda *args: steps.append(args))
     await queue.send(sender, b"hello")
-    monkeypatch.undo()
     assert steps == []
+    monkeypatch.undo()
     assert await queue.ask(line, SUB()) == SOK(None)
     assert await pushed(line, queue) == b"hello"
+    assert await queue.ask(line, ACK(queue.last_id)) == OK()
+    monkeypatch.setattr("blindpost.router.delivery.push_head", lambda *args: steps.append(args))
+    await queue.send(sender, b"hello")
+    assert len(steps) == 1
 
 
 @pytest.mark.claim("SUB-24")
