@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.lmdb import Durability, LmdbStore, StoreVersionError, Write
+from blindpost.store.contract import Durability, StoreVersionError
+from blindpost.store.lmdb import LmdbStore, Write
 
 ROWS = "rows"
 

@@ -21,7 +21,7 @@ from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.server import Router
 from blindpost.router.tables import LmdbTables
-from blindpost.store.lmdb import Durability
+from blindpost.store.contract import Durability
 from blindpost.transport.ends import listen
 from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import Limits

@@ -50,7 +50,8 @@ from blindpost.router.records import (
     service_to_row,
 )
 from blindpost.router.view import View
-from blindpost.store.lmdb import Durability, LmdbStore, Migration, Read, Write
+from blindpost.store.contract import Durability
+from blindpost.store.lmdb import LmdbStore, Migration, Read, Write
 
 (
     QUEUES,

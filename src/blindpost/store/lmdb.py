@@ -13,12 +13,12 @@ import errno
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import lmdb
 
 from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import Durability, StoreVersionError
 
 META = "meta"
 _VERSION_KEY = b"schema version"
@@ -30,19 +30,6 @@ Change = tuple[str, bytes, bytes | None]
 
 Migration = Callable[["Write"], None]
 """Brings a store from one schema version to the next, inside one transaction."""
-
-
-class Durability(Enum):
-    """What an answered OK survives."""
-
-    FULL = "full"
-    """`kill -9` and power loss: every commit is synced."""
-    OS = "os"
-    """`kill -9`; after a power loss the last moments may be missing, never torn."""
-
-
-class StoreVersionError(Exception):
-    """The store was written by a newer version of this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +178,7 @@ class LmdbStore:
         done = int.from_bytes(row, "big") if row is not None else 0
         if done > len(migrations):
             self.close()
-            raise StoreVersionError(
-                f"this store has schema version {done}, this program knows versions up to {len(migrations)}: "
-                "use the newer program that wrote it, or restore a backup"
-            )
+            raise StoreVersionError(done, len(migrations))
         for number, migration in enumerate(migrations[done:], start=done + 1):
             self.write(functools.partial(_step, migration=migration, number=number))
 

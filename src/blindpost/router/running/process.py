@@ -28,7 +28,7 @@ from blindpost.router.running.metrics import look, render
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import EVERYWHERE, Place
 from blindpost.router.tables import LmdbTables
-from blindpost.store.lmdb import StoreVersionError
+from blindpost.store.contract import StoreVersionError
 from blindpost.transport.plan import Plan
 from blindpost.transport.plans import smp_router_plan
 

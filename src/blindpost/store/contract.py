@@ -1,0 +1,24 @@
+"""What every store promises, and how it says that it cannot be opened."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Durability(Enum):
+    """What an answered OK survives."""
+
+    FULL = "full"
+    """`kill -9` and power loss: every commit is synced."""
+    OS = "os"
+    """`kill -9`; after a power loss the last moments may be missing, never torn."""
+
+
+class StoreVersionError(Exception):
+    """The store was written by a newer version of this program."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"this store has schema version {found}, this program knows versions up to {known}: "
+            "use the newer program that wrote it, or restore a backup"
+        )
