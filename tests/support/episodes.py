@@ -10,6 +10,8 @@ from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import PERFECT, Link, MemoryNetwork
 from blindpost.transport.ends import connect
 from blindpost.transport.errors import TransportError
+from blindpost.transport.keeper import Keeper
+from blindpost.transport.session import Session
 from blindpost.wire.smp.handshake import ServiceRole
 from tests.support.transport import HOST, Recorder, service_credentials, serving, smp_client, smp_router
 
@@ -62,6 +64,9 @@ async def _episode(up: Link, down: Link, seed: int | str, service: bool, options
         await router.until("reasons")
         steps.append((loop.time(), "over"))
     assert asyncio.all_tasks() == {asyncio.current_task()}
+    timers = (timer for timer in vars(loop)["_scheduled"] if not timer.cancelled())
+    owners = [getattr(timer._callback, "__self__", None) for timer in timers]
+    assert not any(isinstance(owner, Session | Keeper) for owner in owners)
     caller, called = network.connections[0]
     return Outcome(
         connected,

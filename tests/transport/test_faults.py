@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -13,9 +14,11 @@ from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import PERFECT, Link, MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.ends import open_session
+from blindpost.transport.handshake import Effect, Handshake
+from blindpost.transport.keeper import Keeper
 from blindpost.transport.network import TcpListener
 from blindpost.transport.plan import Limits
-from blindpost.transport.session import Handler
+from blindpost.transport.session import Handler, Session, Stage
 from tests.support.episodes import BLOCKS, Outcome, episode
 from tests.support.transport import HOST, Recorder, serving, smp_client, smp_router
 
@@ -199,6 +202,47 @@ def test_a_peer_that_hangs_up_in_tls(count: int, stage: str) -> None:
             await router.until("reasons")
             assert type(router.reasons[0]) is errors.ConnectionCutError
             assert f"during the {stage} handshake" in str(router.reasons[0])
+
+    run_virtual(main())
+
+
+def test_a_handshake_block_with_a_wrong_length_inside() -> None:
+    async def main() -> None:
+        network, router = MemoryNetwork(), Recorder()
+        async with serving(smp_router(), router, network) as port:
+            plan = smp_client()
+            session = Session(plan, Handler(), Keeper(plan.limits.release_after_s))
+            session._plan = replace(plan, handshake=lambda peer: Mute())
+            await network.connect(lambda: session, HOST, port)
+            await asyncio.sleep(1)
+            assert session.stage is Stage.HANDSHAKE
+            session._tls.write(b"\xff\xff" + bytes(16382))
+            session._write_out()
+            await router.until("reasons")
+            assert type(router.reasons[0]) is errors.HandshakeParseError
+
+    run_virtual(main())
+
+
+class Mute(Handshake):
+    """A client's handshake that says nothing."""
+
+    def start(self) -> list[Effect]:
+        return []
+
+    def received(self, payload: memoryview) -> list[Effect]:
+        return []
+
+
+def test_a_connection_that_comes_while_the_server_stops_is_refused() -> None:
+    async def main() -> None:
+        network, router = MemoryNetwork(), Recorder()
+        async with serving(smp_router(), router, network) as port:
+            places = dict(network._listeners)
+        network._listeners.update(places)
+        with pytest.raises(errors.ClosedError):
+            await open_session(smp_client(), Handler(), HOST, port, network)
+        assert type(router.reasons[0]) is errors.RefusedError
 
     run_virtual(main())
 

@@ -139,6 +139,60 @@ def test_a_peer_that_never_reads_costs_no_more_than_the_outbox() -> None:
     run_virtual(main())
 
 
+def test_a_full_network_congests_the_session_without_another_send() -> None:
+    async def main() -> None:
+        network, router, client = MemoryNetwork(), Recorder(), Recorder()
+        network.plan(Link(window=RECORD))
+        limits = Limits(outbox_high=100_000, outbox_low=20_000)
+        async with serving(smp_router(), router, network) as port:
+            session = await open_session(smp_client(limits=limits), client, HOST, port, network)
+            await router.until("sessions")
+            router.sessions[0].pause_reading()
+            while session.outbox_size <= limits.outbox_high:
+                assert not session.congested
+                session.send(b"one in a turn")
+                await asyncio.sleep(0)
+            assert session.congested
+            router.sessions[0].resume_reading()
+            await asyncio.sleep(1)
+            assert not session.congested
+            assert client.drains == 1
+            session.close()
+
+    run_virtual(main())
+
+
+def test_a_session_that_was_paused_closes_at_once() -> None:
+    async def main() -> None:
+        network, router, client = MemoryNetwork(), Recorder(), Recorder()
+        async with serving(smp_router(), router, network) as port:
+            session = await open_session(smp_client(), client, HOST, port, network)
+            session.pause_reading()
+            session.close()
+            await client.until("reasons")
+            assert asyncio.get_running_loop().time() == 0.0
+
+    run_virtual(main())
+
+
+def test_what_comes_while_closing_is_dropped() -> None:
+    async def main() -> None:
+        network, router, client = MemoryNetwork(), Recorder(), Recorder()
+        network.plan(Link(delay_s=(1.0, 1.0)), Link(delay_s=(1.0, 1.0)))
+        async with serving(smp_router(), router, network) as port:
+            session = await open_session(smp_client(), client, HOST, port, network)
+            await router.until("sessions")
+            for _ in range(5):
+                router.sessions[0].send(b"crossing")
+            session.close()
+            await client.until("reasons")
+            assert network.connections[0][1].bytes_delivered > 5 * RECORD
+            assert client.payloads == []
+            assert session._tls.release(), "nothing of it was kept"
+
+    run_virtual(main())
+
+
 def test_a_burst_in_one_turn_is_bounded_too() -> None:
     async def main() -> None:
         network, client = MemoryNetwork(), Recorder()

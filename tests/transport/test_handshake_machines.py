@@ -11,6 +11,7 @@ import pytest
 from blindpost.crypto.credentials import Credentials, sign_session_key
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport import errors
+from blindpost.transport.certificates import client_chain_check, router_chain_check
 from blindpost.transport.handshake import (
     CLIENT,
     ROUTER,
@@ -41,7 +42,7 @@ from blindpost.wire.smp.handshake import (
 )
 from blindpost.wire.versions import VersionRange
 from tests.support.certificates import chain_of
-from tests.support.transport import SERVICE_ID, router_credentials, seeded, service_credentials
+from tests.support.transport import SERVICE_ID, at_now, router_credentials, seeded, service_credentials
 
 SESSION = bytes(range(32))
 
@@ -270,6 +271,27 @@ def waiting_for_response() -> Handshake:
     client = client_side(service_credentials())
     client.received(memoryview(SERVER_HELLO))
     return client
+
+
+def test_the_notification_router_refuses_versions_it_did_not_offer() -> None:
+    for version in (0, 4):
+        router, good, _, _ = ntf_sides()
+        error = only_error(router.received(memoryview(version.to_bytes(2, "big") + good[2:])))
+        assert type(error) is errors.HandshakeVersionError
+
+
+def test_the_notification_client_checks_the_routers_signature() -> None:
+    _, _, client, hello = ntf_sides()
+    changed = bytearray(hello)
+    changed[-1] ^= 1
+    error = only_error(client.received(memoryview(bytes(changed))))
+    assert type(error) is errors.HandshakeBadAuthError
+
+
+def test_a_router_without_any_certificate_is_refused() -> None:
+    with pytest.raises(errors.ChainEmptyError):
+        router_chain_check(bytes(32), at_now)(())
+    client_chain_check(at_now)(())
 
 
 SERVER_HELLO = router_side()[1]

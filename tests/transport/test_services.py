@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,8 @@ from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.ends import connect
-from blindpost.transport.handshake import FindService
+from blindpost.transport.handshake import Effect, FindService, Handshake, Send
+from blindpost.transport.keeper import Keeper
 from blindpost.transport.plan import Limits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.smp.handshake import ServiceRole
@@ -115,3 +118,74 @@ def test_an_answer_may_come_only_once() -> None:
             await stream.close()
 
     run_virtual(main())
+
+
+def test_blocks_that_come_before_the_routers_answer_wait_for_it() -> None:
+    """A client that does not wait for the third message is not read before the store has answered."""
+
+    async def main() -> None:
+        network, router = MemoryNetwork(), Hesitant()
+        async with serving(smp_router(), router, network) as port:
+            plan = smp_client(service=SERVICE, offer_key=False)
+            session = Session(plan, Recorder(), Keeper(plan.limits.release_after_s))
+            await network.connect(lambda: session, HOST, port)
+            await router.until("asking")
+            for payload in (b"early", b"also early"):
+                session._blocks.write([payload], len(payload))
+            session._write_out()
+            await asyncio.sleep(5)
+            assert router.payloads == []
+            assert router.failures == []
+            assert router.reasons == []
+            router.asking[0].service_found(SERVICE_ID)
+            await router.until("payloads", 2)
+            assert router.payloads == [b"early", b"also early"]
+            session.close()
+
+    run_virtual(main())
+
+
+def test_a_block_in_the_same_read_as_the_hello_waits_too() -> None:
+    """The hello and a block behind it arrive together, so that only the session itself can hold back."""
+
+    async def main() -> None:
+        network, router = MemoryNetwork(), Hesitant()
+        async with serving(smp_router(), router, network) as port:
+            plan = smp_client(service=SERVICE, offer_key=False)
+            session = Session(plan, Recorder(), Keeper(plan.limits.release_after_s))
+
+            def hello_and_block(effects: list[Effect]) -> None:
+                for effect in effects:
+                    assert isinstance(effect, Send)
+                    session._blocks.write([effect.payload], len(effect.payload))
+                    session._blocks.write([b"early"], 5)
+                session._write_out()
+
+            machine = plan.handshake
+            session._plan = replace(plan, handshake=lambda peer: Doubled(machine(peer), hello_and_block))
+            await network.connect(lambda: session, HOST, port)
+            await router.until("asking")
+            assert router.reasons == []
+            assert router.asking[0].stage is Stage.HANDSHAKE
+            router.asking[0].service_found(SERVICE_ID)
+            await router.until("payloads")
+            assert router.payloads == [b"early"]
+            session.abort()
+            await router.until("reasons")
+
+    run_virtual(main())
+
+
+class Doubled(Handshake):
+    """A client's handshake that hands its effects to someone else."""
+
+    def __init__(self, inner: Handshake, take: Callable[[list[Effect]], None]) -> None:
+        self._inner = inner
+        self._take = take
+
+    def start(self) -> list[Effect]:
+        return self._inner.start()
+
+    def received(self, payload: memoryview) -> list[Effect]:
+        self._take(self._inner.received(payload))
+        return []

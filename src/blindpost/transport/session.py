@@ -309,10 +309,8 @@ class Session(asyncio.BufferedProtocol):
             deliver(self, payload)
 
     def _shake_tls(self) -> bool:
-        try:
-            done = self._tls.handshake()
-        finally:
-            self._write_out()
+        done = self._tls.handshake()
+        self._write_out()
         if done:
             self._handshake = self._plan.handshake(
                 Peer(self._tls.session_id, self._tls.alpn, self._tls.peer_chain, self._tls.certificate_sent)
