@@ -26,7 +26,7 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.commands import ACK, NEW, SEND, SKEY, SUB
 from blindpost.wire.smp.messages import Message, read_message
-from blindpost.wire.smp.responses import IDS, MSG, OK
+from blindpost.wire.smp.responses import IDS, MSG
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 
 PADDED_SIZE = 13_000
@@ -59,6 +59,9 @@ class Person:
         default_factory=lambda: PrivateKey.generate(Algorithm.ED25519, system_entropy)
     )
     read: list[str] = field(default_factory=list)
+    subscribed: SmpClient | None = None
+    due: MSG | None = None
+    """A letter that came with the answer to the last ACK."""
     repeated: int = 0
     chains: int = 0
 
@@ -89,19 +92,21 @@ class Person:
         await self.client.send(SEND(True, body), self.peer_id, self.sender_key)
 
     async def receive(self, count: int) -> None:
-        """Subscribe, and read letters until so many new ones came."""
+        """Read letters until so many new ones came."""
         wanted = len(self.read) + count
         mailbox = self.mailbox
-        await self.client.send(SUB(), mailbox.recipient_id, mailbox.key)
-        response = None
+        if self.subscribed is not self.client:
+            await self.client.send(SUB(), mailbox.recipient_id, mailbox.key)
+            self.subscribed, self.due = self.client, None
         while len(self.read) < wanted:
-            if not isinstance(response, MSG):
+            if self.due is None:
                 event = await self.client.next_event()
-                response = event.response if isinstance(event, Push) else None
-                continue
-            await asyncio.to_thread(self._open, response)
-            response = await self.client.send(ACK(response.msg_id), mailbox.recipient_id, mailbox.key)
-            response = None if response == OK() else response
+                assert isinstance(event, Push)
+                assert isinstance(event.response, MSG)
+                self.due = event.response
+            await asyncio.to_thread(self._open, self.due)
+            answer = await self.client.send(ACK(self.due.msg_id), mailbox.recipient_id, mailbox.key)
+            self.due = answer if isinstance(answer, MSG) else None
 
     def _open(self, msg: MSG) -> None:
         assert self.ratchet is not None

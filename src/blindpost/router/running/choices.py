@@ -6,7 +6,7 @@ from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.running.limits import LimitSizes
 from blindpost.router.running.settings import Settings
-from blindpost.store.lmdb import Durability
+from blindpost.store.contract import Durability
 from blindpost.transport.plan import Limits as SessionLimits
 
 
@@ -19,6 +19,7 @@ def router_rules(settings: Settings) -> RouterRules:
         message_ttl_s=None if rules.message_ttl_s == "never" else rules.message_ttl_s,
         expire_on_send=rules.expire_on_send,
         notification_ttl_s=rules.notification_ttl_s,
+        proxy=rules.proxy,
         idle_ttl_s=rules.idle_ttl_s,
     )
 

@@ -111,6 +111,7 @@ class RulesSection(Section):
     message_ttl_s: Seconds | Literal["never"] = MESSAGE_TTL_S
     expire_on_send: bool = False
     notification_ttl_s: Seconds = NOTIFICATION_TTL_S
+    proxy: bool = True
     idle_ttl_s: Seconds = 6 * 3600
 
 

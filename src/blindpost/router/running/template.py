@@ -41,6 +41,8 @@ message_ttl_s = 1814400
 # Drop expired messages of a queue also when a message is sent to it.
 expire_on_send = false
 notification_ttl_s = 86400
+# Whether senders may reach other routers through this one, which hides their addresses from those.
+proxy = true
 # Connections without subscriptions are closed after being silent for so long.
 idle_ttl_s = 21600
 

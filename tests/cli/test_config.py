@@ -1,0 +1,150 @@
+"""Configuration files: what `init` writes is valid and complete, and each mistake has its line and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from blindpost.router.config import RouterRules
+from blindpost.router.running import choices
+from blindpost.router.running.failures import OperatorError
+from blindpost.router.running.limits import LimitSizes
+from blindpost.router.running.reading import parse
+from blindpost.router.running.settings import AddressSection, Settings
+from blindpost.router.running.template import config_text
+from blindpost.wire.text import b64
+
+FILE = Path("/somewhere/router.toml")
+TEXT = config_text(["smp.example.org"], 5223, ["*"], b64(bytes(32)), "")
+
+
+def told(text: str) -> str:
+    with pytest.raises(OperatorError) as caught:
+        parse(text.encode(), FILE)
+    return str(caught.value)
+
+
+def changed(before: str, after: str) -> str:
+    assert TEXT.count(before) == 1
+    return TEXT.replace(before, after)
+
+
+def test_the_written_file_has_every_setting_with_its_default() -> None:
+    written = parse(TEXT.encode(), FILE)
+    assert written.model_copy(update={"identity": Settings.model_fields["identity"].default}) == Settings(
+        address=AddressSection(hosts=["smp.example.org"])
+    )
+    tables = tomllib.loads(TEXT.replace("# exempt", "exempt"))
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        assert isinstance(section, type)
+        assert issubclass(section, BaseModel)
+        assert tables[name].keys() == section.model_fields.keys()
+
+
+def test_defaults_are_the_routers_own() -> None:
+    settings = parse(TEXT.encode(), FILE)
+    assert choices.router_rules(settings) == RouterRules()
+    assert choices.limit_sizes(settings) == LimitSizes()
+    assert {field.name for field in dataclasses.fields(RouterRules)} == type(
+        settings.rules
+    ).model_fields.keys()
+
+
+def test_every_choice_arrives() -> None:
+    text = TEXT
+    for before, after in (
+        ("new_queues = true", "new_queues = false"),
+        ('password = ""', 'password = "secret"'),
+        ("quota = 128", "quota = 4"),
+        ("message_ttl_s = 1814400", 'message_ttl_s = "never"'),
+        ("expire_on_send = false", "expire_on_send = true"),
+        ("notification_ttl_s = 86400", "notification_ttl_s = 5"),
+        ("proxy = true", "proxy = false"),
+        ("idle_ttl_s = 21600", "idle_ttl_s = 6"),
+        ('durability = "full"', 'durability = "os"'),
+        ("inbox_kib = 128", "inbox_kib = 64"),
+        ("outbox_kib = 8192", "outbox_kib = 4096"),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    settings = parse(text.encode(), FILE)
+    assert choices.router_rules(settings) == RouterRules(
+        new_queues=False,
+        password=b"secret",
+        quota=4,
+        message_ttl_s=None,
+        expire_on_send=True,
+        notification_ttl_s=5,
+        proxy=False,
+        idle_ttl_s=6,
+    )
+    assert choices.durability(settings).value == "os"
+    assert choices.budget(settings).source_bytes == 64 * 1024
+    limits = choices.session_limits(settings)
+    assert (limits.outbox_low, limits.outbox_high, limits.outbox_max) == (32 << 10, 128 << 10, 4 << 20)
+    assert settings.router_address(bytes(32)).text == f"smp://{b64(bytes(32))}:secret@smp.example.org"
+
+
+def line_of(text: str, part: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("quota = 128", "qouta = 128", "unknown setting rules.qouta. Did you mean rules.quota?"),
+        ("[times]", "[tmies]", "unknown setting tmies. Did you mean times?"),
+        (
+            "quota = 128",
+            "xyz = 1",
+            "unknown setting rules.xyz. Settings of [rules] are: new_queues, password",
+        ),
+        ("quota = 128", 'quota = "many"', "rules.quota: Input should be a valid integer"),
+        ("quota = 128", "quota = 0", "rules.quota: Input should be greater than or equal to 1"),
+        ("ports = [5223]", "ports = [70000]", "listen.ports: Input should be less than or equal to 65535"),
+        (
+            'addresses = ["*"]',
+            'addresses = ["example.org"]',
+            "listen.addresses: an IP address of this machine",
+        ),
+        ('durability = "full"', 'durability = "most"', "store.durability: Input should be 'full' or 'os'"),
+        ('password = ""', 'password = "a b"', "rules.password: printable characters without spaces"),
+        (
+            'address = "127.0.0.1"\nport = 9464',
+            'address = "0.0.0.0"\nport = 9464',
+            "metrics.address: a loopback address expected",
+        ),
+        ("# exempt = [", "exempt = [1, ", "limits.exempt: Input should be a valid string"),
+        ('"smp.example.org"', '"smp example"', "address.hosts: a host expected"),
+        (b64(bytes(32)), "AAAA", "identity.fingerprint: the base64url text of 32 bytes"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(before: str, after: str, message: str) -> None:
+    text = changed(before, after)
+    said = told(text)
+    assert said.startswith(f"{FILE}, line {line_of(text, after.splitlines()[0])}: ")
+    assert message in said
+
+
+def test_a_missing_setting_is_named() -> None:
+    text = changed('hosts = ["smp.example.org"]', "")
+    said = told(text)
+    assert said.startswith(f"{FILE}, line {line_of(text, '[address]')}: address.hosts is missing.")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = changed("quota = 128", "qouta = 128").replace("[times]", "[tmies]")
+    assert len(told(text).splitlines()) == 2
+
+
+def test_what_is_not_toml_is_told_with_its_line() -> None:
+    said = told(changed("quota = 128", "quota ="))
+    assert f"line {line_of(TEXT, 'quota = 128')}" in said
+    assert "not valid TOML" in said
+    with pytest.raises(OperatorError, match="UTF-8"):
+        parse(b"\xff", FILE)

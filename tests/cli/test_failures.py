@@ -1,0 +1,219 @@
+"""Every failure is one message that says what to do, with exit code 1; wrong usage is 2."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blindpost.cli.main import main
+from blindpost.router.running.identity import Identity
+from blindpost.router.running.process import locked
+from blindpost.router.running.reading import read_place
+from blindpost.router.tables import MIGRATIONS
+from blindpost.store.lmdb import LmdbStore
+from blindpost.wire.keys import Algorithm
+from tests.support.commands import edit, init, run
+
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template") / "router"
+    init(folder)
+    return folder
+
+
+@pytest.fixture
+def router(template: Path, tmp_path: Path) -> Path:
+    """A router that was set up and does not run."""
+    return Path(shutil.copytree(template, tmp_path / "router"))
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command in this process; what it said, in one line, when it failed with this code."""
+
+    def called(*arguments: str | Path, code: int = 1) -> str:
+        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == code
+        said = capsys.readouterr()
+        if code == 1:
+            assert said.err.startswith("blindpost: ")
+            assert said.err.count("\n") == 1
+            assert "Traceback" not in said.err
+        return said.err
+
+    return called
+
+
+def test_usage_is_refused_with_2(call: Call, tmp_path: Path) -> None:
+    assert "No such command" in call("router", "fly", code=2)
+    assert "--host" in call("router", "init", tmp_path / "new", code=2)
+    assert "--reason" in call("router", "block", "AAAA", code=2)
+    assert "spam" in call("router", "block", "AAAA", "--reason", "boredom", code=2)
+
+
+def test_help_names_every_command() -> None:
+    said = run("router", "--help").stdout
+    for name in ("init", "start", "address", "status", "backup", "restore", "rotate-cert"):
+        assert name in said
+    for name in ("block", "unblock", "delete", "connections", "stats"):
+        assert name in said
+    assert run("--version").stdout.startswith("blindpost ")
+
+
+@pytest.mark.parametrize(
+    "command", ["start", "address", "status", "stats", "connections", "rotate-cert", "backup"]
+)
+def test_a_folder_without_a_router(call: Call, tmp_path: Path, command: str) -> None:
+    target = (tmp_path / "to",) if command == "backup" else ()
+    said = call("router", command, *target, "-c", tmp_path)
+    assert "no router is set up here" in said
+    assert "blindpost router init" in said
+
+
+def test_init_does_not_touch_a_folder_that_has_something(call: Call, router: Path, tmp_path: Path) -> None:
+    before = (router / "router.toml").read_bytes()
+    assert "the folder is not empty" in call("router", "init", router, "--host", "localhost")
+    assert (router / "router.toml").read_bytes() == before
+    assert "a host expected" in call("router", "init", tmp_path / "new", "--host", "not a host")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["status", "stats", "connections"])
+def test_nobody_at_the_control_socket(call: Call, router: Path, command: str) -> None:
+    assert "no router listens at this control socket" in call("router", command, "-c", router)
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(router / "control.sock"))
+    assert "no router listens" in call("router", command, "-c", router)
+
+
+def test_a_wrong_configuration(call: Call, router: Path) -> None:
+    edit(router, "quota = 128", "qouta = 128")
+    said = call("router", "start", "-c", router)
+    assert "line " in said
+    assert "Did you mean rules.quota?" in said
+
+
+def test_a_port_in_use(call: Call, router: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        edit(router, "ports = [0]", f"ports = [{port}]")
+        done = run("router", "start", "-c", router, code=1)
+    assert f"127.0.0.1 port {port} is in use by another program" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_metrics_port_in_use(call: Call, router: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        edit(router, "port = 9464", f"port = {other.getsockname()[1]}")
+        edit(router, "enabled = false", "enabled = true")
+        assert "metrics" in run("router", "start", "-c", router, code=1).stderr
+
+
+@pytest.mark.parametrize("name", ["router.pem", "ca.crt"])
+def test_a_missing_key_or_certificate(call: Call, router: Path, name: str) -> None:
+    (router / "keys" / name).unlink()
+    assert f"{name}: the router's" in call("router", "start", "-c", router)
+    assert "missing" in call("router", "address", "-c", router)
+
+
+@pytest.mark.parametrize("name", ["router.pem", "ca.crt"])
+def test_a_key_or_certificate_that_cannot_be_read(call: Call, router: Path, name: str) -> None:
+    (router / "keys" / name).write_text("nonsense")
+    assert f"{name}: a certificate in PEM form expected" in call("router", "start", "-c", router)
+
+
+def test_a_certificate_without_its_key(call: Call, router: Path) -> None:
+    online = router / "keys" / "router.pem"
+    text = online.read_text()
+    online.write_text(text[text.index("-----BEGIN CERTIFICATE") :])
+    assert "a private Ed25519 or Ed448 key" in call("router", "start", "-c", router)
+
+
+def test_files_of_different_identities(call: Call, router: Path, tmp_path: Path) -> None:
+    other = Identity(tmp_path / "other")
+    other.create("localhost", Algorithm.ED25519)
+    mine = Identity(router / "keys")
+    shutil.copy(other.ca_certificate, tmp_path / "ca.crt")
+    shutil.copy(other.online, mine.online)
+    assert "was not issued by" in call("router", "start", "-c", router)
+    shutil.copy(other.ca_key, mine.ca_key)
+    assert "ca.key is not the key of" in call("router", "rotate-cert", "-c", router)
+    shutil.copy(other.ca_certificate, mine.ca_certificate)
+    said = call("router", "start", "-c", router)
+    assert "fingerprint mismatch" in said
+    assert "the configuration names" in said
+
+
+def test_a_key_that_is_not_that_of_its_certificate(call: Call, router: Path, tmp_path: Path) -> None:
+    other, mine = Identity(tmp_path / "other"), Identity(router / "keys")
+    other.create("localhost", Algorithm.ED25519)
+    cut = b"-----BEGIN CERTIFICATE"
+    key, certificate = other.online.read_bytes().split(cut)[0], mine.online.read_bytes().split(cut)[1]
+    mine.online.write_bytes(key + cut + certificate)
+    assert "is not the key of the certificate in it" in call("router", "start", "-c", router)
+
+
+def test_the_ca_key_is_offline(call: Call, router: Path) -> None:
+    (router / "keys" / "ca.key").unlink()
+    before = (router / "keys" / "router.pem").read_bytes()
+    said = call("router", "rotate-cert", "-c", router)
+    assert "the CA key is not here" in said
+    assert "--ca-key" in said
+    assert (router / "keys" / "router.pem").read_bytes() == before
+
+
+def test_a_store_of_a_newer_version(call: Call, router: Path) -> None:
+    store = LmdbStore(router / "store", (), migrations=MIGRATIONS)
+    store.commit([("meta", b"schema version", (1000).to_bytes(4, "big"))])
+    store.close()
+    said = call("router", "start", "-c", router)
+    assert "schema version 1000" in said
+    assert "newer program" in said
+
+
+def test_a_missing_or_damaged_store(call: Call, router: Path) -> None:
+    (router / "store" / "data.mdb").write_bytes(b"nonsense" * 1000)
+    assert "the store cannot be opened" in call("router", "start", "-c", router)
+    (router / "store" / "data.mdb").unlink()
+    assert "store is missing" in call("router", "start", "-c", router)
+
+
+def test_a_router_runs_already(call: Call, router: Path) -> None:
+    with locked(read_place(router)):
+        assert "a router is running in this folder" in call("router", "start", "-c", router)
+
+
+def test_permission_denied(call: Call, router: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    assert "permission denied. Run this as the user who owns" in call("router", "start", "-c", router)
+
+
+def test_a_socket_path_that_is_too_long(call: Call, router: Path) -> None:
+    edit(router, 'socket = "control.sock"', f'socket = "{"x" * 120}"')
+    assert "too long for a socket" in run("router", "start", "-c", router, code=1).stderr
+
+
+def test_what_is_not_a_backup(call: Call, router: Path, tmp_path: Path) -> None:
+    assert "not a backup" in call("router", "restore", router, "--to", tmp_path / "new")
+    backup = tmp_path / "backup"
+    run("router", "backup", backup, "-c", router)
+    (backup / "keys" / "router.pem").unlink()
+    assert "router.pem" in call("router", "restore", backup, "--to", tmp_path / "new")
+    (backup / "store" / "data.mdb").unlink()
+    assert "the store is missing" in call("router", "restore", backup, "--to", tmp_path / "new")
+    (backup / "backup.json").write_text('{"format": 2, "program": "9.9"}')
+    assert "newer" in call("router", "restore", backup, "--to", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
