@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup test lint format claims bench lock clean
+.PHONY: help setup demo test lint format claims bench lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 setup: $(READY) ## create .venv with the pinned dependencies and this package
+
+demo: $(READY) ## encrypted letters through a router that is killed in the middle
+	$(BIN)/blindpost demo
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q -n $(WORKERS)
