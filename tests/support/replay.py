@@ -288,7 +288,9 @@ class Replay:
             case LNK() as theirs, LNK() as mine:
                 assert mine.sender_id == self.names.ours(theirs.sender_id)
                 assert mine.data == theirs.data
-            case (OK() | PONG() | END() | DELD() | SOK() | ERR()) as theirs, mine:
+            case SOK() as theirs, SOK() as mine:
+                self._same_optional(theirs.service_id, mine.service_id)
+            case (OK() | PONG() | END() | DELD() | ERR()) as theirs, mine:
                 assert mine == theirs
             case theirs, mine:
                 raise AssertionError(f"{theirs!r} recorded, {mine!r} heard")
@@ -296,7 +298,7 @@ class Replay:
     def _same_queue(self, theirs: IDS, mine: IDS, asked: NEW) -> None:
         link = None if asked.request is None else asked.request.link
         assert mine.mode == theirs.mode
-        assert mine.service_id == theirs.service_id
+        self._same_optional(theirs.service_id, mine.service_id)
         if link is not None:
             assert mine.sender_id == theirs.sender_id == link.sender_id
             assert link.link_id in (None, mine.link_id)

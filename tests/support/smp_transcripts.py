@@ -77,6 +77,11 @@ class Transcript:
         raw = self.secret(f"{connection}.server_session_x25519_pub")
         return None if raw is None else PublicKey(Algorithm.X25519, raw)
 
+    @property
+    def names(self) -> list[str]:
+        """Of all ids."""
+        return list(self._file["ids"])
+
     def id(self, name: str) -> bytes:
         return bytes.fromhex(self._file["ids"][name])
 
