@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
+from blindpost.engine import loop
 from blindpost.engine.inbox import Budget
-from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Table, Undo
 
 
@@ -28,9 +31,11 @@ class Counting:
         self.sent: list[str] = []
         self.steps: list[str] = []
         self.commit_fails = 0
+        self.outcome: asyncio.Future[bool] | None = None
         self.gate: asyncio.Event | None = None
         self.committing = asyncio.Event()
         self.released = asyncio.Event()
+        self.refused = asyncio.Event()
 
     async def prepare(self, batch: Sequence[str]) -> None:
         self.steps.append(f"prepare {len(batch)}")
@@ -53,6 +58,9 @@ class Counting:
         if self.commit_fails:
             self.commit_fails -= 1
             raise StoreFailedError("no disk")
+        if self.outcome is not None:
+            outcome, self.outcome = self.outcome, None
+            raise OutcomeUnknownError("lost", outcome)
         self.stored = dict(self.counts.items())
 
     def release(self) -> None:
@@ -62,7 +70,8 @@ class Counting:
         self.released.set()
 
     def refuse(self, batch: Sequence[str], error: StoreFailedError) -> None:
-        self.replies += [f"STORE {event}" for event in batch]
+        self.sent += [f"STORE {event}" for event in batch]
+        self.refused.set()
 
 
 @asynccontextmanager
@@ -134,3 +143,49 @@ async def test_a_timer_becomes_an_event() -> None:
         engine.after(0, "tick")
         await plan.released.wait()
     assert plan.sent == ["OK tick"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_commit_in_doubt_is_answered_when_it_is_known_and_others_are_refused_meanwhile(
+    committed: bool,
+) -> None:
+    plan = Counting()
+    plan.outcome = outcome = asyncio.get_running_loop().create_future()
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        await plan.committing.wait()
+        engine.put(Peer(), "b")
+        await plan.refused.wait()
+        assert plan.sent == ["STORE b"]
+        assert dict(plan.counts.items()) == {"a": 1}
+        outcome.set_result(committed)
+        await plan.released.wait()
+        engine.put(Peer(), "c")
+    assert plan.sent == ["STORE b", "OK a" if committed else "STORE a", "OK c"]
+    assert plan.stored == ({"a": 1, "c": 1} if committed else {"c": 1})
+    assert engine.meters.turns_refused == (1 if committed else 2)
+
+
+async def test_a_commit_that_stays_in_doubt_until_the_end_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "OUTCOME_AT_STOP_S", 0)
+    plan = Counting()
+    plan.outcome = asyncio.get_running_loop().create_future()
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        await plan.committing.wait()
+    assert plan.sent == []
+    assert dict(plan.counts.items()) == {}
+
+
+async def test_a_stopping_engine_waits_for_an_outcome_that_comes_soon() -> None:
+    plan = Counting()
+    plan.outcome = outcome = asyncio.get_running_loop().create_future()
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        await plan.committing.wait()
+        engine.stop()
+        await asyncio.sleep(0)
+        outcome.set_result(True)
+    assert plan.sent == ["OK a"]

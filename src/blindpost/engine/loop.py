@@ -21,9 +21,20 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 log = logging.getLogger(__name__)
 
+OUTCOME_AT_STOP_S = 5.0
+"""How long a stopping engine still waits to learn whether its last commit is there."""
+
 
 class StoreFailedError(Exception):
     """The store could not read or commit a batch. What it was asked to write is not there."""
+
+
+class OutcomeUnknownError(StoreFailedError):
+    """The store was lost during a commit: `outcome` will tell whether what it was asked to write is there."""
+
+    def __init__(self, message: str, outcome: asyncio.Future[bool]) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Plan(Protocol[E_contra]):
@@ -34,6 +45,8 @@ class Plan(Protocol[E_contra]):
     called once for each event, and an exception in it takes back that event alone. Whatever it changes,
     replies to be released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of
     the whole turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
+    `refuse` touches no state and answers at once: it is also called for what arrives while a commit that
+    raised `OutcomeUnknownError` is in doubt.
     """
 
     async def prepare(self, batch: Sequence[E_contra]) -> None: ...
@@ -138,16 +151,43 @@ class Engine(Generic[E]):
             for event in batch:
                 self._decide(event)
             committing = time()
-            await plan.commit()
+            await self._commit()
             meters.commit_s.observe(time() - committing)
         except StoreFailedError as error:
             log.error("the store refused a batch of %d events: %s", len(batch), error)
             meters.turns_refused += 1
             self._undo.rollback()
-            plan.refuse(batch, error)
+            if not isinstance(error, OutcomeUnknownError):
+                plan.refuse(batch, error)
         self._undo.forget()
         plan.release()
         meters.turn_s.observe(time() - started)
+
+    async def _commit(self) -> None:
+        """Commit the turn. One that stays in doubt until the engine stops is not answered at all."""
+        try:
+            await self._plan.commit()
+        except OutcomeUnknownError as error:
+            if not await self._outcome(error):
+                raise StoreFailedError(str(error)) from error
+
+    async def _outcome(self, error: OutcomeUnknownError) -> bool:
+        """Whether a commit is there, once the store can tell; whoever comes meanwhile is refused at once."""
+        outcome = error.outcome
+        outcome.add_done_callback(lambda _: self._wake.set())
+        while not outcome.done():
+            if self._inbox:
+                self.meters.turns_refused += 1
+                self._plan.refuse(self._inbox.collect(), error)
+                await asyncio.sleep(0)
+            elif self._stopping:
+                await asyncio.wait((outcome,), timeout=OUTCOME_AT_STOP_S)
+                if not outcome.done():
+                    raise error
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+        return outcome.result()
 
     def _decide(self, event: E) -> None:
         undo = self._undo

@@ -302,18 +302,19 @@ class RouterPlan:
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
         """Every command of the batch is told that the store failed; the router's own events come again."""
-        turn = self._turn
         self.meters.add(Meter.STORE_ERRORS)
+        failure, outbox = ERR(STORE(str(error))), []
         for event in batch:
-            if isinstance(event, Commands):
-                for item in event.items:
-                    turn.answer(event.client, item.corr_id, item.entity_id, ERR(STORE(str(error))))
-            elif isinstance(event, OperatorCommand):
-                turn.tell(event.done, f"error: {error}")
-            elif isinstance(event, Present):
-                turn.tell_service(event.done, None)
-            else:
-                self._later(event)
+            match event:
+                case Commands(client, items):
+                    outbox += [Outgoing(client.client_id, i.corr_id, i.entity_id, failure) for i in items]
+                case OperatorCommand():
+                    event.done(f"error: {error}")
+                case Present():
+                    event.done(None)
+                case _:
+                    self._later(event)
+        self._send(outbox)
 
     def release(self) -> None:
         turn = self._turn
