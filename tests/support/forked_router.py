@@ -30,14 +30,14 @@ def live(folder: Path) -> None:
 
 
 def main() -> None:
-    commands = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    for _ in commands:
-        child = os.fork()
-        if child == 0:
-            live(Path(sys.argv[1]))
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as commands:
+        for _ in commands:
+            child = os.fork()
+            if child == 0:
+                live(Path(sys.argv[1]))
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
 
 
 if __name__ == "__main__":
