@@ -133,6 +133,14 @@ class SetPending(Value):
     pending: bool
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class PutMark(Value):
+    """How far a long piece of work has come with the changes that are committed beside this."""
+
+    name: bytes
+    value: bytes
+
+
 Change = (
     PutQueue
     | DeleteQueue
@@ -146,4 +154,5 @@ Change = (
     | PutService
     | SetMember
     | SetPending
+    | PutMark
 )

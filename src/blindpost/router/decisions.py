@@ -59,7 +59,6 @@ from blindpost.wire.smp.errors import (
 )
 from blindpost.wire.smp.responses import ERR, NID, PONG, Response
 from blindpost.wire.smp.transmissions import Refused, Request
-from blindpost.wire.smp.values import ServerNtfCreds
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +207,7 @@ def _notifier_key(turn: Turn, client: Client, request: Request, record: QueueRec
     assert isinstance(request.command, NKEY)
     notifier = queues.new_notifier(turn, request.command.creds)
     notifications.set_notifier(turn, client, record, notifier)
-    return NID(ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key))
+    return NID(queues.notifier_creds(notifier))
 
 
 def _nsub(turn: Turn, client: Client, request: Request, record: QueueRecord) -> Answer:

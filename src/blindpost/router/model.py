@@ -45,7 +45,8 @@ class Notifier(Value):
     notifier_id: bytes
     key: PublicKey
     secret: Secret
-    router_dh_key: PublicKey
+    router_dh_key: PublicKey | None
+    """As in the record of its queue."""
     service_id: bytes | None = None
 
 
@@ -56,11 +57,12 @@ class QueueRecord(Value):
     recipient_id: bytes
     sender_id: bytes
     recipient_keys: tuple[PublicKey, ...]
-    recipient_dh_key: PublicKey
+    recipient_dh_key: PublicKey | None
     secret: Secret
     """Encrypts messages to the recipient."""
-    router_dh_key: PublicKey
-    """Kept so that a repeated NEW is answered as the first one was."""
+    router_dh_key: PublicKey | None
+    """Both are kept so that a repeated NEW is answered as the first one was; queues that came from a router
+    which did not keep them have none."""
     mode: QueueMode | None
     sender_key: PublicKey | None = None
     link_id: bytes | None = None

@@ -106,7 +106,8 @@ def _repeated(
 ) -> Response | None:
     """The same NEW again, because its answer was lost: the same queue, to the same keys only.
 
-    What was sent to the queue meanwhile follows, as it would after SUB.
+    What was sent to the queue meanwhile follows, as it would after SUB. A queue whose first answer is not
+    known here any more is not answered for again.
     """
     keys = (command.auth_key,), command.dh_key
     if (record.recipient_keys, record.recipient_dh_key) != keys:
@@ -125,8 +126,7 @@ def _repeated(
 
 
 def _ids(record: QueueRecord) -> IDS:
-    notifier = record.notifier
-    creds = None if notifier is None else ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key)
+    assert record.router_dh_key is not None, "an answer to NEW that is not known any more"
     return IDS(
         record.recipient_id,
         record.sender_id,
@@ -134,8 +134,14 @@ def _ids(record: QueueRecord) -> IDS:
         record.mode,
         record.link_id,
         record.service_id,
-        creds,
+        None if record.notifier is None else notifier_creds(record.notifier),
     )
+
+
+def notifier_creds(notifier: Notifier) -> ServerNtfCreds:
+    """What the recipient is told about credentials that were made here."""
+    assert notifier.router_dh_key is not None, "credentials that were made elsewhere"
+    return ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key)
 
 
 def may_secure(record: QueueRecord, key: PublicKey) -> bool:

@@ -38,9 +38,9 @@ def queue_to_row(record: QueueRecord) -> bytes:
     writer = Writer().u8(_FORMAT)
     writer.short(record.recipient_id).short(record.sender_id)
     writer.list1(record.recipient_keys, write_key)
-    write_key(writer, record.recipient_dh_key)
+    writer.opt(record.recipient_dh_key, write_key)
     writer.short(record.secret.raw)
-    write_key(writer, record.router_dh_key)
+    writer.opt(record.router_dh_key, write_key)
     writer.raw(record.mode.value if record.mode else b"-")
     writer.opt(record.sender_key, write_key).opt(record.link_id, Writer.short)
     writer.opt(record.notifier, _write_notifier)
@@ -54,8 +54,8 @@ def queue_from_row(row: bytes) -> QueueRecord:
     _check_format(reader)
     recipient_id, sender_id = reader.short(), reader.short()
     recipient_keys = reader.list1(read_auth_key)
-    recipient_dh_key, secret = read_x25519(reader), Secret(reader.short())
-    router_dh_key, mode = read_x25519(reader), _MODES[reader.take(1)]
+    recipient_dh_key, secret = reader.opt(read_x25519), Secret(reader.short())
+    router_dh_key, mode = reader.opt(read_x25519), _MODES[reader.take(1)]
     sender_key, link_id = reader.opt(read_auth_key), reader.opt(Reader.short)
     notifier = reader.opt(_read_notifier)
     updated_day, service_id = reader.i64(), reader.opt(Reader.short)
@@ -80,13 +80,13 @@ def _write_notifier(writer: Writer, notifier: Notifier) -> None:
     writer.short(notifier.notifier_id)
     write_key(writer, notifier.key)
     writer.short(notifier.secret.raw)
-    write_key(writer, notifier.router_dh_key)
+    writer.opt(notifier.router_dh_key, write_key)
     writer.opt(notifier.service_id, Writer.short)
 
 
 def _read_notifier(reader: Reader) -> Notifier:
     notifier_id, key, secret = reader.short(), read_key(reader), Secret(reader.short())
-    return Notifier(notifier_id, key, secret, read_x25519(reader), reader.opt(Reader.short))
+    return Notifier(notifier_id, key, secret, reader.opt(read_x25519), reader.opt(Reader.short))
 
 
 def _write_status(writer: Writer, status: Status | BLOCKED) -> None:
@@ -188,9 +188,13 @@ def notification_from_row(notifier_id: bytes, row: Buffer) -> Notification:
     return Notification(notifier_id, number, seconds, reader.short(), reader.short())
 
 
-def notification_key(notifier_id: bytes, number: int) -> bytes:
+def notification_place(number: int) -> int:
     """One of a ring of places for each notifier, so that a newer notification replaces the oldest."""
-    return notifier_id + (number % NOTIFICATIONS_WAITING_MAX).to_bytes(1, "big")
+    return number % NOTIFICATIONS_WAITING_MAX
+
+
+def notification_key(notifier_id: bytes, number: int) -> bytes:
+    return notifier_id + notification_place(number).to_bytes(1, "big")
 
 
 def service_to_row(service: ServiceRecord) -> bytes:

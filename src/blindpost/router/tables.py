@@ -21,6 +21,7 @@ from blindpost.router.changes import (
     Needed,
     PutEnds,
     PutLink,
+    PutMark,
     PutQueue,
     PutService,
     SetMember,
@@ -51,7 +52,7 @@ from blindpost.router.records import (
 )
 from blindpost.router.view import View
 from blindpost.store.contract import Durability
-from blindpost.store.lmdb import LmdbStore, Migration, Read, Write
+from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
 
 (
     QUEUES,
@@ -283,6 +284,12 @@ def _apply(write: Write, changes: Sequence[Change]) -> None:
                 _set(write, MEMBERS, service_prefix(domain, service_id) + entity_id, member)
             case SetPending(domain, service_id, entity_id, pending):
                 _set(write, PENDING, service_prefix(domain, service_id) + entity_id, pending)
+            case PutMark(name, value):
+                write.put(META, mark_key(name), value)
+
+
+def mark_key(name: bytes) -> bytes:
+    return b"mark " + name
 
 
 def _set(write: Write, table: str, key: bytes, there: bool) -> None:
