@@ -58,8 +58,9 @@ async def test_the_life_of_a_queue_is_counted(running: RunningRouter) -> None:
     for expected in ({"ntfDeleted": 1}, {}):
         await queue.ask(line, NDEL())
         assert counted.moved() == expected
+    await queue.ask(await open_line(running), SUB())
     await queue.ask(line, DEL())
-    assert counted.moved() == {"qDeletedAll": 1, "qDeletedSecured": 1}
+    assert counted.moved() == {"qDeletedAll": 1, "qDeletedSecured": 1, "qSubEnd": 1}
     await block(running, other.sender_id, BLOCKED(BlockingReason.SPAM))
     assert counted.moved() == {"qBlocked": 1}
     await line.ask(SEND(False, b""), other.sender_id)

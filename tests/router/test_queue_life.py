@@ -34,7 +34,7 @@ from blindpost.wire.smp.messages import QuotaMarker
 from blindpost.wire.smp.queue_info import MessageType, SubThread
 from blindpost.wire.smp.responses import DELD, ERR, INFO, LNK, MSG, OK, SOK
 from blindpost.wire.smp.values import LinkData, NtfCreds, QueueMode
-from tests.support.lines import Line, Queue, Said, create, open_line
+from tests.support.lines import Line, Queue, Said, client_of, create, open_line
 from tests.support.operators import block, operate
 from tests.support.routers import RunningRouter, new_key
 
@@ -116,6 +116,15 @@ async def test_del_tells_the_subscribers_but_not_who_deletes(running: RunningRou
     assert await own.ask(one, DEL()) == OK()
     for line in (one, two, notified):
         assert await line.settle() == []
+
+
+async def test_whoever_deletes_what_it_reads_keeps_no_entry(running: RunningRouter) -> None:
+    line = await open_line(running)
+    queue = await create(line)
+    assert await queue.ask(line, GET()) == OK()
+    assert queue.recipient_id in client_of(running, line).subs
+    assert await queue.ask(line, DEL()) == OK()
+    assert len(client_of(running, line).subs) == 0
 
 
 async def _info(line: Line, queue: Queue) -> INFO:
