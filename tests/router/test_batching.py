@@ -22,11 +22,12 @@ from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
 from blindpost.router.plan import Commands, Event, Expire, Gone
+from blindpost.router.records import ends_from_row
 from blindpost.router.server import Router
 from blindpost.router.state import Client, Sub
-from blindpost.router.tables import TABLES, LmdbTables
+from blindpost.router.tables import ENDS, TABLES, LmdbTables
 from blindpost.router.turn import Delivery, Outgoing
-from blindpost.store.lmdb import Durability
+from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.commands import (
@@ -94,6 +95,12 @@ class Machine:
     def rows(self) -> dict[str, tuple[tuple[bytes, bytes], ...]]:
         with self.store.store.read() as read:
             return {table: read.page(table, b"", 10_000).rows for table in TABLES}
+
+    def size(self, recipient_id: bytes) -> int:
+        """How many messages a queue has."""
+        with self.store.store.read() as read:
+            row = read.get(ENDS, recipient_id)
+        return 0 if row is None else ends_from_row(row).size
 
     def subs(self) -> list[list[tuple[bytes, str]]]:
         """Who is subscribed to what, with what in flight."""
@@ -171,8 +178,7 @@ class Scenario:
             case "gone":
                 return Gone(client)
             case "expire":
-                found, _ = self.machine.store.expired(NOW + 1, b"", 100)
-                return Expire(found, NOW + 1)
+                return Expire([(ids.recipient_id, self.machine.size(ids.recipient_id))], NOW + 1)
             case "block" | "unblock":
                 return OperatorCommand(Action(step.what), ids.sender_id, lambda outcome: None, SPAM)
             case "NEW":
