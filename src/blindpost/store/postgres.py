@@ -1,0 +1,358 @@
+"""The shared store: one PostgreSQL database, owned by one server at a time, through one connection.
+
+A session-level advisory lock says who the owner is. It also makes a lost connection safe: the database
+gives the lock to a new connection only when the old one is over, so that whatever the old one was asked
+to commit is then either there or will never be. A number counts the commits; it is written in the same
+transaction and tells which of the two it is.
+
+The statements of a commit are composed into one, so that a commit is one round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+
+from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
+from blindpost.store.contract import Durability, StoreVersionError
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 10.0
+COMMAND_S = 60.0
+"""A statement that takes longer is given up, and the connection with it."""
+LOCK_WAIT_S = 10.0
+"""How long a killed predecessor's connection may take to end; longer means that it is not dead."""
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+AWAY = "the database is away"
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+_ENDINGS = ("08", "57P")
+"""Classes of errors with which the connection ends, whatever became of the statement."""
+
+
+class DatabaseInUseError(StoreFailedError):
+    """Another server owns the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Puts or deletes rows of one table, given as arrays: one part of the statement of a commit.
+
+    `{0}`, `{1}` ... stand for its arguments. It returns `fresh` for each row it touched, which is false
+    where a row was there already. `counter` is None for a table whose rows nobody counts.
+    """
+
+    counter: str | None
+    text: str
+    is_delete: bool = False
+
+
+Work = Sequence[tuple[Step, Sequence[Any]]]
+"""Steps with their arguments; they see nothing of each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one kind of server. `counters` are columns that its migrations add to `state`."""
+
+    name: str
+    migrations: Sequence[str]
+    counters: Sequence[str]
+
+    @property
+    def lock(self) -> int:
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big", signed=True)
+
+
+_STATE = """
+CREATE TABLE IF NOT EXISTS state (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version integer NOT NULL,
+    commits bigint NOT NULL
+) WITH (fillfactor = 20)
+"""
+
+
+class PostgresStore:
+    """A database that this process owns until `close`."""
+
+    def __init__(self, dsn: str, schema: Schema, durability: Durability) -> None:
+        """Use `open`."""
+        self.statements = 0
+        """How many statements were sent, for those who count them."""
+        self.connects = 0
+        self.counts: dict[str, int] = {}
+        self._dsn = dsn
+        self._schema = schema
+        self._durability = durability
+        self._commits = 0
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._outcome: asyncio.Future[bool] | None = None
+
+    @classmethod
+    async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
+        """Own the database and bring its schema up to date, or say why not."""
+        store = cls(dsn, schema, durability)
+        try:
+            connection = await store._connect()
+        except StoreFailedError:
+            raise
+        except (*_FAILURES, ValueError) as error:
+            raise StoreFailedError(f"the database cannot be opened: {store._told(error)}") from None
+        try:
+            await store._migrate(connection)
+            store._commits, store.counts = await store._state(connection)
+        except _FAILURES as error:
+            connection.terminate()
+            raise StoreFailedError(f"the database cannot be prepared: {store._told(error)}") from None
+        except BaseException:
+            connection.terminate()
+            raise
+        store._connection = connection
+        return store
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        """The rows that one statement reads; `StoreFailedError` if they cannot be read."""
+        async with self._turn:
+            connection = self._connected()
+            self.statements += 1
+            try:
+                return await connection.fetch(statement, *arguments)
+            except _FAILURES as error:
+                if _may_be_over(connection, error):
+                    self._lost(connection, error)
+                    raise StoreFailedError(AWAY) from error
+                log.error("the database refused to read: %s", self._told(error))
+                raise StoreFailedError("the database refused to read") from error
+
+    async def commit(self, phases: Sequence[Work], adjust: Mapping[str, int]) -> None:
+        """Make all steps durable, phase after phase, or none of them.
+
+        `adjust` corrects counters that no step counts. `OutcomeUnknownError` if the connection is lost on
+        the way.
+        """
+        async with self._turn:
+            connection = self._connected()
+            try:
+                rows = await self._write(connection, phases, adjust)
+            except _FAILURES as error:
+                if _may_be_over(connection, error):
+                    self._outcome = asyncio.get_running_loop().create_future()
+                    self._lost(connection, error)
+                    raise OutcomeUnknownError(AWAY, self._outcome) from error
+                log.error("the database refused a commit: %s", self._told(error))
+                raise StoreFailedError("the database refused a commit") from error
+            self._commits += 1
+            self.counts.update(rows)
+
+    async def _write(
+        self, connection: Connection, phases: Sequence[Work], adjust: Mapping[str, int]
+    ) -> dict[str, int]:
+        """One statement is a transaction by itself; more of them need one around them."""
+        if len(phases) == 1:
+            return await self._write_phase(connection, phases[0], adjust)
+        async with connection.transaction():
+            for phase in phases:
+                counts = await self._write_phase(connection, phase, adjust)
+                adjust = {}
+        return counts
+
+    async def _write_phase(
+        self, connection: Connection, work: Work, adjust: Mapping[str, int]
+    ) -> dict[str, int]:
+        statement = _composed(tuple((step, len(arguments)) for step, arguments in work), tuple(adjust))
+        arguments: list[Any] = [self._commits + 1, *adjust.values()]
+        for _, of_step in work:
+            arguments += of_step
+        self.statements += 1
+        row = await connection.fetchrow(statement, *arguments)
+        if row is None:
+            raise asyncpg.InterfaceError("the state of the store is missing")
+        return dict(row)
+
+    def close(self) -> None:
+        """Give the database back; it notices at once. Nothing may be on its way."""
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.is_closed():
+            self._lost(connection, ConnectionResetError("closed by the database"))
+            connection = None
+        if connection is None:
+            raise StoreFailedError(AWAY)
+        return connection
+
+    def _lost(self, connection: Connection, error: Exception) -> None:
+        log.error("the connection to the database is lost: %s", self._told(error))
+        connection.terminate()
+        self._connection = None
+        self._reconnecting = asyncio.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        """Own the database again as soon as it lets us, and learn what became of the last commit."""
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                connection = await self._connect()
+            except (*_FAILURES, StoreFailedError, ValueError) as error:
+                if wait_s == RETRY_FIRST_S:
+                    log.warning("the database cannot be reached, trying again: %s", self._told(error))
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RETRY_MAX_S)
+                continue
+            try:
+                commits, counts = await self._state(connection)
+            except _FAILURES as error:
+                connection.terminate()
+                log.warning("the database was lost again: %s", self._told(error))
+                continue
+            break
+        self.connects += 1
+        self._resume(connection, commits, counts)
+
+    def _resume(self, connection: Connection, commits: int, counts: dict[str, int]) -> None:
+        outcome, self._outcome = self._outcome, None
+        known = {self._commits} if outcome is None else {self._commits, self._commits + 1}
+        if commits not in known:
+            # What this server remembers of its queues and what is stored are of different times.
+            connection.terminate()
+            log.critical(
+                "the database is at commit %d, not at %d: it lost commits, or another server wrote to it. "
+                "Nothing more is accepted; restart this server",
+                commits,
+                self._commits,
+            )
+            return
+        if outcome is not None and not outcome.done():
+            outcome.set_result(commits > self._commits)
+        self._commits, self.counts, self._connection = commits, counts, connection
+        log.warning("the database is back")
+
+    async def _connect(self) -> Connection:
+        """A connection that owns the database."""
+        connection = await asyncpg.connect(
+            self._dsn,
+            timeout=CONNECT_S,
+            command_timeout=COMMAND_S,
+            statement_cache_size=256,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+            server_settings=_session_settings(self._schema, self._durability),
+        )
+        try:
+            await connection.execute("SELECT pg_advisory_lock($1)", self._schema.lock)
+        except asyncpg.LockNotAvailableError:
+            connection.terminate()
+            raise DatabaseInUseError(
+                "another router uses this database; stop it, or give each router a database of its own"
+            ) from None
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _migrate(self, connection: Connection) -> None:
+        migrations = self._schema.migrations
+        async with connection.transaction():
+            await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema.name}"')
+            await connection.execute(_STATE)
+            await connection.execute(
+                "INSERT INTO state (version, commits) VALUES (0, 0) ON CONFLICT DO NOTHING"
+            )
+        done: int = await connection.fetchval("SELECT version FROM state")
+        if done > len(migrations):
+            raise StoreVersionError(done, len(migrations))
+        for number, migration in enumerate(migrations[done:], start=done + 1):
+            async with connection.transaction():
+                await connection.execute(migration)
+                await connection.execute("UPDATE state SET version = $1", number)
+
+    async def _state(self, connection: Connection) -> tuple[int, dict[str, int]]:
+        row = await connection.fetchrow("SELECT * FROM state")
+        if row is None:
+            raise asyncpg.InterfaceError("the state of the store is missing")
+        return row["commits"], {name: row[name] for name in self._schema.counters}
+
+    def _told(self, error: Exception) -> str:
+        """What may be said about an error in a log: never the password of the database."""
+        text = str(error.args[0] if error.args else "") or type(error).__name__
+        for password in _passwords(self._dsn):
+            text = text.replace(password, "***")
+        return text
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(shape: tuple[tuple[Step, int], ...], adjusted: tuple[str, ...]) -> str:
+    """One statement that takes all these steps, counts them and numbers the commit, which is `$1`."""
+    parts: list[str] = []
+    changed: dict[str, str] = {}
+    used = 1
+    for counter in adjusted:
+        used += 1
+        changed[counter] = f"{changed.get(counter, counter)} + ${used}::bigint"
+    for number, (step, arguments) in enumerate(shape):
+        text = step.text.format(*(f"${used + place}" for place in range(1, arguments + 1)))
+        used += arguments
+        parts.append(f"step{number} AS ({text})")
+        if step.counter is None:
+            continue
+        sign = "-" if step.is_delete else "+"
+        counted = f"(SELECT count(*) FROM step{number} WHERE fresh)"
+        changed[step.counter] = f"{changed.get(step.counter, step.counter)} {sign} {counted}"
+    settings = ", ".join(["commits = $1::bigint", *(f"{name} = {value}" for name, value in changed.items())])
+    returned = ", ".join(changed) or "commits"
+    head = f"WITH {', '.join(parts)} " if parts else ""
+    return f"{head}UPDATE state SET {settings} RETURNING {returned}"
+
+
+def _may_be_over(connection: Connection, error: Exception) -> bool:
+    """Whether the connection may have ended with this error, so that the statement's fate is not known."""
+    if connection.is_closed() or isinstance(error, OSError | asyncpg.InternalClientError):
+        return True
+    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "08").startswith(_ENDINGS)
+
+
+def _session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
+    """Plans are made once and go by index: every statement names its rows."""
+    return {
+        "application_name": "blindpost",
+        "search_path": f'"{schema.name}"',
+        "synchronous_commit": "on" if durability is Durability.FULL else "off",
+        "lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}",
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "jit": "off",
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
+    }
+
+
+def _passwords(dsn: str) -> set[str]:
+    """Every way in which the password may stand in a text."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(dsn)
+        found = [parts.password or "", *parse_qs(parts.query).get("password", [])]
+        return {form for text in found for form in (text, unquote(text)) if form}
+    return {dsn}
