@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from blindpost.engine.loop import StoreFailedError
@@ -124,3 +129,69 @@ def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
     copy = LmdbStore(tmp_path / "copy", [ROWS])
     assert rows(copy) == {b"a": b"1"}
     copy.close()
+
+
+def root_descriptor(folder: Path) -> int:
+    """The descriptor through which the library writes its roots: the one that syncs each write."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if entry.exists() and entry.readlink() == folder / "data.mdb":
+            info = Path("/proc/self/fdinfo", entry.name).read_text()
+            flags = re.search(r"^flags:\s+([0-7]+)$", info, re.MULTILINE)
+            if flags is not None and int(flags[1], 8) & os.O_DSYNC:
+                return int(entry.name)
+    raise AssertionError("the store is not open")
+
+
+def break_root(folder: Path) -> None:
+    """Let pages be written, but find no space where their root belongs."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, root_descriptor(folder))
+    os.close(full)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT RUN: the system has no /dev/full")
+def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) -> None:
+    """As on file systems that never write in place: the commit fails, the next one finds the store well."""
+    store = LmdbStore(tmp_path, [ROWS])
+    store.commit([(ROWS, b"a", b"1")])
+    for turn in range(2):
+        break_root(tmp_path)
+        with pytest.raises(StoreFailedError, match=r"the disk is full$"):
+            store.commit([(ROWS, b"b", b"2")])
+        assert rows(store) == {b"a": b"1"} | {b"%d" % before: b"" for before in range(turn)}
+        store.commit([(ROWS, b"%d" % turn, b"")])
+    store.close()
+    again = LmdbStore(tmp_path, [ROWS])
+    assert rows(again) == {b"a": b"1", b"0": b"", b"1": b""}
+    again.close()
+
+
+def test_a_commit_that_reports_a_failure_and_is_there_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LmdbStore(tmp_path, [ROWS])
+    begin = store._begin
+
+    @contextmanager
+    def failing(*, write: bool = False) -> Iterator[lmdb.Transaction]:
+        with begin(write=write) as transaction:
+            yield transaction
+        if write:
+            raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+
+    monkeypatch.setattr(store, "_begin", failing)
+    store.commit([(ROWS, b"a", b"1")])
+    monkeypatch.undo()
+    assert rows(store) == {b"a": b"1"}
+    store.close()
+
+
+def test_a_write_that_was_cut_short_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LmdbStore(tmp_path, [ROWS])
+
+    def short(write: Write) -> None:
+        raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+
+    with pytest.raises(StoreFailedError, match="full or failing"):
+        store.write(short)
+    store.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,28 +114,48 @@ class LmdbStore:
         migrations: Sequence[Migration] = (),
         map_size: int = _MAP_START,
     ) -> None:
-        synced = durability is Durability.FULL
+        self._folder = folder
+        self._names = (META, *tables)
+        self._synced = durability is Durability.FULL
+        self._map_size = map_size
+        self._broken = False
+        self._open()
+        self._migrate(migrations)
+
+    def _open(self) -> None:
+        folder = self._folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._environment = lmdb.open(
                 str(folder),
-                map_size=max(map_size, _used_size(folder)),
-                max_dbs=len(tables) + 1,
-                sync=synced,
-                metasync=synced,
+                map_size=max(self._map_size, _used_size(folder)),
+                max_dbs=len(self._names),
+                sync=self._synced,
+                metasync=self._synced,
                 readahead=False,
                 max_readers=16,
             )
+            self._tables = {name: self._environment.open_db(name.encode()) for name in self._names}
         except (lmdb.Error, OSError) as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
-        self._tables = {name: self._environment.open_db(name.encode()) for name in (META, *tables)}
-        self._migrate(migrations)
+
+    def _begin(self, *, write: bool = False) -> lmdb.Transaction:
+        """A transaction. When the library could not write a root, it refuses everything until opened anew."""
+        if self._broken:
+            self._environment.close()
+            self._open()
+            self._broken = False
+        try:
+            return self._environment.begin(write=write)
+        except lmdb.PanicError:
+            self._broken = True
+            return self._begin(write=write)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Read]:
         """A short look at what is committed; `StoreFailedError` if it cannot be read."""
         try:
-            with self._environment.begin() as transaction:
+            with self._begin() as transaction:
                 yield Read(transaction, self._tables)
         except lmdb.Error as error:
             raise StoreFailedError(_explained(error)) from error
@@ -146,14 +167,29 @@ class LmdbStore:
     def write(self, work: Callable[[Write], None]) -> None:
         """Run `work` in one transaction; it may be run again when the map had to grow."""
         while True:
+            number = None
             try:
-                with self._environment.begin(write=True) as transaction:
+                with self._begin(write=True) as transaction:
                     work(Write(transaction, self._tables))
+                    number = transaction.id()
                 return
             except lmdb.MapFullError:
                 self._grow()
-            except (lmdb.DiskError, lmdb.Error, OSError) as error:
+            except (lmdb.Error, OSError) as error:
+                if number is not None and self._is_there(number):
+                    return
                 raise StoreFailedError(_explained(error)) from error
+
+    def _is_there(self, number: int) -> bool:
+        """Whether a commit that failed is there all the same: its root was written, and syncing failed."""
+        try:
+            with self._begin() as transaction:
+                if transaction.id() < number:
+                    return False
+            self._environment.sync(True)
+        except lmdb.Error as error:
+            raise StoreFailedError(_explained(error)) from error
+        return True
 
     def backup(self, folder: Path) -> None:
         """A compact, consistent copy of everything committed so far, while the store stays in use."""
@@ -203,6 +239,10 @@ def _used_size(folder: Path) -> int:
 
 
 def _explained(error: Exception) -> str:
-    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+    """The library names its errors by their text only; a write that was cut short is EIO to it."""
+    text = str(error)
+    if os.strerror(errno.ENOSPC) in text:
         return "the disk is full"
+    if os.strerror(errno.EIO) in text:
+        return "the disk is full or failing"
     return f"the store failed: {error}"
