@@ -166,6 +166,12 @@ async def open_line(running: RunningRouter, version: int = NEWEST, *, offer_key:
     return line
 
 
+async def open_line_as_proxy(running: RunningRouter) -> Line:
+    """A connection with the flag of proxies: its blocks are not encrypted inside TLS."""
+    plan = smp_client_plan(running.server.key_hash, proxy=True)
+    return Line(await connect(plan, "127.0.0.1", running.port, running.network))
+
+
 @dataclass
 class Queue:
     """A queue as its creator knows it, with the keys of all parties."""

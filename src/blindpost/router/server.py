@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
@@ -51,13 +52,14 @@ RELAY_COMMANDS_MAX = 32
 class Connection:
     """One session and the client that the decisions know; a source of the engine's inbox."""
 
-    __slots__ = ("_held", "_relays_asked", "client", "session")
+    __slots__ = ("_for_relays", "_held", "_relays_asked", "client", "session")
 
     def __init__(self, session: Session, client: Client) -> None:
         self.session = session
         self.client = client
         self._held: set[str] = set()
         self._relays_asked = 0
+        self._for_relays: deque[RelayEffect] = deque()
 
     def pause(self) -> None:
         self._hold("inbox")
@@ -74,16 +76,22 @@ class Connection:
         self.client.congested = False
         self._let_go("outbox")
 
-    def relay_asked(self) -> None:
-        """A command of this connection is on its way to a relay; only so many may be at once."""
-        self._relays_asked += 1
-        if self._relays_asked >= RELAY_COMMANDS_MAX:
-            self._hold("relays")
-
-    def relay_answered(self) -> None:
-        self._relays_asked -= 1
+    def ask_relay(self, effect: RelayEffect) -> bool:
+        """Whether a command may go to its relay now; only so many may be on their way at once."""
         if self._relays_asked < RELAY_COMMANDS_MAX:
-            self._let_go("relays")
+            self._relays_asked += 1
+            return True
+        self._for_relays.append(effect)
+        self._hold("relays")
+        return False
+
+    def relay_answered(self) -> RelayEffect | None:
+        """One is back: the one that may go in its place, if any waits."""
+        if self._for_relays:
+            return self._for_relays.popleft()
+        self._relays_asked -= 1
+        self._let_go("relays")
+        return None
 
     def _hold(self, reason: str) -> None:
         self._held.add(reason)
@@ -132,8 +140,10 @@ class Router(Handler):
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
-        await self.engine.run()
-        await self.relays.close()
+        try:
+            await self.engine.run()
+        finally:
+            await self.relays.close()
 
     def stop(self) -> None:
         self.engine.stop()
@@ -193,7 +203,7 @@ class Router(Handler):
         start: bytes | None = b"" if ttl is not None else None
         while start is not None and ttl is not None:
             before = int(self._now()) - ttl
-            found, start = self.store.expired(before, start, EXPIRY_STEP)
+            found, start = await self.store.expired(before, start, EXPIRY_STEP)
             if found:
                 self.engine.put_own(Expire(found, before))
             await asyncio.sleep(0)
@@ -213,15 +223,16 @@ class Router(Handler):
 
     def _perform(self, effect: RelayEffect) -> None:
         connection = self.connections.get(effect.client.client_id)
-        if connection is not None:
-            connection.relay_asked()
+        if connection is not None and connection.ask_relay(effect):
             self.relays.perform(effect)
 
     def _relay_answered(self, effect: RelayEffect, response: Response) -> None:
         connection = self.connections.get(effect.client.client_id)
         if connection is not None:
-            connection.relay_answered()
             self.engine.put_own(RelayAnswer(effect, response))
+            waiting = connection.relay_answered()
+            if waiting is not None:
+                self.relays.perform(waiting)
 
     def _put_own(self, event: Event) -> None:
         self.engine.put_own(event)
