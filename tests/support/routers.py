@@ -33,6 +33,7 @@ from blindpost.wire.smp.commands import KEY, NEW, SEND
 from blindpost.wire.smp.messages import ReceivedMessage, read_message
 from blindpost.wire.smp.responses import IDS, MSG, Response
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
+from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.versions import VersionRange
 
 
@@ -71,14 +72,17 @@ async def running_router(
     verifier: Verifier | None = None,
     now: Callable[[], float] = time.time,
     network: Network = TCP,
+    versions: VersionRange = SMP_VERSIONS,
+    port: int = 0,
 ) -> AsyncIterator[RunningRouter]:
     """A router on loopback until the end of the block."""
     credentials = credentials or new_credentials()
     store = LmdbTables(folder, Durability.OS)
-    router = Router(store, rules, budget=budget, verifier=verifier, now=now)
+    relay_options = SmpOptions(network=network)
+    router = Router(store, rules, budget=budget, verifier=verifier, now=now, relay_options=relay_options)
     running = asyncio.create_task(router.run())
-    plan = smp_router_plan(credentials, limits=limits)
-    listening, port = await listen(plan, router, "127.0.0.1", 0, network)
+    plan = smp_router_plan(credentials, limits=limits, versions=versions)
+    listening, port = await listen(plan, router, "127.0.0.1", port, network)
     server = Server((Host("127.0.0.1"),), str(port), credentials.fingerprint)
     try:
         yield RunningRouter(router, server, port, network)
