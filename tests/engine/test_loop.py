@@ -39,6 +39,8 @@ class Counting:
 
     async def prepare(self, batch: Sequence[str]) -> None:
         self.steps.append(f"prepare {len(batch)}")
+        if "poison" in batch:
+            raise KeyError("poison")
 
     def decide(self, event: str) -> None:
         self.counts.put(event, (self.counts.get(event) or 0) + 1)
@@ -189,3 +191,14 @@ async def test_a_stopping_engine_waits_for_an_outcome_that_comes_soon() -> None:
         await asyncio.sleep(0)
         outcome.set_result(True)
     assert plan.sent == ["OK a"]
+
+
+async def test_a_bug_in_what_a_batch_has_in_common_refuses_it_and_the_server_goes_on() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        engine.put(Peer(), "poison")
+        await plan.refused.wait()
+        engine.put(Peer(), "a")
+    assert plan.sent == ["STORE poison", "OK a"]
+    assert plan.stored == {"a": 1}
+    assert engine.meters.turns_refused == 1

@@ -159,6 +159,12 @@ class Engine(Generic[E]):
             self._undo.rollback()
             if not isinstance(error, OutcomeUnknownError):
                 plan.refuse(batch, error)
+        except Exception:
+            # A bug in what a batch has in common must not end the server for everybody.
+            log.exception("a batch of %d events failed", len(batch))
+            meters.turns_refused += 1
+            self._undo.rollback()
+            plan.refuse(batch, StoreFailedError("the batch failed"))
         self._undo.forget()
         plan.release()
         meters.turn_s.observe(time() - started)

@@ -90,21 +90,31 @@ def want(wanted: Wanted, request: Request) -> None:
             wanted.links.add(command.request.link.link_id)
 
 
-def named_queue(view: View, request: Request) -> QueueRecord | None:
-    """The queue that a request names, as it is now."""
+def _named_id(view: View, request: Request) -> bytes | None:
+    """The recipient id of the queue that a request names, if any party is known by this id."""
     entity_id = request.entity_id
     match party_of(request.command):
         case Party.RECIPIENT:
-            return view.records.get(entity_id)
+            return entity_id
         case Party.SENDER:
-            recipient_id = view.senders.get(entity_id)
+            return view.senders.get(entity_id)
         case Party.NOTIFIER:
-            recipient_id = view.notifiers.get(entity_id)
+            return view.notifiers.get(entity_id)
         case Party.LINK:
-            recipient_id = view.links.get(entity_id)
+            return view.links.get(entity_id)
         case None:
             return None
+
+
+def named_queue(view: View, request: Request) -> QueueRecord | None:
+    """The queue that a request names, as it is now."""
+    recipient_id = _named_id(view, request)
     return None if recipient_id is None else view.records.get(recipient_id)
+
+
+def is_damaged(view: View, request: Request) -> bool:
+    """Whether the queue that a request names is there and cannot be read: it must not look deleted."""
+    return _named_id(view, request) in view.damaged
 
 
 ROLE_COMMANDS: dict[ServiceRole, frozenset[type[Command]]] = {

@@ -12,6 +12,7 @@ from blindpost.router.authority import (
     NO_QUEUE,
     UNVERIFIED,
     Verdict,
+    is_damaged,
     named_queue,
     role_allows,
     still_authorized,
@@ -21,6 +22,7 @@ from blindpost.router.meters import Meter
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import Client
 from blindpost.router.turn import Delivery, Forward, OpenRelay, RelayEffect, Turn
+from blindpost.router.view import DAMAGED
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -53,6 +55,7 @@ from blindpost.wire.smp.errors import (
     NAME,
     PROHIBITED,
     PROXY,
+    STORE,
     Code,
     NameCode,
     ProxyCode,
@@ -108,6 +111,8 @@ def _answer(
     command = request.command
     record = named_queue(turn.view, request)
     if record is None and type(command) not in NO_QUEUE:
+        if is_damaged(turn.view, request):
+            return ERR(STORE(DAMAGED))
         return _refused(turn, command)
     if not role_allows(client, command):
         return ERR(PROHIBITED)

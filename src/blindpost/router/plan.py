@@ -89,6 +89,8 @@ class Waiting:
     notifiers: tuple[bytes, ...] = ()
     walks: dict[Domain, tuple[tuple[bytes, ...], bytes | None]] = field(default_factory=dict)
     """By domain the queues of the next step of a walk, and where it goes on."""
+    failed: dict[Domain, StoreFailedError] = field(default_factory=dict)
+    """By domain why a walk could not go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +225,13 @@ class RouterPlan:
         waiting = Waiting(client.waiting.first(SERVE_STEP), client.waiting_notifiers.first(SERVE_STEP))
         if client.service is not None:
             for domain, walk in client.walks.items():
-                page = await self._store.waiting(domain, client.service.service_id, walk.start, SERVE_STEP)
-                waiting.walks[domain] = page
+                service_id = client.service.service_id
+                try:
+                    waiting.walks[domain] = await self._store.waiting(
+                        domain, service_id, walk.start, SERVE_STEP
+                    )
+                except StoreFailedError as error:
+                    waiting.failed[domain] = error
         return waiting
 
     def _need_own(self, needed: Needed, event: Event) -> None:
@@ -283,7 +290,8 @@ class RouterPlan:
             turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
 
     def _serve(self, turn: Turn, client: Client) -> None:
-        waiting = self._serving.get(client)
+        # Two of these events in one batch find the same page of a walk: the second one has nothing to do.
+        waiting = self._serving.pop(client, None)
         if waiting is None:
             return
         for recipient_id in waiting.queues:
@@ -292,7 +300,12 @@ class RouterPlan:
             notifications.deliver_pending(turn, client, notifier_id)
         for domain, (entity_ids, following) in waiting.walks.items():
             services.walk_step(turn, client, domain, entity_ids, following)
-        turn.serve(client)
+        for domain, error in waiting.failed.items():
+            services.walk_failed(turn, client, domain, error)
+        if waiting.failed:
+            self._later(Serve(client))
+        else:
+            turn.serve(client)
 
     def failed(self, event: Event) -> None:
         self.meters.add(Meter.INTERNAL_ERRORS)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.engine.loop import StoreFailedError
 from blindpost.router.association import SERVICE_METERS, register
 from blindpost.router.delivery import may_push, push_head
 from blindpost.router.meters import Meter
@@ -18,8 +19,9 @@ from blindpost.router.model import ID_SIZE, Domain, ServiceRecord, day_of
 from blindpost.router.notifications import deliver_pending
 from blindpost.router.state import Client, ServiceSub, Walk
 from blindpost.router.turn import Turn
+from blindpost.router.view import DAMAGED
 from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
-from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.errors import STORE, Code, SMPError
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, ERR, SOKS, Response
 
@@ -90,14 +92,16 @@ def walk_step(
     """Hand over what waits in these queues, and go on behind them, or end the walk."""
     service = client.service
     serves = service is not None and turn.state.services(domain).holder(service.service_id) is client
-    failed = [
-        entity_id for entity_id in entity_ids if serves and not _handed_over(turn, client, domain, entity_id)
-    ]
+    failed: list[tuple[bytes, SMPError]] = []
+    for entity_id in entity_ids if serves else ():
+        error = _hand_over(turn, client, domain, entity_id)
+        if error is not None:
+            failed.append((entity_id, error))
     walk = client.walks.get(domain)
     if walk is None or not serves:
         client.walks.pop(domain)
         return
-    errors = walk.errors + tuple((entity_id, Code.INTERNAL) for entity_id in failed)
+    errors = (*walk.errors, *failed)
     if following is not None:
         client.walks.put(domain, replace(walk, start=following, errors=errors))
         return
@@ -111,13 +115,26 @@ def walk_step(
         client.walks.pop(domain)
 
 
-def _handed_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> bool:
-    """One queue of a walk; False if it failed, which holds up no other."""
+def walk_failed(turn: Turn, client: Client, domain: Domain, error: StoreFailedError) -> None:
+    """The store could not say what comes next: the client is told once, in place of ALLS, and the walk waits.
+
+    It goes on where it stopped when the store can be read again, so that nothing is missed.
+    """
+    walk = client.walks.get(domain)
+    if walk is not None and walk.announced:
+        turn.push(client, b"", ERR(STORE(str(error))))
+        client.walks.put(domain, replace(walk, announced=False, errors=()))
+
+
+def _hand_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> SMPError | None:
+    """One queue of a walk; its error if it failed, which holds up no other."""
     mark = turn.state.undo.mark()
+    if entity_id in turn.view.damaged:
+        return STORE(DAMAGED)
     try:
         if domain is Domain.NOTIFICATIONS:
             deliver_pending(turn, client, entity_id)
-            return True
+            return None
         record = turn.view.records.get(entity_id)
         if record is not None and may_push(client, record):
             push_head(turn, client, record)
@@ -126,5 +143,5 @@ def _handed_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -
         log.exception("a queue failed in the walk over a service")
         turn.state.undo.rollback(mark)
         turn.count(Meter.INTERNAL_ERRORS)
-        return False
-    return True
+        return Code.INTERNAL
+    return None

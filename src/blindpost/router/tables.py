@@ -6,6 +6,7 @@ here is what is stored.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -53,6 +54,7 @@ from blindpost.router.records import (
 from blindpost.router.view import View
 from blindpost.store.contract import Durability
 from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
+from blindpost.wire.errors import WireError
 
 (
     QUEUES,
@@ -79,6 +81,10 @@ from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
     "members",
     "pending",
 )
+log = logging.getLogger(__name__)
+
+UNREADABLE = (WireError, KeyError, ValueError)
+"""What decoding a damaged row may raise."""
 CACHE_MAX = 20_000
 """How many decoded queue records are kept: about 20 MB."""
 
@@ -100,7 +106,9 @@ class RouterStore(Protocol):
     ) -> tuple[tuple[bytes, ...], bytes | None]:
         """Up to `limit` queues of a service in which something waits, from `start` on, and what follows."""
 
-    def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
+    async def expired(
+        self, before: int, start: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, int]], bytes | None]:
         """Up to `limit` queues from `start` on: those with expired messages at the head, and how many."""
 
     def counts(self) -> dict[str, int]:
@@ -161,7 +169,12 @@ class LmdbTables:
             row = read.get(QUEUES, recipient_id)
             if row is None:
                 return
-            record = queue_from_row(row)
+            try:
+                record = queue_from_row(row)
+            except UNREADABLE:
+                log.exception("the row of a queue cannot be read")
+                view.damaged.add(recipient_id)
+                return
             self._keep(record)
         view.records.fill(recipient_id, record)
         if record.service_id is not None:
@@ -190,8 +203,8 @@ class LmdbTables:
                         break
                     message = read.get(MESSAGES, message_key(recipient_id, number))
                     if message is not None:
-                        view.fill_message(recipient_id, number, message_from_row(message))
                         expire = expire and is_expired_row(message, needed.expire_before)
+                        _fill_message(view, recipient_id, number, message)
             for link_id in needed.link_data:
                 row = read.get(LINKS, link_key(link_id))
                 if row is not None:
@@ -219,7 +232,9 @@ class LmdbTables:
         following = None if page.following is None else page.following[len(prefix) :]
         return tuple(key[len(prefix) :] for key, _ in page.rows), following
 
-    def expired(self, before: int, start: bytes, limit: int) -> tuple[list[tuple[bytes, int]], bytes | None]:
+    async def expired(
+        self, before: int, start: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, int]], bytes | None]:
         found: list[tuple[bytes, int]] = []
         with self.store.read() as read:
             page = read.page(ENDS, start, limit)
@@ -241,6 +256,14 @@ class LmdbTables:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _fill_message(view: View, recipient_id: bytes, number: int, row: bytes) -> None:
+    """One that cannot be read is not there for the command that needs it; the others of the batch go on."""
+    try:
+        view.fill_message(recipient_id, number, message_from_row(row))
+    except UNREADABLE:
+        log.exception("the row of a message cannot be read")
 
 
 def _load_service(read: Read, view: View, service_id: bytes) -> None:

@@ -77,7 +77,7 @@ class Turn:
         self.meters = meters
         self.entropy = entropy
         self.now = now
-        self.view = View(state.undo)
+        self.view = View(state.undo, lambda: self.count(Meter.SERVICE_FAULTS))
         self.outbox: list[Outgoing] = []
         self.outcomes: list[tuple[Callable[[str], None], str]] = []
         """What operators are told once the commit is done."""

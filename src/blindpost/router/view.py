@@ -7,6 +7,7 @@ engine's `Undo`; the list of changes becomes durable in one commit.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from blindpost.crypto.ids_hash import QueueSet
@@ -40,12 +41,15 @@ from blindpost.wire.smp.values import LinkData
 
 log = logging.getLogger(__name__)
 
+DAMAGED = "this queue cannot be read; its operator must restore it"
+
 
 class View:
     """The part of the store that this batch touches, with its own changes on top."""
 
-    def __init__(self, undo: Undo) -> None:
+    def __init__(self, undo: Undo, fault: Callable[[], None] = lambda: None) -> None:
         self._undo = undo
+        self._fault = fault
         self.changes: list[Change] = []
         self.records: Table[bytes, QueueRecord] = Table(undo)
         self.senders: Table[bytes, bytes] = Table(undo)
@@ -54,6 +58,8 @@ class View:
         self.link_data: Table[bytes, LinkData] = Table(undo)
         self.services: Table[bytes, ServiceRecord] = Table(undo)
         self.fingerprints: Table[bytes, bytes] = Table(undo)
+        self.damaged: set[bytes] = set()
+        """Recipient ids of queues whose rows make no sense."""
         self._ends: Table[bytes, Ends] = Table(undo)
         self._messages: Table[tuple[bytes, int], StoredMessage] = Table(undo)
         self._pending: Table[bytes, tuple[Notification, ...]] = Table(undo)
@@ -162,8 +168,10 @@ class View:
         service = self.services.get(service_id)
         assert service is not None, "a service that was not loaded"
         one, members = QueueSet.of((entity_id,)), service.members(domain)
-        if not member and not members.count:
-            log.error("a service would lose a queue although it counts none; run an audit")
+        if not member and (not members.count or (members.count == 1 and members != one)):
+            # Subtraction would hide it: nothing less than no queues can be left.
+            log.error("a service loses a queue that it does not count; run `blindpost router audit`")
+            self._fault()
         changed = members + one if member else members - one
         if domain is Domain.MESSAGES:
             self.put_service(replace(service, queues=changed))

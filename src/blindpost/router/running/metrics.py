@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import blindpost
 from blindpost.engine.histogram import Histogram
+from blindpost.router.model import Domain
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.names import OURS, REFERENCE, all_counters
 
@@ -33,6 +34,8 @@ class Gauges:
     subscribed: int = 0
     notifier_subscriptions: int = 0
     notifier_subscribed: int = 0
+    services: dict[Domain, int] = field(default_factory=dict)
+    service_queues: dict[Domain, int] = field(default_factory=dict)
     in_flight: int = 0
     in_flight_connections: int = 0
     in_flight_periods: dict[str, int] = field(default_factory=dict)
@@ -51,6 +54,9 @@ async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
     gauges = Gauges(handshakes=server.handshakes, inbox=router.engine.waiting, stored=router.store.counts())
     gauges.subscriptions = len(router.plan.state.queues)
     gauges.notifier_subscriptions = len(router.plan.state.notifiers)
+    for domain in Domain:
+        gauges.services[domain] = len(router.plan.state.services(domain))
+        gauges.service_queues[domain] = 0
     gauges.in_flight_periods = dict.fromkeys([*(name for _, name in PERIODS), LAST_PERIOD], 0)
     now = int(time.time())
     for number, connection in enumerate(tuple(router.connections.values()), start=1):
@@ -60,6 +66,8 @@ async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
         gauges.versions[client.version] = gauges.versions.get(client.version, 0) + 1
         gauges.subscribed += len(client.subs) > 0
         gauges.notifier_subscribed += len(client.notifier_ids) > 0
+        for domain in Domain:
+            gauges.service_queues[domain] += client.service_sub(domain).members.count
         in_flight = [sub.delivered for _, sub in client.subs.items() if sub.delivered is not None]
         gauges.in_flight += len(in_flight)
         gauges.in_flight_connections += bool(in_flight)
@@ -155,6 +163,12 @@ def _live(text: Text, gauges: Gauges) -> None:
         "Connections with subscribed notifiers",
         gauges.notifier_subscribed,
     )
+    for domain, services, queues in (
+        (Domain.MESSAGES, "subscribtion_services_total", "subscribtion_service_subs_total"),
+        (Domain.NOTIFICATIONS, "subscribtion_nts_services_total", "subscription_ntf_service_subs_total"),
+    ):
+        text.gauge(REFERENCE + services, "Services that are subscribed", gauges.services[domain])
+        text.gauge(REFERENCE + queues, "Queues subscribed through services", gauges.service_queues[domain])
     text.gauge(OURS + "router_handshakes", "Connections that shake hands", gauges.handshakes)
     text.gauge(OURS + "router_congested", "Connections that do not read their answers", gauges.congested)
     text.gauge(OURS + "router_inbox", "Blocks and events that wait to be decided", gauges.inbox)
