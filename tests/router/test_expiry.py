@@ -144,7 +144,7 @@ async def test_the_clock_may_move_between_finding_and_expiring(tmp_path: Path) -
             now.seconds += 1
         now.seconds += TTL - 2
         before = now.seconds - TTL
-        found, following = running.router.store.expired(before, b"", 10)
+        found, following = await running.router.store.expired(before, b"", 10)
         assert (found, following) == ([(queue.recipient_id, 1)], None)
         now.seconds += 10
         running.router.engine.put_own(Expire(found, before))

@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 _PR_SET_PDEATHSIG = 1
 _SETTINGS = {
     "fsync": "off",  # the machine does not lose its power during a test
@@ -80,6 +82,11 @@ class PostgresServer:
 
     def start(self) -> None:
         """Returns when the server takes connections."""
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Only the process; it ends with the thread that calls this."""
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -91,7 +98,10 @@ class PostgresServer:
                 cwd=self._folder,
                 preexec_fn=_end_with_parent,
             )
+
+    def wait_ready(self) -> None:
         while not self._is_ready():
+            assert self._process is not None
             assert self._process.poll() is None, (self._folder / "log").read_text()
             time.sleep(0.01)
 
@@ -139,3 +149,17 @@ def postgres_server() -> Iterator[PostgresServer]:
         if server is not None:
             server.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The address of a database that is gone after the test."""
+    dsn = postgres.new_database()
+    yield dsn
+    postgres.drop(dsn)

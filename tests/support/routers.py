@@ -20,7 +20,8 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.server import Router
-from blindpost.router.tables import LmdbTables
+from blindpost.router.tables import LmdbTables, RouterStore
+from blindpost.router.tables_postgres import PostgresTables
 from blindpost.store.contract import Durability
 from blindpost.transport.ends import listen
 from blindpost.transport.network import TCP, Network
@@ -45,6 +46,15 @@ def new_credentials() -> Credentials:
     """A new identity for a router."""
     now = int(time.time())
     return issue_router(make_authority(now, system_entropy), "localhost", now, system_entropy)
+
+
+DATABASE_FILE = "database"
+
+
+def database_of(folder: Path) -> str | None:
+    """The address of the database that stands for this folder, if one does."""
+    file = folder / DATABASE_FILE
+    return file.read_text() if file.exists() else None
 
 
 @dataclass
@@ -72,12 +82,18 @@ async def running_router(
     verifier: Verifier | None = None,
     now: Callable[[], float] = time.time,
     network: Network = TCP,
+    dsn: str | None = None,
     versions: VersionRange = SMP_VERSIONS,
     port: int = 0,
 ) -> AsyncIterator[RunningRouter]:
-    """A router on loopback until the end of the block."""
+    """A router on loopback until the end of the block; its store is in `folder`, or in a database."""
     credentials = credentials or new_credentials()
-    store = LmdbTables(folder, Durability.OS)
+    dsn = dsn or database_of(folder)
+    store: RouterStore
+    if dsn is None:
+        store = LmdbTables(folder, Durability.OS)
+    else:
+        store = await PostgresTables.open(dsn, Durability.OS)
     relay_options = SmpOptions(network=network)
     router = Router(store, rules, budget=budget, verifier=verifier, now=now, relay_options=relay_options)
     running = asyncio.create_task(router.run())

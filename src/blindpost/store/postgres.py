@@ -28,10 +28,13 @@ from blindpost.store.contract import Durability, StoreVersionError
 log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
-COMMAND_S = 60.0
-"""A statement that takes longer is given up, and the connection with it."""
+STATEMENT_S = 30.0
+"""The database gives up a statement that takes longer."""
+SILENCE_S = 40.0
+"""A database that does not answer for so long is taken for lost."""
 LOCK_WAIT_S = 10.0
 """How long a killed predecessor's connection may take to end; longer means that it is not dead."""
+MIGRATION_S = 86_400.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -252,7 +255,7 @@ class PostgresStore:
         connection = await asyncpg.connect(
             self._dsn,
             timeout=CONNECT_S,
-            command_timeout=COMMAND_S,
+            command_timeout=SILENCE_S,
             statement_cache_size=256,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
@@ -283,7 +286,8 @@ class PostgresStore:
             raise StoreVersionError(done, len(migrations))
         for number, migration in enumerate(migrations[done:], start=done + 1):
             async with connection.transaction():
-                await connection.execute(migration)
+                await connection.execute("SET LOCAL statement_timeout = 0")
+                await connection.execute(migration, timeout=MIGRATION_S)
                 await connection.execute("UPDATE state SET version = $1", number)
 
     async def _state(self, connection: Connection) -> tuple[int, dict[str, int]]:
@@ -293,8 +297,9 @@ class PostgresStore:
         return row["commits"], {name: row[name] for name in self._schema.counters}
 
     def _told(self, error: Exception) -> str:
-        """What may be said about an error in a log: never the password of the database."""
-        text = str(error.args[0] if error.args else "") or type(error).__name__
+        """What may be said about an error in a log: no password, and no ids, which stand in its details."""
+        is_detailed = isinstance(error, asyncpg.PostgresError) and error.args
+        text = str(error.args[0] if is_detailed else error) or type(error).__name__
         for password in _passwords(self._dsn):
             text = text.replace(password, "***")
         return text
@@ -337,6 +342,7 @@ def _session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
         "application_name": "blindpost",
         "search_path": f'"{schema.name}"',
         "synchronous_commit": "on" if durability is Durability.FULL else "off",
+        "statement_timeout": f"{STATEMENT_S * 1000:.0f}",
         "lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",

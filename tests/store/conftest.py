@@ -1,0 +1,7 @@
+"""Databases for tests of stores."""
+
+from __future__ import annotations
+
+from tests.support.postgres import database, postgres
+
+__all__ = ["database", "postgres"]

@@ -1,0 +1,328 @@
+"""One owner at a time, migrations in order, and no commit is ever taken for what it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
+from blindpost.store import postgres as driver
+from blindpost.store.contract import Durability, StoreVersionError
+from blindpost.store.postgres import DatabaseInUseError, PostgresStore, Schema, Step, Work
+from tests.support.postgres import PostgresServer
+from tests.support.wires import wired
+
+FIRST = (
+    "CREATE TABLE words (word text PRIMARY KEY, value bigint CHECK (value >= 0));"
+    "ALTER TABLE state ADD COLUMN words bigint NOT NULL DEFAULT 0"
+)
+SCHEMA = Schema("tests", (FIRST,), ("words",))
+PUT = Step(
+    "words",
+    "INSERT INTO words SELECT * FROM unnest({0}::text[], {1}::bigint[]) "
+    "ON CONFLICT (word) DO UPDATE SET value = excluded.value RETURNING xmax = 0 AS fresh",
+)
+DELETE = Step(
+    "words", "DELETE FROM words WHERE word = ANY({0}::text[]) RETURNING true AS fresh", is_delete=True
+)
+
+
+def put(**values: int) -> Work:
+    return [(PUT, [list(values), list(values.values())])]
+
+
+@asynccontextmanager
+async def opened(dsn: str, schema: Schema = SCHEMA) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(dsn, schema, Durability.OS)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+async def words(store: PostgresStore) -> dict[str, int]:
+    return {row["word"]: row["value"] for row in await store.fetch("SELECT * FROM words")}
+
+
+async def back(store: PostgresStore) -> None:
+    """Wait until the store owns its database again."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await store.fetch("SELECT 1")
+                return
+            except StoreFailedError:
+                await asyncio.sleep(0.01)
+
+
+async def gone(store: PostgresStore) -> None:
+    """Wait until the store has noticed that its connection is over."""
+    with contextlib.suppress(StoreFailedError):
+        while True:
+            await store.fetch("SELECT 1")
+
+
+async def sleeping(dsn: str) -> None:
+    """Wait until a statement sleeps in the database."""
+    connection = await asyncpg.connect(dsn)
+    found = (
+        "SELECT pg_stat_clear_snapshot(), count(*) AS here FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    )
+    try:
+        for _ in range(1_000):
+            if (await connection.fetch(found))[0]["here"]:
+                return
+            await asyncio.sleep(0.01)
+    finally:
+        await connection.close()
+    raise AssertionError("nothing sleeps")
+
+
+async def test_a_commit_is_one_statement_and_survives_the_owner(database: str) -> None:
+    async with opened(database) as store:
+        before = store.statements
+        await store.commit([[*put(a=1, b=2), (DELETE, [["c"]])]], {})
+        assert store.statements == before + 1
+    async with opened(database) as store:
+        assert await words(store) == {"a": 1, "b": 2}
+        assert store.counts == {"words": 2}
+
+
+async def test_rows_are_counted_once_however_they_are_written(database: str) -> None:
+    async with opened(database) as store:
+        await store.commit([put(a=1, b=2)], {})
+        await store.commit([put(a=5, c=3)], {})
+        assert store.counts == {"words": 3}
+        await store.commit([[(DELETE, [["a", "missing"]])]], {})
+        assert store.counts == {"words": 2}
+        await store.commit([put(d=1)], {"words": 10})
+        assert store.counts == {"words": 13}
+        assert await words(store) == {"b": 2, "c": 3, "d": 1}
+
+
+async def test_phases_follow_each_other_in_one_transaction(database: str) -> None:
+    async with opened(database) as store:
+        await store.commit([put(a=1)], {})
+        await store.commit([[(DELETE, [["a"]])], put(a=2)], {"words": 5})
+        assert (await words(store), store.counts) == ({"a": 2}, {"words": 6})
+        with pytest.raises(StoreFailedError) as refused:
+            await store.commit([put(b=1), put(c=-1)], {})
+        assert not isinstance(refused.value, OutcomeUnknownError)
+        assert (await words(store), store.counts) == ({"a": 2}, {"words": 6})
+        await store.commit([put(e=1)], {})
+    async with opened(database) as store:
+        assert (await words(store), store.counts) == ({"a": 2, "e": 1}, {"words": 7})
+
+
+async def test_what_the_database_refuses_is_known_to_be_not_there(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(database) as store:
+        for bad in (put(a=1, secret=-1), put(secret=1 << 70)):
+            with pytest.raises(StoreFailedError) as refused:
+                await store.commit([bad], {})
+            assert not isinstance(refused.value, OutcomeUnknownError)
+        with pytest.raises(StoreFailedError):
+            await store.fetch("SELECT 1 / 0")
+        assert await words(store) == {}
+        await store.commit([put(b=1)], {})
+        assert await words(store) == {"b": 1}
+        assert store.connects == 0
+    assert "secret" not in caplog.text
+
+
+async def test_a_database_has_one_owner(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LOCK_WAIT_S", 0.05)
+    async with opened(database):
+        with pytest.raises(DatabaseInUseError, match="another router uses this database"):
+            await PostgresStore.open(database, SCHEMA)
+        async with opened(database, Schema("others", (), ())):
+            pass
+    monkeypatch.setattr(driver, "LOCK_WAIT_S", 10)
+    async with opened(database):
+        pass
+
+
+async def test_migrations_run_once_each_and_in_order(database: str) -> None:
+    async with opened(database) as store:
+        await store.commit([put(a=1)], {})
+    second = "UPDATE words SET value = value + 1; ALTER TABLE words ADD COLUMN more int NOT NULL DEFAULT 7"
+    newer = Schema("tests", (FIRST, second), ("words",))
+    for _ in range(2):
+        async with opened(database, newer) as store:
+            rows = await store.fetch("SELECT * FROM words")
+            assert [tuple(row) for row in rows] == [("a", 2, 7)]
+    with pytest.raises(StoreVersionError, match="schema version 2, this program knows versions up to 1"):
+        await PostgresStore.open(database, SCHEMA)
+    async with opened(database, newer):
+        pass
+
+
+async def test_a_migration_that_fails_changes_nothing(database: str) -> None:
+    broken = Schema("tests", (FIRST, "CREATE TABLE half (x int); SELECT 1 / 0"), ("words",))
+    with pytest.raises(StoreFailedError, match="division by zero"):
+        await PostgresStore.open(database, broken)
+    async with opened(database) as store:
+        assert await store.fetch("SELECT FROM pg_tables WHERE tablename = 'half'") == []
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_durability_is_what_the_session_asks_for(database: str, durability: Durability) -> None:
+    store = await PostgresStore.open(database, SCHEMA, durability)
+    rows = await store.fetch("SELECT current_setting('synchronous_commit')")
+    assert rows[0][0] == ("on" if durability is Durability.FULL else "off")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "told"),
+    [
+        ("postgresql://someone:hush%21@localhost:1/x", "the database cannot be opened"),
+        ("postgresql://someone:hush%21@localhost:none/x", "the database cannot be opened"),
+        ("http://someone:hush%21@localhost/x?password=hush%21", "the database cannot be opened"),
+    ],
+)
+async def test_what_cannot_be_opened_is_told_without_the_password(dsn: str, told: str) -> None:
+    with pytest.raises(StoreFailedError, match=told) as error:
+        await PostgresStore.open(dsn, SCHEMA)
+    assert "hush" not in str(error.value)
+    assert error.value.__suppress_context__
+
+
+async def test_the_password_is_taken_out_of_any_text() -> None:
+    store = PostgresStore("postgresql://a:p%40ss@h/x?password=other", SCHEMA, Durability.FULL)
+    told = store._told(ValueError("p%40ss, p@ss and other did not help"))
+    assert told == "***, *** and *** did not help"
+
+
+async def kill_backend(store: PostgresStore, dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'blindpost'"
+        )
+    finally:
+        await connection.close()
+
+
+async def test_a_lost_connection_refuses_and_comes_back_by_itself(database: str) -> None:
+    async with opened(database) as store:
+        await store.commit([put(a=1)], {})
+        await kill_backend(store, database)
+        await gone(store)
+        await back(store)
+        assert store.connects == 1
+        await store.commit([put(b=1)], {})
+        assert await words(store) == {"a": 1, "b": 1}
+        assert store.counts == {"words": 2}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("phases", [1, 2])
+async def test_a_commit_whose_answer_is_lost_is_resolved(database: str, arrives: bool, phases: int) -> None:
+    async with wired(database) as (wire, dsn), opened(dsn) as store:
+        await store.commit([put(z=1)] * phases, {})
+        wire.cut(b"" if phases == 1 else b"COMMIT", after=arrives)
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await store.commit([put(b=2), put(c=3)][:phases], {})
+        with pytest.raises(StoreFailedError):
+            await store.commit([put(d=4)], {})
+        async with asyncio.timeout(60):
+            assert await unknown.value.outcome is arrives
+        await back(store)
+        await store.commit([put(e=5)], {})
+        written = dict(list({"b": 2, "c": 3}.items())[:phases]) if arrives else {}
+        assert await words(store) == {"z": 1, "e": 5, **written}
+        assert store.counts == {"words": 2 + len(written)}
+
+
+async def test_a_commit_that_still_runs_when_its_connection_is_lost_is_waited_for(database: str) -> None:
+    """The lock is free only when the old session is over: nothing is committed after it was looked for."""
+    text = "INSERT INTO words SELECT 'slow', 1 FROM pg_sleep({0}::float) RETURNING true AS fresh"
+    async with wired(database) as (wire, dsn), opened(dsn) as store:
+        slow = [(Step("words", text), [0.0])]
+        await store.commit([slow], {})
+        await store.commit([[(DELETE, [["slow"]])]], {})
+        wire.cut(after=True)
+        committing = asyncio.create_task(store.commit([[(slow[0][0], [1.0])]], {}))
+        await sleeping(database)
+        assert store._connection is not None
+        store._connection.terminate()
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await committing
+        assert await unknown.value.outcome is True
+        await back(store)
+        assert await words(store) == {"slow": 1}
+
+
+async def test_a_statement_that_takes_too_long_is_given_up(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "STATEMENT_S", 0.3)
+    text = "INSERT INTO words SELECT 'slow', 1 FROM pg_sleep(60) RETURNING true AS fresh"
+    async with opened(database) as store:
+        with pytest.raises(StoreFailedError):
+            await store.fetch("SELECT pg_sleep(60)")
+        with pytest.raises(StoreFailedError) as refused:
+            await store.commit([[(Step("words", text), [])]], {})
+        assert not isinstance(refused.value, OutcomeUnknownError)
+        assert store.connects == 0
+        await store.commit([put(a=1)], {})
+        assert await words(store) == {"a": 1}
+
+
+async def test_a_database_that_falls_silent_is_taken_for_lost(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "STATEMENT_S", 1.0)
+    monkeypatch.setattr(driver, "SILENCE_S", 0.5)
+    async with opened(database) as store:
+        with pytest.raises(StoreFailedError):
+            await store.fetch("SELECT pg_sleep(60)")
+        await back(store)
+        assert store.connects == 1
+
+
+async def test_a_database_of_another_time_is_not_served(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restored from a backup, or written by somebody else: memory and store would contradict each other."""
+    async with opened(database) as store:
+        await store.commit([put(a=1)], {})
+        other = await asyncpg.connect(database)
+        await other.execute("UPDATE tests.state SET commits = 0")
+        await other.close()
+        await kill_backend(store, database)
+        await gone(store)
+        assert store._reconnecting is not None
+        await store._reconnecting
+        with pytest.raises(StoreFailedError):
+            await store.fetch("SELECT 1")
+    assert "restart this server" in caplog.text
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+async def test_the_server_may_be_restarted(
+    postgres: PostgresServer, database: str, how: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    store = await PostgresStore.open(database, SCHEMA, Durability.FULL)
+    await store.commit([put(a=1)], {})
+    await asyncio.to_thread(postgres.stop, how)
+    with pytest.raises(StoreFailedError):
+        await store.commit([put(b=1)], {})
+    with pytest.raises(StoreFailedError):
+        await store.fetch("SELECT 1")
+    postgres.spawn()
+    await asyncio.to_thread(postgres.wait_ready)
+    await back(store)
+    assert await words(store) == {"a": 1}
+    store.close()
+    assert "the database is back" in caplog.text
