@@ -55,7 +55,7 @@ async def drained(router_folder: Path) -> tuple[Queue, list[bytes], int]:
         many = asyncio.Event()
 
         async def send(number: int) -> None:
-            body = b"%d" % number
+            body = b"%d" % number + bytes(15_000)
             try:
                 await sender.send(SEND(False, body), queue.sender_id, queue.sender_key)
             except (TransportError, ClientError):
@@ -97,8 +97,7 @@ async def test_sigterm_answers_what_was_accepted_and_keeps_it(tmp_path: Path) ->
     assert code == 0
     assert len(confirmed) >= BODIES
     bodies = await received_all(tmp_path / "router", queue)
-    assert bodies[: len(confirmed)] == confirmed
-    assert sorted(set(bodies)) == sorted(bodies)
+    assert bodies == confirmed
 
 
 async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> None:

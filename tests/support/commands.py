@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,11 @@ async def started(folder: Path) -> AsyncIterator[StartedRouter]:
         yield router
     finally:
         await router.end(signal.SIGKILL)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something holds that no event tells; the test's own time limit is the end."""
+    for _ in itertools.count():
+        if condition():
+            return
+        await asyncio.sleep(0)

@@ -1,0 +1,121 @@
+"""The drain, in this process, where the test can see what was accepted when it began."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blindpost.client.errors import ClientError
+from blindpost.client.smp import SmpClient
+from blindpost.router.changes import Change
+from blindpost.router.running import choices
+from blindpost.router.running.process import RouterProcess
+from blindpost.router.running.reading import read_place
+from blindpost.transport.errors import TransportError
+from blindpost.wire.addresses import Host, Server
+from blindpost.wire.smp.commands import SEND
+from tests.support.commands import edit, init, until
+from tests.support.routers import new_queue
+
+LETTERS = 100
+
+
+async def running(folder: Path) -> tuple[RouterProcess, asyncio.Task[None]]:
+    process = RouterProcess(read_place(folder))
+    ready = asyncio.Event()
+    task = asyncio.create_task(process.run(ready.set))
+    await ready.wait()
+    return process, task
+
+
+async def connect(process: RouterProcess) -> SmpClient:
+    host = (Host("127.0.0.1"),)
+    return await SmpClient.connect(Server(host, str(process.ports[0]), process.credentials.fingerprint))
+
+
+async def test_everything_accepted_is_answered_and_nothing_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(tmp_path / "router")
+    process, task = await running(tmp_path / "router")
+    clients = [await connect(process) for _ in range(4)]
+    queue = await new_queue(clients[0], secured=True)
+    confirmed: list[int] = []
+    may_commit, commit = asyncio.Event(), process.router.store.commit
+
+    async def commit_later(changes: Sequence[Change]) -> None:
+        await may_commit.wait()
+        await commit(changes)
+
+    monkeypatch.setattr(process.router.store, "commit", commit_later)
+
+    async def send(number: int) -> None:
+        client = clients[number % len(clients)]
+        try:
+            await client.send(SEND(False, bytes(15_000)), queue.sender_id, queue.sender_key)
+        except (TransportError, ClientError):
+            return
+        confirmed.append(number)
+
+    sending = [asyncio.create_task(send(number)) for number in range(LETTERS)]
+    await until(lambda: process.router.engine.waiting >= 4)
+    process.stop()
+    await until(lambda: process.router.draining)
+    accepted = process.router.engine.waiting
+    assert (confirmed, process.router.store.counts()["messages"]) == ([], 0)
+    may_commit.set()
+    await task
+    await asyncio.gather(*sending)
+    assert LETTERS > len(confirmed) >= accepted
+    with pytest.raises(TransportError):
+        await connect(process)
+    again, task = await running(tmp_path / "router")
+    assert again.router.store.counts()["messages"] == len(confirmed)
+    again.stop()
+    await task
+
+
+async def test_a_draining_router_takes_nothing_in(tmp_path: Path) -> None:
+    init(tmp_path / "router")
+    process, task = await running(tmp_path / "router")
+    async with await connect(process) as client:
+        queue = await new_queue(client, secured=True)
+        process.router.draining = True
+        with pytest.raises(ClientError, match="did not answer"):
+            await client.send(SEND(False, b"late"), queue.sender_id, queue.sender_key, timeout_s=0.2)
+        assert process.router.store.counts()["messages"] == 0
+    process.stop()
+    await task
+
+
+async def test_a_client_that_does_not_close_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = choices.session_limits
+    monkeypatch.setattr(
+        choices, "session_limits", lambda settings: replace(patient(settings), close_timeout_s=3600.0)
+    )
+    init(tmp_path / "router")
+    edit(tmp_path / "router", "drain_s = 30", "drain_s = 1")
+    process, task = await running(tmp_path / "router")
+    _, writer = await asyncio.open_connection("127.0.0.1", process.ports[0])
+    await until(lambda: bool(process.server.sessions))
+    process.stop()
+    await task
+    assert not process.server.sessions
+    writer.close()
+
+
+async def test_counters_are_saved_while_the_router_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    init(folder)
+    edit(folder, "counters_save_s = 60", "counters_save_s = 1")
+    process, task = await running(folder)
+    async with await connect(process) as client:
+        await new_queue(client)
+        await until((folder / "counters.json").exists)
+        assert '"qCreated": 1' in (folder / "counters.json").read_text()
+    process.stop()
+    await task
