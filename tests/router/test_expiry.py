@@ -219,3 +219,49 @@ def test_silent_connections_without_subscription_are_closed(tmp_path: Path) -> N
                 assert await line.ask(PING()) == PONG()
 
     run_virtual(scenario())
+
+
+async def test_notifications_that_nobody_came_for_expire(tmp_path: Path) -> None:
+    """Of each notifier those that are too old, to the second; the others still arrive, in their order."""
+    now, ttl = Time(), 86_400
+    async with at(tmp_path, now, RouterRules(notification_ttl_s=ttl)) as running:
+        line, notified = await lines_of(running, 2)
+        queues = [await create(line, notifier=True) for _ in range(3)]
+        for queue in queues[:2]:
+            await queue.send(line, b"old", notify=True)
+        now.seconds += 1
+        for queue in queues[1:]:
+            await queue.send(line, b"new", notify=True)
+        now.seconds += ttl - 1
+        await running.router.expire_notifications()
+        await line.ask(PING())
+        assert running.router.store.counts()["notifications"] == 4
+        now.seconds += 1
+        await running.router.expire_notifications()
+        await line.ask(PING())
+        assert running.router.store.counts()["notifications"] == 2
+        assert running.router.plan.meters[Meter.NTF_EXPIRED] == 2
+        for queue, count in zip(queues, (0, 1, 1), strict=True):
+            assert await notified.ask(NSUB(), queue.notifier_id, queue.notifier_key) == SOK(None)
+            for _ in range(count):
+                await notified.event(queue.notifier_id)
+        await quiet(notified)
+
+
+async def test_the_walk_over_notifiers_goes_in_steps_and_misses_none(tmp_path: Path) -> None:
+    now = Time()
+    async with at(tmp_path, now, RouterRules()) as running:
+        line = await open_line(running)
+        queues = [await create(line, notifier=True) for _ in range(5)]
+        for queue in queues:
+            for _ in range(2):
+                await queue.send(line, b"loud", notify=True)
+        found: list[bytes] = []
+        start: bytes | None = b""
+        steps = 0
+        while start is not None:
+            notifiers, start = await running.router.store.notified(start, 2)
+            found += notifiers
+            steps += 1
+        assert found == sorted(queue.notifier_id for queue in queues)
+        assert steps == 3

@@ -237,3 +237,21 @@ async def test_an_authenticator_secret_is_kept_only_once_it_verified(measured: M
     assert await queue.ask(fresh, GET()) == OK()
     assert queue.key.public.raw in other.secrets._kept
     assert queue.key.public.raw in client.secrets._kept
+
+
+async def test_only_keys_of_the_offered_kind_are_tried(measured: Measured) -> None:
+    """A queue with many owners does not make every refusal cost one verification for each of them."""
+    line = await open_line(measured.running)
+    queue = await create(line, mode=QueueMode.CONTACT)
+    owners = [new_key(), new_key(), new_key(Algorithm.ED448)]
+    assert await queue.ask(line, RKEY(tuple(key.public for key in owners))) == OK()
+    for kind, expected in (
+        (Algorithm.ED25519, (("Ed25519", 2),)),
+        (Algorithm.ED448, (("Ed448", 1),)),
+        (Algorithm.X25519, (("authenticator", 1),)),
+    ):
+        wrong = await measured.cost(line, Said(QUE(), queue.recipient_id, new_key(kind)))
+        assert wrong.verifications == expected
+        assert wrong.reply.endswith(b"ERR AUTH")
+    for owner in owners:
+        assert not isinstance(await line.ask(QUE(), queue.recipient_id, owner), ERR)

@@ -16,6 +16,7 @@ from blindpost.crypto.authorizers import (
     SignatureCheck,
     Verifier,
     check_of,
+    kind_of,
     with_fingerprint,
 )
 from blindpost.router.changes import Wanted
@@ -179,7 +180,8 @@ def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
     authorized = request.authorized(client.layout)
     if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
         authorized = with_fingerprint(client.service.fingerprint, authorized)
-    candidates: Sequence[PublicKey | None] = keys.keys or (None,)
+    kind = kind_of(offered)
+    candidates: Sequence[PublicKey | None] = [key for key in keys.keys if key.algorithm is kind] or (None,)
     return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in candidates]
 
 

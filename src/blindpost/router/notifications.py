@@ -50,12 +50,17 @@ def _send(turn: Turn, client: Client, notification: Notification) -> None:
     turn.count(Meter.NTFS)
 
 
+def notifier_named(turn: Turn, notifier_id: bytes) -> Notifier | None:
+    """The notifier with this id, as its queue has it now."""
+    recipient_id = turn.view.notifiers.get(notifier_id)
+    record = None if recipient_id is None else turn.view.records.get(recipient_id)
+    return None if record is None else record.notifier
+
+
 def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
     """Send what waits for a notifier to its subscriber."""
     client.waiting_notifiers.pop(notifier_id)
-    recipient_id = turn.view.notifiers.get(notifier_id)
-    record = None if recipient_id is None else turn.view.records.get(recipient_id)
-    notifier = None if record is None else record.notifier
+    notifier = notifier_named(turn, notifier_id)
     pending = turn.view.pending(notifier_id)
     if notifier is None or not pending or holder_of_notifier(turn, notifier) is not client:
         return

@@ -13,7 +13,7 @@ from blindpost.router import decisions, delivery, notifications, services
 from blindpost.router.authority import Verdict, reached_queue, role_allows, verdicts, want
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.config import RouterRules
-from blindpost.router.expiry import expire_head
+from blindpost.router.expiry import expire_head, expire_notifications
 from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain, QueueRecord
@@ -102,6 +102,14 @@ class Expire:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireNotifications:
+    """Notifications waited for these notifiers when they were looked at."""
+
+    notifier_ids: Sequence[bytes]
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class RelayAnswer:
     """What a relay said, or why it could not be asked."""
 
@@ -109,7 +117,7 @@ class RelayAnswer:
     response: Response
 
 
-Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | OperatorCommand
+Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | ExpireNotifications | OperatorCommand
 
 
 class RouterPlan:
@@ -216,6 +224,8 @@ class RouterPlan:
                 wanted.fingerprints.add(fingerprint)
             case Expire(found):
                 wanted.recipients.update(recipient_id for recipient_id, _ in found)
+            case ExpireNotifications(notifier_ids):
+                wanted.notifiers.update(notifier_ids)
             case OperatorCommand():
                 want_operator(wanted, event)
             case _:
@@ -246,6 +256,8 @@ class RouterPlan:
             case Expire(found):
                 for recipient_id, count in found:
                     needed.head(recipient_id, count + 1)
+            case ExpireNotifications(notifier_ids):
+                needed.notifications.update(notifier_ids)
             case OperatorCommand():
                 need_operator(needed, event, self._turn)
             case _:
@@ -269,6 +281,9 @@ class RouterPlan:
                 for recipient_id, _ in found:
                     if recipient_id in turn.view.records:
                         expire_head(turn, recipient_id, before)
+            case ExpireNotifications(notifier_ids, before):
+                for notifier_id in notifier_ids:
+                    expire_notifications(turn, notifier_id, before)
             case OperatorCommand():
                 operate(turn, event)
 

@@ -197,6 +197,16 @@ def notification_key(notifier_id: bytes, number: int) -> bytes:
     return notifier_id + notification_place(number).to_bytes(1, "big")
 
 
+def notifier_of(key: bytes) -> bytes:
+    """Whose notification lies at this key."""
+    return key[:-1]
+
+
+def behind_notifications(notifier_id: bytes) -> bytes:
+    """Where the notifications of the next notifier begin at the earliest."""
+    return notifier_id + b"\xff\0"
+
+
 def service_to_row(service: ServiceRecord) -> bytes:
     writer = Writer().u8(_FORMAT).short(service.service_id).raw(service.role.value).short(service.fingerprint)
     writer.list1(service.chain, Writer.large).i64(service.created_day)

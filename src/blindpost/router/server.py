@@ -19,7 +19,17 @@ from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import EXPIRY_STEP
 from blindpost.router.forwarding import ForwardedAnswer
-from blindpost.router.plan import Commands, Event, Expire, Gone, Present, RelayAnswer, RouterPlan, Serve
+from blindpost.router.plan import (
+    Commands,
+    Event,
+    Expire,
+    ExpireNotifications,
+    Gone,
+    Present,
+    RelayAnswer,
+    RouterPlan,
+    Serve,
+)
 from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore
@@ -206,6 +216,16 @@ class Router(Handler):
             found, start = await self.store.expired(before, start, EXPIRY_STEP)
             if found:
                 self.engine.put_own(Expire(found, before))
+            await asyncio.sleep(0)
+
+    async def expire_notifications(self) -> None:
+        """Walk over all notifiers in steps and drop what nobody came for in time."""
+        start: bytes | None = b""
+        while start is not None:
+            before = int(self._now()) - self.plan.rules.notification_ttl_s
+            found, start = await self.store.notified(start, EXPIRY_STEP)
+            if found:
+                self.engine.put_own(ExpireNotifications(found, before))
             await asyncio.sleep(0)
 
     def close_idle(self) -> int:

@@ -31,6 +31,7 @@ from blindpost.router.changes import (
 )
 from blindpost.router.model import Domain, Ends, Notification, QueueRecord
 from blindpost.router.records import (
+    behind_notifications,
     ends_from_row,
     ends_to_row,
     is_expired_row,
@@ -45,6 +46,7 @@ from blindpost.router.records import (
     notification_from_row,
     notification_key,
     notification_to_row,
+    notifier_of,
     queue_from_row,
     queue_to_row,
     service_from_row,
@@ -110,6 +112,9 @@ class RouterStore(Protocol):
         self, before: int, start: bytes, limit: int
     ) -> tuple[list[tuple[bytes, int]], bytes | None]:
         """Up to `limit` queues from `start` on: those with expired messages at the head, and how many."""
+
+    async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
+        """Up to `limit` notifiers from `start` on for which notifications wait, and what follows."""
 
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
@@ -249,6 +254,22 @@ class LmdbTables:
                 if count:
                     found.append((recipient_id, count))
         return found, page.following
+
+    async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
+        found: list[bytes] = []
+        with self.store.read() as read:
+            while page := read.page(NOTIFICATIONS, start, 1).rows:
+                notifier_id = notifier_of(page[0][0])
+                if len(found) == limit:
+                    return tuple(found), notifier_id
+                found.append(notifier_id)
+                start = behind_notifications(notifier_id)
+        return tuple(found), None
+
+    def mark(self, name: bytes) -> bytes | None:
+        """How far a long piece of work has come."""
+        with self.store.read() as read:
+            return read.get(META, mark_key(name))
 
     def counts(self) -> dict[str, int]:
         with self.store.read() as read:

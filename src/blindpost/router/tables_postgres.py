@@ -20,6 +20,11 @@ from blindpost.store.postgres import PostgresStore
 log = logging.getLogger(__name__)
 
 
+_NOTIFIED = """
+SELECT DISTINCT notifier_id FROM notifications WHERE notifier_id >= $1 ORDER BY notifier_id LIMIT $2
+"""
+
+
 class PostgresTables:
     """The shared store of a router; it owns its database."""
 
@@ -127,6 +132,11 @@ class PostgresTables:
         following = rows[limit]["recipient_id"] if len(rows) > limit else None
         found = [(row["recipient_id"], row["expired"]) for row in rows[:limit] if row["expired"]]
         return found, following
+
+    async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
+        rows = await self.store.fetch(_NOTIFIED, start, limit + 1)
+        found = tuple(row["notifier_id"] for row in rows)
+        return found[:limit], found[limit] if len(found) > limit else None
 
     def counts(self) -> dict[str, int]:
         """A queue's sender id stands in its own row, so that there are as many."""
