@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.crypto.authorizers import authorize_dual
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import NO_IDS, QueueSet
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.undo import Undo
+from blindpost.router.changes import Wanted
 from blindpost.router.model import Domain, QueueRecord, ServiceRecord
-from blindpost.router.records import queue_from_row, service_from_row, service_prefix
-from blindpost.router.tables import MEMBERS, PENDING, QUEUES, SERVICES, LmdbTables
+from blindpost.router.view import View
 from blindpost.transport.ends import connect
 from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.plans import smp_client_plan
@@ -25,7 +26,7 @@ from blindpost.wire.smp.responses import ALLS, NID, SOKS, Response
 from blindpost.wire.smp.transmissions import Received
 from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
-from tests.support.lines import NEWEST, Line, Queue, Said, create
+from tests.support.lines import NEWEST, Line, Queue, Said, client_of, create
 from tests.support.routers import RunningRouter
 
 MESSAGING, NOTIFIER, PROXY = ServiceRole.MESSAGING, ServiceRole.NOTIFIER, ServiceRole.PROXY
@@ -134,29 +135,48 @@ def notifiers_of(queues: Sequence[Queue]) -> QueueSet:
     return QueueSet.of(queue.notifier_id for queue in queues)
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What the store holds about services, read in one transaction."""
-
-    services: dict[bytes, ServiceRecord]
-    members: frozenset[tuple[Domain, bytes, bytes]]
-    pending: frozenset[tuple[Domain, bytes, bytes]]
-    records: dict[bytes, QueueRecord]
+async def seen(running: RunningRouter, wanted: Wanted) -> View:
+    """What the store says about these ids now."""
+    view = View(Undo())
+    await running.router.store.load(wanted, view)
+    return view
 
 
-def stored(tables: LmdbTables) -> Stored:
-    """Everything of a small store, by a reader of its own."""
-    with tables.store.read() as read:
-        services = {key: service_from_row(row) for key, row in read.page(SERVICES, b"", 10_000).rows}
-        records = {key: queue_from_row(row) for key, row in read.page(QUEUES, b"", 100_000).rows}
-        rows: list[frozenset[tuple[Domain, bytes, bytes]]] = []
-        for table in (MEMBERS, PENDING):
-            found = set()
-            for domain in Domain:
-                for service_id in services:
-                    prefix = service_prefix(domain, service_id)
-                    keys = read.keys(table, prefix)
-                    found |= {(domain, service_id, key[len(prefix) :]) for key in keys}
-            assert len(found) == read.count(table), f"rows of {table} that belong to no service"
-            rows.append(frozenset(found))
-    return Stored(services, rows[0], rows[1], records)
+async def service_record(running: RunningRouter, service_id: bytes) -> ServiceRecord:
+    found = (await seen(running, Wanted(services={service_id}))).services.get(service_id)
+    assert found is not None
+    return found
+
+
+async def members(running: RunningRouter, line: ServiceLine, domain: Domain = Domain.MESSAGES) -> QueueSet:
+    """The set of a service, as stored."""
+    return (await service_record(running, line.service_id)).members(domain)
+
+
+async def queue_record(running: RunningRouter, queue: Queue) -> QueueRecord:
+    found = (await seen(running, Wanted(recipients={queue.recipient_id}))).records.get(queue.recipient_id)
+    assert found is not None
+    return found
+
+
+async def waiting_in(
+    running: RunningRouter, service_id: bytes, domain: Domain = Domain.MESSAGES
+) -> set[bytes]:
+    """The queues of a service in which something waits, as the next walk finds them."""
+    found: set[bytes] = set()
+    start: bytes | None = b""
+    while start is not None:
+        page, start = await running.router.store.waiting(domain, service_id, start, 100)
+        found.update(page)
+    return found
+
+
+def counter(running: RunningRouter, line: ServiceLine, domain: Domain = Domain.MESSAGES) -> QueueSet:
+    """The queues that a connection serves, as the router counts them for this connection."""
+    return client_of(running, line).service_sub(domain).members
+
+
+def total(running: RunningRouter, domain: Domain = Domain.MESSAGES) -> int:
+    """Queues subscribed through services on all connections."""
+    clients = (connection.client for connection in running.router.connections.values())
+    return sum(client.service_sub(domain).members.count for client in clients)
