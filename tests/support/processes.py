@@ -56,6 +56,7 @@ class RouterInProcess:
         self.server = Server((Host("127.0.0.1"),), str(port), fingerprint)
         self.log = b""
         self.pid = 0
+        self._descriptors = 0
         self._process = process
         self._reading = asyncio.create_task(self._read_log())
 
@@ -68,6 +69,7 @@ class RouterInProcess:
         assert kind == "ready", f"the router did not start: {self.log.decode()}"
         self.pid, port = map(int, values)
         assert port == self.port
+        self._descriptors = self._open_descriptors()
 
     async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to the router, which must be alive, and wait until it is gone; its exit code."""
@@ -91,8 +93,16 @@ class RouterInProcess:
         assert found is not None
         return int(found[1]) * 1024
 
-    def descriptors(self) -> int:
+    def _open_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    async def as_few_descriptors_as_at_start(self) -> None:
+        """Wait until nothing is open that was not when the router had started."""
+
+        async def few() -> bool:
+            return self._open_descriptors() <= self._descriptors
+
+        await until(few)
 
     def dump(self) -> Dump:
         return dump(self.folder / "store")
