@@ -88,6 +88,19 @@ def test_a_source_that_left_is_forgotten_but_what_it_brought_is_collected() -> N
     assert not inbox
 
 
+def test_nothing_is_kept_of_a_source_that_brings_nothing() -> None:
+    """Ten thousand connections that were once busy must not cost memory for ever."""
+    inbox: Inbox[int] = Inbox(Budget(batch_commands=1, source_commands=2))
+    peers = [Peer(str(number)) for number in range(3)]
+    for peer in peers:
+        inbox.put(peer, 0, 1, 0)
+        inbox.put(peer, 1, 1, 0)
+    while inbox:
+        inbox.collect()
+    assert inbox._waiting == {}
+    assert [peer.told for peer in peers] == [["pause", "resume"]] * 3
+
+
 @given(arrivals=st.lists(st.integers(0, 4), max_size=60), commands=st.integers(1, 7))
 def test_every_event_is_collected_once_and_in_its_sources_order(arrivals: list[int], commands: int) -> None:
     inbox: Inbox[tuple[int, int]] = Inbox(Budget(batch_commands=commands, source_commands=3))
