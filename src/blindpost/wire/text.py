@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 import urllib.parse
@@ -11,11 +10,13 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.value import Buffer
 
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+={0,2}", re.ASCII)
+_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+_PADDING = ("", "===", "==", "=")
 
 
 def b64(data: Buffer) -> str:
     """base64url with padding, as written in full links and router addresses."""
-    return base64.urlsafe_b64encode(data).decode("ascii")
+    return binascii.b2a_base64(data, newline=False).translate(_TO_URL).decode("ascii")
 
 
 def ub64(data: Buffer) -> str:
@@ -27,11 +28,13 @@ def unb64(text: str) -> bytes:
     """Read base64url with complete padding or none; the empty string is not accepted."""
     if _BASE64URL.fullmatch(text) is None:
         raise WireError("base64url text expected")
-    bare = text.rstrip("=")
-    if len(text) != len(bare) and len(text) % 4:
-        raise WireError("base64url text with complete padding or none expected")
+    incomplete = len(text) % 4
+    if incomplete:
+        if text.endswith("="):
+            raise WireError("base64url text with complete padding or none expected")
+        text += _PADDING[incomplete]
     try:
-        return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
+        return binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL))
     except binascii.Error as error:
         raise WireError("base64url text expected") from error
 
