@@ -93,7 +93,7 @@ async def running_router(
     if dsn is None:
         store = LmdbTables(folder, Durability.OS)
     else:
-        store = await PostgresTables.open(dsn, Durability.OS)
+        store = await PostgresTables.open(dsn)
     relay_options = SmpOptions(network=network)
     router = Router(store, rules, budget=budget, verifier=verifier, now=now, relay_options=relay_options)
     running = asyncio.create_task(router.run())

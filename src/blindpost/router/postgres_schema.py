@@ -28,6 +28,7 @@ CREATE TABLE queues (
     recipient_id bytea PRIMARY KEY,
     sender_id bytea NOT NULL UNIQUE,
     notifier_id bytea UNIQUE,
+    link_id bytea,
     service_id bytea,
     notifier_service_id bytea,
     record bytea NOT NULL
@@ -137,6 +138,7 @@ PUT_QUEUES = _put(
         "recipient_id": "bytea",
         "sender_id": "bytea",
         "notifier_id": "bytea",
+        "link_id": "bytea",
         "service_id": "bytea",
         "notifier_service_id": "bytea",
         "record": "bytea",
@@ -195,8 +197,9 @@ def load_statement(kinds: tuple[int, ...]) -> str:
         if kind in _FOUND:
             owner = "link.recipient_id" if kind == LINKS else "found.recipient_id"
             queues.append(
-                f"SELECT {kind}::smallint AS kind, wanted.id, {owner} AS owner, record, service_id, "
-                f"notifier_service_id FROM unnest(${place}::bytea[]) AS wanted(id) JOIN {_FOUND[kind]}"
+                f"SELECT {kind}::smallint AS kind, wanted.id, {owner} AS owner, found.record, "
+                f"found.service_id, found.notifier_service_id "
+                f"FROM unnest(${place}::bytea[]) AS wanted(id) JOIN {_FOUND[kind]}"
             )
         else:
             services.append(_SERVICE_IDS[kind].format(f"${place}"))

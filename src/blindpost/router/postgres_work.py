@@ -213,6 +213,7 @@ def _queue_columns(record: QueueRecord) -> Sequence[Any]:
     return (
         record.sender_id,
         None if notifier is None else notifier.notifier_id,
+        record.link_id,
         record.service_id,
         None if notifier is None else notifier.service_id,
         queue_to_row(record),

@@ -1,0 +1,157 @@
+"""A database that is restarted under load: what was answered OK is there, what was answered STORE is not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blindpost.client.calls import Call, Failure, Push
+from blindpost.client.errors import RefusedError
+from blindpost.client.smp import SmpClient
+from blindpost.wire.smp.commands import ACK, SEND, Command
+from blindpost.wire.smp.errors import STORE
+from blindpost.wire.smp.messages import Message
+from blindpost.wire.smp.responses import MSG, OK, Response
+from tests.support.ledgers import Ledger
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.routers import Queue, RunningRouter, new_queue, running_router
+
+RESTARTS = int(os.environ.get("BLINDPOST_RESTARTS", "6"))
+PAIRS = 3
+WAITING_MAX = 40
+
+
+class Answers:
+    """How many commands were answered OK and how many STORE; wakes who waits for more of either."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused = 0
+        self._changed = asyncio.Condition()
+
+    async def count(self, results: list[Response | Failure]) -> None:
+        refused = sum(is_store_error(result) for result in results)
+        self.refused += refused
+        self.accepted += len(results) - refused
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def more(self, *, accepted: int = 0, refused: int = 0) -> None:
+        accepted, refused = self.accepted + accepted, self.refused + refused
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.accepted >= accepted and self.refused >= refused)
+
+
+def is_store_error(result: Response | Failure) -> bool:
+    return isinstance(result, RefusedError) and isinstance(result.error, STORE)
+
+
+class Pair:
+    """A recipient and a sender of one queue. Their connections stay open all the time."""
+
+    def __init__(
+        self, recipient: SmpClient, sender: SmpClient, queue: Queue, answers: Answers, seed: int
+    ) -> None:
+        self.recipient, self.sender, self.queue, self.answers = recipient, sender, queue, answers
+        self.ledger = Ledger()
+        self.stopping = False
+        self._random = random.Random(seed)
+        self._bodies: Iterator[int] = itertools.count()
+
+    async def send(self) -> None:
+        """SENDs in batches; a refused one is never sent again, so that it must never be seen."""
+        while not self.stopping:
+            bodies = [
+                b"%d " % next(self._bodies) + bytes(self._random.choice((0, 15_000)))
+                for _ in range(self._random.randrange(1, 5))
+            ]
+            messages = [self.ledger.asked(body) for body in bodies]
+            calls: list[Call[Command]] = [
+                Call(SEND(False, body), self.queue.sender_id, self.queue.sender_key) for body in bodies
+            ]
+            results = await self.sender.send_many(calls)
+            for message, result in zip(messages, results, strict=True):
+                assert result == OK() or is_store_error(result), f"SEND was answered {result}"
+                self.ledger.answered(message, accepted=result == OK())
+            await self.answers.count(results)
+            while self.ledger.waiting > WAITING_MAX:
+                await self.answers.more(accepted=1)
+
+    async def receive(self) -> None:
+        """Every message is acknowledged until its ACK is answered OK or with the next message."""
+        while True:
+            event = await self.recipient.next_event()
+            assert isinstance(event, Push)
+            response: Response | Failure = event.response
+            while isinstance(response, MSG):
+                message = self.queue.opened(response)
+                assert isinstance(message, Message)
+                self.ledger.delivered(bytes(message.body), response.msg_id)
+                self.ledger.acknowledging()
+                response = await self._acknowledged(response.msg_id)
+                self.ledger.acknowledged()
+
+    async def _acknowledged(self, msg_id: bytes) -> Response | Failure:
+        while True:
+            ack: list[Call[Command]] = [Call(ACK(msg_id), self.queue.recipient_id, self.queue.key)]
+            results = await self.recipient.send_many(ack)
+            await self.answers.count(results)
+            if not is_store_error(results[0]):
+                assert isinstance(results[0], OK | MSG), f"ACK was answered {results[0]}"
+                return results[0]
+            await asyncio.sleep(0.01)
+
+    async def received(self) -> None:
+        while self.ledger.in_flight or any(
+            m.msg_id is None and m.stored.value == "yes" for m in self.ledger.sent
+        ):
+            await self.answers.more(accepted=1)
+
+
+async def new_pair(running: RunningRouter, answers: Answers, seed: int) -> Pair:
+    recipient, sender = await running.connect(), await running.connect()
+    return Pair(recipient, sender, await new_queue(recipient, secured=True), answers, seed)
+
+
+async def restart(server: PostgresServer, answers: Answers, how: signal.Signals) -> None:
+    """Stop the database, and start it again when commands have been refused."""
+    await asyncio.to_thread(server.stop, how)
+    await answers.more(refused=20)
+    server.spawn()
+    await asyncio.to_thread(server.wait_ready)
+
+
+@pytest.mark.timeout(120 + 20 * RESTARTS)
+async def test_restarts_of_the_database_under_load_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    seeded = random.Random(1)
+    with postgres_server() as server:
+        dsn = server.new_database()
+        async with running_router(tmp_path, dsn=dsn) as running:
+            answers = Answers()
+            pairs = [await new_pair(running, answers, seeded.randrange(1 << 30)) for _ in range(PAIRS)]
+            receiving = [asyncio.create_task(pair.receive()) for pair in pairs]
+            sending = [asyncio.create_task(pair.send()) for pair in pairs]
+            for how in itertools.islice(itertools.cycle((signal.SIGQUIT, signal.SIGINT)), RESTARTS):
+                await answers.more(accepted=seeded.randrange(20, 200))
+                await restart(server, answers, how)
+            await answers.more(accepted=50)
+            for pair in pairs:
+                pair.stopping = True
+            await asyncio.gather(*sending)
+            for pair in pairs:
+                await pair.received()
+            for task in receiving:
+                task.cancel()
+            await asyncio.gather(*receiving, return_exceptions=True)
+            for pair in pairs:
+                pair.ledger.empty()
+                await pair.recipient.close()
+                await pair.sender.close()
+            assert running.router.store.counts()["messages"] == 0
