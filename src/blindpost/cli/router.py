@@ -65,6 +65,14 @@ def init(
     key_algorithm: Annotated[
         KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
     ] = KeyAlgorithm.ED25519,
+    adopt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take over the identity of an smp-server: the folder with its ca.crt, server.crt and "
+            "server.key. The address stays the same.",
+            show_default=False,
+        ),
+    ] = None,
     qr: Annotated[bool, typer.Option(help="Print the address as a QR code too.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +87,10 @@ def init(
     checked = parse(config_text(host, port, addresses, b64(bytes(32)), password).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
-    credentials = Identity(place.keys).create(host[0], Algorithm[key_algorithm.name])
+    identity = Identity(place.keys)
+    credentials = (
+        identity.create(host[0], Algorithm[key_algorithm.name]) if adopt is None else identity.adopt(adopt)
+    )
     make_folder(place.store)
     LmdbTables(place.store).close()
     text = config_text(host, port, addresses, b64(credentials.fingerprint), password)

@@ -23,20 +23,19 @@ from blindpost.router.tables import (
     QUEUES,
     SERVICES,
     LmdbTables,
-    mark_key,
 )
-from blindpost.store.lmdb import META, Read
+from blindpost.store.lmdb import Read
 
 
 class LmdbBulk:
     """`BulkStore` over a router's embedded store; starts of chunks are keys."""
 
     def __init__(self, tables: LmdbTables) -> None:
+        self._tables = tables
         self._store = tables.store
 
     async def mark(self, name: bytes) -> bytes | None:
-        with self._store.read() as read:
-            return read.get(META, mark_key(name))
+        return self._tables.mark(name)
 
     async def services(self, start: bytes, limit: int) -> Chunk[ServiceRecord]:
         with self._store.read() as read:

@@ -28,13 +28,12 @@ from blindpost.router.changes import (
     SetPending,
 )
 from blindpost.router.model import EMPTY
-from blindpost.router.moving.progress import NAME, Mark
+from blindpost.router.moving.progress import NAME, Mark, Progress, untold
 from blindpost.router.running.failures import OperatorError
 from blindpost.router.tables import RouterStore
 from blindpost.wire.text import b64, unb64
 
 T = TypeVar("T")
-Progress = Callable[[str, int], None]
 PARTS = ("services", "queues", "messages", "notifications", "members", "pending")
 
 
@@ -47,7 +46,7 @@ class Copier:
         source_name: str,
         store: RouterStore,
         bulk: BulkStore,
-        progress: Progress = lambda part, done: None,
+        progress: Progress = untold,
     ) -> None:
         self._source = source
         self._store = store
@@ -74,7 +73,7 @@ class Copier:
                 self.mark.phase += following is None
                 self.mark.counts[part] = self.mark.counts.get(part, 0) + items
                 await self._store.commit([*changes, PutMark(NAME, self.mark.encoded())])
-                self._progress(part, self.mark.counts[part])
+                self._progress(part, self.mark.counts[part], None)
         return True
 
     async def finish(self) -> None:

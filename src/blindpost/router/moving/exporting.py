@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,7 +13,7 @@ from blindpost.router.bulk import CHUNK_ITEMS, CHUNK_MESSAGES, BulkStore, chunks
 from blindpost.router.model import Notification, StoredMessage
 from blindpost.router.moving.certificate import Certificate
 from blindpost.router.moving.ledger import Ledger
-from blindpost.router.moving.progress import Report
+from blindpost.router.moving.progress import Progress, Report, untold
 from blindpost.router.moving.values import as_told, can_be_told, created_of, new_service_of, readable_lines
 from blindpost.wire.message_log import (
     MessageLine,
@@ -31,8 +31,6 @@ UNTOLD_ID = bytes(24)
 NO_LINK = "the queue is there without its link: the format cannot tell link data with an empty part"
 NO_BODY = "a message with an empty body is left out: the format cannot tell it"
 
-Progress = Callable[[str, int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -44,7 +42,7 @@ class Files:
 
 
 async def export(
-    store: BulkStore, files: Files, report: Report, progress: Progress = lambda part, done: None
+    store: BulkStore, files: Files, report: Report, progress: Progress = untold
 ) -> dict[str, int]:
     """Write everything; how many lines each file has. A file is there whole or not at all."""
     parts = {
@@ -71,7 +69,7 @@ async def _write(path: Path, lines: AsyncIterator[bytes], progress: Progress) ->
             file.write(line + b"\n")
             count += 1
             if count % CHUNK_ITEMS == 0:
-                progress(path.name, count)
+                progress(path.name, count, None)
     return count
 
 

@@ -18,7 +18,7 @@ from blindpost.router.moving.certificate import Certificate
 from blindpost.router.moving.journal import queue_folders, read_queue
 from blindpost.router.moving.ledger import Ledger
 from blindpost.router.moving.lines import Lines, Position, read_lines
-from blindpost.router.moving.progress import NAME, Mark, Report, identity_of
+from blindpost.router.moving.progress import NAME, Mark, Progress, Report, identity_of, untold
 from blindpost.router.moving.replay import needed_by, take, wanted_by
 from blindpost.router.moving.values import decode_line
 from blindpost.router.moving.waiting import (
@@ -43,9 +43,6 @@ FOLDERS_AT_ONCE = 200
 QUEUES, MESSAGES, NOTIFICATIONS = "queues", "messages", "notifications"
 DROPPED = (EXPIRED, MERGED)
 """Counted, but not reported line by line: the reference drops them as well."""
-
-Progress = Callable[[str, int], None]
-"""Told the name of the part and how many bytes of its file, or folders, are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class Importer:
         rules: RouterRules,
         *,
         now: Callable[[], float] = time.time,
-        progress: Progress = lambda part, done: None,
+        progress: Progress = untold,
     ) -> None:
         self._source = source
         self._store = store
@@ -138,7 +135,7 @@ class Importer:
 
     async def check(self) -> Certificate:
         """The certificate of the source, read anew."""
-        with Ledger(progress=lambda done: self._progress("check", done)) as ledger:
+        with Ledger(self._progress) as ledger:
             for name, path in self._source.parts:
                 if name == QUEUES:
                     ledger.read_store_log(path)
@@ -169,10 +166,10 @@ class Importer:
     def _read(self, path: Path) -> Iterator[Lines]:
         return read_lines(path, Position(self.mark.offset, self.mark.lines))
 
-    async def _done(self, part: str, lines: Lines, view: View, report: Report) -> None:
+    async def _done(self, part: str, path: Path, lines: Lines, view: View, report: Report) -> None:
         self.mark.offset, self.mark.lines = lines.following.offset, lines.following.lines
         await self._commit(view, report)
-        self._progress(part, lines.following.offset)
+        self._progress(part, lines.following.offset, file_size(path))
 
     async def _take_queues(self, path: Path, report: Report) -> None:
         for lines in self._read(path):
@@ -184,7 +181,7 @@ class Importer:
             for number, record in enumerate(read, start=lines.first):
                 reason = record if isinstance(record, str) else take(view, record)
                 self._settle(report, QUEUES, number, reason, file=path.name)
-            await self._done(QUEUES, lines, view, report)
+            await self._done(QUEUES, path, lines, view, report)
 
     async def _take_messages(self, path: Path, report: Report) -> None:
         mark = self.mark
@@ -197,7 +194,7 @@ class Importer:
                 taken = line if isinstance(line, str) else bag.take(view, line.recipient_id, line.message)
                 self._settle(report, MESSAGES, number, taken, file=path.name)
             mark.after_marker = b64(bag.after_marker or b"")
-            await self._done(MESSAGES, lines, view, report)
+            await self._done(MESSAGES, path, lines, view, report)
 
     async def _view_of(self, recipient_ids: set[bytes]) -> View:
         view = View(Undo())
@@ -212,7 +209,7 @@ class Importer:
             await self._take_folders(root, some, report)
             self.mark.folder = some[-1][0]
             done += len(some)
-            self._progress(MESSAGES, done)
+            self._progress(MESSAGES, done, None)
 
     async def _take_folders(self, root: Path, folders: Sequence[tuple[str, Path]], report: Report) -> None:
         queues = [(name, read_queue(name, folder)) for name, folder in folders]
@@ -245,7 +242,11 @@ class Importer:
                 before = self.mark.notifications_before
                 reason = line if isinstance(line, str) else take_notification(view, line, before)
                 self._settle(report, NOTIFICATIONS, number, reason, file=path.name)
-            await self._done(NOTIFICATIONS, lines, view, report)
+            await self._done(NOTIFICATIONS, path, lines, view, report)
+
+
+def file_size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _or_reason(decode: Callable[[bytes], T], line: bytes | None) -> T | str:

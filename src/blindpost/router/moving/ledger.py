@@ -17,6 +17,7 @@ from blindpost.router.model import Notification
 from blindpost.router.moving.certificate import Tally
 from blindpost.router.moving.journal import queue_folders, read_queue
 from blindpost.router.moving.lines import read_lines
+from blindpost.router.moving.progress import Progress, untold
 from blindpost.router.moving.values import decode_line, readable_lines
 from blindpost.router.moving.waiting import decode_message, decode_notification, is_expired, stored_of
 from blindpost.router.records import NOTIFICATIONS_WAITING_MAX
@@ -48,18 +49,18 @@ from blindpost.wire.store_log import (
 
 QUEUES, IDS, SERVICES, COUNTS = "queues", "ids", "services", "counts"
 SENDER, NOTIFIER, LINK, FINGERPRINT = b"s", b"n", b"l", b"f"
+CHECK = "checking the source"
 _SCRATCH_SIZE = 1 << 30
 
 T = TypeVar("T")
-Progress = Callable[[int], None]
 
 
 class Ledger:
     """A tally of source files. Use as a context: the scratch store goes with it."""
 
-    def __init__(self, scratch: Path | None = None, progress: Progress = lambda count: None) -> None:
+    def __init__(self, progress: Progress = untold) -> None:
         self.tally = Tally()
-        self._folder = tempfile.TemporaryDirectory(prefix="blindpost-ledger-", dir=scratch)
+        self._folder = tempfile.TemporaryDirectory(prefix="blindpost-ledger-")
         self._store = LmdbStore(
             Path(self._folder.name),
             (QUEUES, IDS, SERVICES, COUNTS),
@@ -87,14 +88,14 @@ class Ledger:
                     self.tally.remove_queue(old)
                 if queue is not None:
                     self.tally.add_queue(queue)
-            self._progress(lines.following.offset)
+            self._progress(CHECK, lines.following.offset, path.stat().st_size)
 
     def read_messages(self, path: Path, expire_before: int | None) -> None:
         marked: bytes | None = None
         for lines in read_lines(path):
             found = tuple(_decoded(lines.content, decode_message))
             marked = self._count([(line.recipient_id, line.message) for line in found], expire_before, marked)
-            self._progress(lines.following.offset)
+            self._progress(CHECK, lines.following.offset, path.stat().st_size)
 
     def read_journal(self, folder: Path, expire_before: int | None) -> None:
         for done, (name, place) in enumerate(queue_folders(folder), start=1):
@@ -102,7 +103,7 @@ class Ledger:
             if queue is not None:
                 listed = [(queue.recipient_id, message) for message in queue.messages]
                 self._count(listed, expire_before, None, can_write=queue.can_write)
-            self._progress(done)
+            self._progress(CHECK, done, None)
 
     def _count(
         self,
@@ -150,7 +151,7 @@ class Ledger:
                         kept[line.notifier_id].append(
                             Notification(line.notifier_id, 0, line.seconds, line.nonce, line.encrypted_meta)
                         )
-            self._progress(lines.following.offset)
+            self._progress(CHECK, lines.following.offset, path.stat().st_size)
         for waiting in kept.values():
             for notification in waiting:
                 self.tally.add_notification(notification)

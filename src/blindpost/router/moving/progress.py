@@ -6,12 +6,19 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+Progress = Callable[[str, int, int | None], None]
+"""Told what is being done, how much of it is done, and how much there is if that is known."""
+
 NAME = b"moving in"
 _EDGE = 1 << 16
+
+
+def untold(part: str, done: int, total: int | None) -> None:
+    """Nobody watches."""
 
 
 @dataclass(slots=True)
@@ -38,6 +45,11 @@ class Mark:
     @classmethod
     def decoded(cls, content: bytes) -> Mark:
         return cls(**json.loads(content))
+
+
+def is_unfinished(mark: bytes | None) -> bool:
+    """Whether an import was begun and has not been shown to be complete."""
+    return mark is not None and not Mark.decoded(mark).checked
 
 
 def identity_of(paths: Iterable[Path]) -> str:

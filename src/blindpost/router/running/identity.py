@@ -32,6 +32,7 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
 CA_CERTIFICATE, CA_KEY, ONLINE = "ca.crt", "ca.key", "router.pem"
+ADOPTED_CERTIFICATE, ADOPTED_KEY = "server.crt", "server.key"
 
 _KEY_START = b"-----BEGIN PRIVATE KEY-----"
 
@@ -53,6 +54,29 @@ class Identity:
         credentials = issue_router(authority, host, now, entropy, algorithm)
         write_file(self.ca_certificate, _certificate_pem(authority.certificate), PUBLIC)
         write_file(self.ca_key, _key_pem(authority.key))
+        self._write_online(credentials)
+        return credentials
+
+    def adopt(self, source: Path) -> Credentials:
+        """The identity of another router, from the files that smp-server keeps: the address stays the same.
+
+        Its CA key comes too if it is there; everything is checked before anything is written.
+        """
+        (authority,) = _certificates(source / CA_CERTIFICATE, 1)
+        (leaf,) = _certificates(source / ADOPTED_CERTIFICATE, 1)
+        credentials = Credentials((leaf, authority), _read_key(source / ADOPTED_KEY))
+        self._check(credentials, int(time.time()))
+        key_file = source / CA_KEY
+        ca_key = _read_key(key_file) if key_file.exists() else None
+        if ca_key is not None and ca_key.public != leaf_key((authority,)):
+            raise OperatorError(
+                f"fingerprint mismatch: {key_file} is not the key of {source / CA_CERTIFICATE}. "
+                "Find the key that was made together with the certificate, or move this one away."
+            )
+        make_folder(self.folder)
+        write_file(self.ca_certificate, _certificate_pem(authority), PUBLIC)
+        if ca_key is not None:
+            write_file(self.ca_key, _key_pem(ca_key))
         self._write_online(credentials)
         return credentials
 

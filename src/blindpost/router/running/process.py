@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
+from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running import choices
 from blindpost.router.running.control import ControlSocket
 from blindpost.router.running.counters import KeptCounters
@@ -55,6 +56,18 @@ def locked(place: Place) -> Iterator[None]:
 
 
 def open_store(place: Place) -> LmdbTables:
+    """The store, if a router may run with it."""
+    tables = open_any_store(place)
+    if is_unfinished(tables.mark(NAME)):
+        tables.close()
+        raise OperatorError(
+            f"{place.store}: an import into this store is not complete. Give the same "
+            "`blindpost router import` again: it goes on where it was stopped."
+        )
+    return tables
+
+
+def open_any_store(place: Place) -> LmdbTables:
     """The store, which must be there: an empty one in its place would look like lost messages."""
     if not (place.store / DATA_FILE).exists():
         raise OperatorError(
