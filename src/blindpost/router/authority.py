@@ -7,8 +7,7 @@ or the signature is wrong, so that nobody learns from time which it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from blindpost.crypto.authorizers import (
     AuthenticatorCheck,
@@ -52,36 +51,37 @@ NO_QUEUE: frozenset[type[Command]] = frozenset({NEW, PING, PRXY, PFWD, RFWD, RSL
 UNVERIFIED: frozenset[type[Command]] = frozenset({PING, PRXY, PFWD, RFWD, RSLV})
 """Commands that nobody authorizes."""
 
-_PARTIES: dict[type[Command], Party] = {
-    SEND: Party.SENDER,
-    SKEY: Party.SENDER,
-    NSUB: Party.NOTIFIER,
-    LKEY: Party.LINK,
-    LGET: Party.LINK,
+SERVICE_SUBSCRIPTIONS: frozenset[type[Command]] = frozenset({SUBS, NSUBS})
+
+RECIPIENT, SENDER, NOTIFIER, LINK = Party
+PARTIES: dict[type[Command], Party | None] = {
+    **dict.fromkeys(get_args(Command), RECIPIENT),
+    **dict.fromkeys((SEND, SKEY), SENDER),
+    NSUB: NOTIFIER,
+    **dict.fromkeys((LKEY, LGET), LINK),
+    **dict.fromkeys(NO_QUEUE),
 }
+"""By whose id each command names its queue."""
 
 
 def party_of(command: Command) -> Party | None:
     """By whose id the command names its queue; None if it names none."""
-    kind = type(command)
-    return None if kind in NO_QUEUE else _PARTIES.get(kind, Party.RECIPIENT)
+    return PARTIES[type(command)]
 
 
 def want(wanted: Wanted, request: Request) -> None:
     """Add what must be loaded before this request can be verified and decided."""
-    match party_of(request.command):
-        case Party.RECIPIENT:
-            wanted.recipients.add(request.entity_id)
-        case Party.SENDER:
-            wanted.senders.add(request.entity_id)
-        case Party.NOTIFIER:
-            wanted.notifiers.add(request.entity_id)
-        case Party.LINK:
-            wanted.links.add(request.entity_id)
-        case None:
-            pass
     command = request.command
-    if isinstance(command, SUBS | NSUBS):
+    party = PARTIES[type(command)]
+    if party is RECIPIENT:
+        wanted.recipients.add(request.entity_id)
+    elif party is SENDER:
+        wanted.senders.add(request.entity_id)
+    elif party is NOTIFIER:
+        wanted.notifiers.add(request.entity_id)
+    elif party is LINK:
+        wanted.links.add(request.entity_id)
+    elif type(command) in SERVICE_SUBSCRIPTIONS:
         wanted.services.add(request.entity_id)
     if isinstance(command, LSET):
         wanted.links.add(command.link_id)
@@ -93,18 +93,14 @@ def want(wanted: Wanted, request: Request) -> None:
 
 def _named_id(view: View, request: Request) -> bytes | None:
     """The recipient id of the queue that a request names, if any party is known by this id."""
-    entity_id = request.entity_id
-    match party_of(request.command):
-        case Party.RECIPIENT:
-            return entity_id
-        case Party.SENDER:
-            return view.senders.get(entity_id)
-        case Party.NOTIFIER:
-            return view.notifiers.get(entity_id)
-        case Party.LINK:
-            return view.links.get(entity_id)
-        case None:
-            return None
+    party = PARTIES[type(request.command)]
+    if party is RECIPIENT:
+        return request.entity_id
+    if party is SENDER:
+        return view.senders.get(request.entity_id)
+    if party is NOTIFIER:
+        return view.notifiers.get(request.entity_id)
+    return view.links.get(request.entity_id) if party is LINK else None
 
 
 def named_queue(view: View, request: Request) -> QueueRecord | None:
@@ -130,46 +126,46 @@ def role_allows(client: Client, command: Command) -> bool:
     return client.service is None or type(command) in ROLE_COMMANDS[client.service.role]
 
 
-def reached_queue(view: View, request: Request) -> QueueRecord | None:
-    """The queue that a request names, or that a NEW repeats."""
+def repeated_queue(view: View, request: Request) -> QueueRecord | None:
+    """The queue that a NEW may create again."""
     command = request.command
-    if not isinstance(command, NEW):
-        return named_queue(view, request)
-    if command.request is None or command.request.link is None:
+    if not isinstance(command, NEW) or command.request is None or command.request.link is None:
         return None
     recipient_id = view.senders.get(command.request.link.sender_id)
     return None if recipient_id is None else view.records.get(recipient_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """The keys of which any one may authorize; `open`: none is needed and none may be used."""
 
     keys: tuple[PublicKey, ...] = ()
     open: bool = False
 
 
+NO_KEY = (None,)
 NOBODY = Keys()
 ANYBODY = Keys(open=True)
 
 
 def keys_for(client: Client, command: Command, record: QueueRecord | None) -> Keys:
     """Which keys may authorize a command on this queue, as it is now."""
-    if isinstance(command, NEW):
-        return Keys((command.auth_key,))
-    if isinstance(command, SUBS | NSUBS):
-        return NOBODY if client.service is None else Keys((client.service.key,))
     if record is None:
+        if isinstance(command, NEW):
+            return Keys((command.auth_key,))
+        if type(command) in SERVICE_SUBSCRIPTIONS and client.service is not None:
+            return Keys((client.service.key,))
         return NOBODY
+    party = PARTIES[type(command)]
+    if party is RECIPIENT:
+        return Keys(record.recipient_keys)
+    if party is NOTIFIER:
+        return NOBODY if record.notifier is None else Keys((record.notifier.key,))
     if isinstance(command, SEND):
         return ANYBODY if record.sender_key is None else Keys((record.sender_key,))
-    if isinstance(command, SKEY | LKEY):
-        return Keys((command.key,)) if may_secure(record, command.key) else NOBODY
     if isinstance(command, LGET):
         return ANYBODY if is_contact(record) else NOBODY
-    if isinstance(command, NSUB):
-        return NOBODY if record.notifier is None else Keys((record.notifier.key,))
-    return Keys(record.recipient_keys)
+    assert isinstance(command, SKEY | LKEY), "a command whose keys nobody named"
+    return Keys((command.key,)) if may_secure(record, command.key) else NOBODY
 
 
 def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
@@ -181,8 +177,9 @@ def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
     if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
         authorized = with_fingerprint(client.service.fingerprint, authorized)
     kind = kind_of(offered)
-    candidates: Sequence[PublicKey | None] = [key for key in keys.keys if key.algorithm is kind] or (None,)
-    return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in candidates]
+    candidates: Sequence[PublicKey | None] = [key for key in keys.keys if key.algorithm is kind] or NO_KEY
+    corr_id, secrets = request.corr_id, client.secrets
+    return [check_of(key, offered, authorized, corr_id, secrets) for key in candidates]
 
 
 def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Sequence[bool]) -> bool:
@@ -197,19 +194,19 @@ def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Sequenc
     return False
 
 
-def service_check(client: Client, request: Request) -> SignatureCheck | None:
+def service_checks(client: Client, request: Request) -> list[Check]:
     """The check of the second signature, where one belongs: a service vouches for NEW, SUB and NSUB."""
     service, signature = client.service, request.service_signature
     if service is None or signature is None or type(request.command) not in SERVICE_SIGNED_COMMANDS:
-        return None
-    return SignatureCheck(service.key, signature, request.authorized(client.layout))
+        return []
+    return [SignatureCheck(service.key, signature, request.authorized(client.layout))]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a request was authorized, and by which keys as they were when it was verified."""
+class Verdict(NamedTuple):
+    """Whether a request was authorized, and on which queue and by which keys as they were then."""
 
     authorized: bool
+    record: QueueRecord | None
     keys: Keys
     service: bool
     """Whether the service signature is there exactly where it belongs, and valid."""
@@ -219,43 +216,45 @@ def verdicts(
     view: View, verifier: Verifier, requests: Sequence[tuple[Client, Request]]
 ) -> dict[int, Verdict]:
     """Verify many requests at once; verdicts by the identity of the request."""
-    pending: list[tuple[Client, Request, Keys, int, int, int | None]] = []
+    pending: list[tuple[Client, Request, QueueRecord | None, Keys, list[Check], list[Check]]] = []
     checks: list[Check] = []
     for client, request in requests:
         command = request.command
         if type(command) in UNVERIFIED:
             continue
-        keys = keys_for(client, command, named_queue(view, request))
-        start = len(checks)
-        checks += checks_of(client, request, keys)
-        end = len(checks)
-        by_service = service_check(client, request)
-        if by_service is not None:
-            checks.append(by_service)
-        pending.append((client, request, keys, start, end, None if by_service is None else end))
-    results = verifier.verify_many(checks)
-    return {
-        id(request): Verdict(
-            judged(client, keys, checks[start:end], results[start:end]),
-            keys,
-            _service_rule(client, request, None if place is None else results[place]),
-        )
-        for client, request, keys, start, end, place in pending
-    }
+        record = named_queue(view, request)
+        keys = keys_for(client, command, record)
+        own = checks_of(client, request, keys)
+        by_service = [] if client.service is None else service_checks(client, request)
+        checks += own
+        checks += by_service
+        pending.append((client, request, record, keys, own, by_service))
+    results = iter(verifier.verify_many(checks))
+    found = {}
+    for client, request, record, keys, own, by_service in pending:
+        authorized = judged(client, keys, own, [next(results) for _ in own])
+        vouched = bool(by_service) and next(results)
+        found[id(request)] = Verdict(authorized, record, keys, _service_rule(client, request, vouched))
+    return found
 
 
-def _service_rule(client: Client, request: Request, valid: bool | None) -> bool:
+def _service_rule(client: Client, request: Request, valid: bool) -> bool:
     """A service signs NEW, SUB and NSUB a second time; nobody signs anything else twice."""
     if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
-        return valid is True
+        return valid
     return request.service_signature is None
 
 
 def still_authorized(
-    view: View, verifier: Verifier, client: Client, request: Request, verdict: Verdict
+    record: QueueRecord | None, verifier: Verifier, client: Client, request: Request, verdict: Verdict
 ) -> bool:
-    """The verdict, or a new one if an earlier command of the batch changed the keys it was based on."""
-    keys = keys_for(client, request.command, named_queue(view, request))
+    """The verdict, or a new one if an earlier command of the batch changed the keys it was based on.
+
+    `record` is the queue that the request names, as it is now.
+    """
+    if record is verdict.record:
+        return verdict.authorized
+    keys = keys_for(client, request.command, record)
     if keys == verdict.keys:
         return verdict.authorized
     checks = checks_of(client, request, keys)

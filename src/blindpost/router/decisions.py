@@ -109,22 +109,23 @@ def _answer(
     turn: Turn, client: Client, request: Request, verdict: Verdict | None, verifier: Verifier
 ) -> Answer:
     command = request.command
+    kind = type(command)
     record = named_queue(turn.view, request)
-    if record is None and type(command) not in NO_QUEUE:
+    if record is None and kind not in NO_QUEUE:
         if is_damaged(turn.view, request):
             return ERR(STORE(DAMAGED))
         return _refused(turn, command)
     if not role_allows(client, command):
         return ERR(PROHIBITED)
-    if isinstance(command, PRXY | PFWD):
-        return _proxied(turn, client, request, command)
-    if type(command) in UNVERIFIED:
-        return _WITHOUT_QUEUE[type(command)]
+    if kind in UNVERIFIED:
+        if isinstance(command, PRXY | PFWD):
+            return _proxied(turn, client, request, command)
+        return _WITHOUT_QUEUE[kind]
     assert verdict is not None, "a command that was not verified"
     if not verdict.service:
         return ERR(Code.SERVICE)
-    authorized = still_authorized(turn.view, verifier, client, request, verdict)
-    if isinstance(command, SUBS | NSUBS):
+    authorized = still_authorized(record, verifier, client, request, verdict)
+    if record is None and isinstance(command, SUBS | NSUBS):
         if client.service is None or client.service.service_id != request.entity_id or not authorized:
             return ERR(Code.SERVICE)
         return services.subscribe_service(turn, client, command)
@@ -133,9 +134,9 @@ def _answer(
     if isinstance(command, NEW):
         return queues.new(turn, client, request.corr_id, command)
     assert record is not None
-    if isinstance(record.status, BLOCKED) and type(command) not in ALLOWED_WHEN_BLOCKED:
+    if isinstance(record.status, BLOCKED) and kind not in ALLOWED_WHEN_BLOCKED:
         return ERR(record.status)
-    return _ON_QUEUE[type(command)](turn, client, request, record)
+    return _ON_QUEUE[kind](turn, client, request, record)
 
 
 def _proxied(turn: Turn, client: Client, request: Request, command: PRXY | PFWD) -> Answer:

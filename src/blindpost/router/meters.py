@@ -20,6 +20,8 @@ ACK_BOUNDS_S = (
 class Meter(Enum):
     """One counter each."""
 
+    __hash__ = object.__hash__  # members are single objects, and the enum's own hash is a call of Python
+
     QUEUES_CREATED = "qCreated"
     QUEUES_SECURED = "qSecured"
     QUEUES_DELETED = "qDeletedAll"

@@ -117,6 +117,8 @@ class Notification(Value):
 class Domain(Enum):
     """Messages are subscribed by recipient ids, notifications by notifier ids."""
 
+    __hash__ = object.__hash__  # members are single objects, and the enum's own hash is a call of Python
+
     MESSAGES = b"M"
     NOTIFICATIONS = b"N"
 

@@ -10,7 +10,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
-from blindpost.router.authority import Verdict, reached_queue, role_allows, verdicts, want
+from blindpost.router.authority import Verdict, repeated_queue, role_allows, verdicts, want
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import expire_head, expire_notifications
@@ -39,11 +39,18 @@ from blindpost.wire.smp.commands import (
     SEND,
     SKEY,
     SUB,
+    Command,
 )
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Refused, Request
+
+REKEYING: frozenset[type[Command]] = frozenset({KEY, SKEY, LKEY, RKEY})
+HEADS_READ: dict[type[Command], int] = {SUB: 1, GET: 1, QUE: 1, NEW: 1, ACK: 2}
+"""Which commands look at messages, and at how many from the head."""
+LINK_READERS: frozenset[type[Command]] = frozenset({LSET, LKEY, LGET})
+NOTIFICATION_READERS: frozenset[type[Command]] = frozenset({NSUB, NKEY, NDEL, DEL})
 
 SERVE_STEP = 16
 """How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
@@ -182,19 +189,22 @@ class RouterPlan:
 
     def _need_of(self, needed: Needed, requests: Sequence[Request]) -> None:
         """What authorized requests may reach, and those that the batch itself may come to authorize."""
-        found = []
+        rekeyed, refused = set(), []
         for request in requests:
             verdict = self._verdicts.get(id(request))
-            record = reached_queue(self._turn.view, request)
-            if verdict is not None and record is not None:
-                found.append((request, record, verdict.authorized))
-        rekeyed = {
-            record.recipient_id
-            for request, record, authorized in found
-            if authorized and isinstance(request.command, KEY | SKEY | LKEY | RKEY)
-        }
-        for request, record, authorized in found:
-            if authorized or record.recipient_id in rekeyed:
+            if verdict is None:
+                continue
+            record = verdict.record or repeated_queue(self._turn.view, request)
+            if record is None:
+                continue
+            if not verdict.authorized:
+                refused.append((request, record))
+                continue
+            need(needed, request, record)
+            if type(request.command) in REKEYING:
+                rekeyed.add(record.recipient_id)
+        for request, record in refused:
+            if record.recipient_id in rekeyed:
                 need(needed, request, record)
 
     def _requests_of(self, event: Commands) -> Iterator[tuple[Client, Request]]:
@@ -361,22 +371,17 @@ class RouterPlan:
 
 def need(needed: Needed, request: Request, record: QueueRecord) -> None:
     """What an authorized command may reach of its queue."""
-    command, recipient_id = request.command, record.recipient_id
-    match command:
-        case SUB() | GET() | QUE() | NEW():
-            needed.head(recipient_id)
-        case ACK():
-            needed.head(recipient_id, 2)
-        case SEND():
-            needed.ends.add(recipient_id)
-            if needed.expire_before:
-                needed.expire.add(recipient_id)
-        case DEL():
-            needed.ends.add(recipient_id)
-        case LSET() | LKEY() | LGET():
-            if record.link_id is not None:
-                needed.link_data.add(record.link_id)
-        case _:
-            pass
-    if isinstance(command, NSUB | NKEY | NDEL | DEL) and record.notifier is not None:
+    kind, recipient_id = type(request.command), record.recipient_id
+    count = HEADS_READ.get(kind)
+    if count is not None:
+        needed.head(recipient_id, count)
+    elif kind is SEND:
+        needed.ends.add(recipient_id)
+        if needed.expire_before:
+            needed.expire.add(recipient_id)
+    elif kind is DEL:
+        needed.ends.add(recipient_id)
+    elif kind in LINK_READERS and record.link_id is not None:
+        needed.link_data.add(record.link_id)
+    if record.notifier is not None and kind in NOTIFICATION_READERS:
         needed.notifications.add(record.notifier.notifier_id)

@@ -5,6 +5,8 @@ The first byte of a row is its format, so that a later format can be read beside
 
 from __future__ import annotations
 
+import struct
+
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import (
     Domain,
@@ -29,6 +31,10 @@ from blindpost.wire.value import Buffer
 _FORMAT = 1
 _MODES: dict[bytes, QueueMode | None] = {b"-": None, b"M": QueueMode.MESSAGING, b"C": QueueMode.CONTACT}
 _NUMBER_SIZE = 8
+_ENDS = struct.Struct(">qqc")
+_FLAGS = {b"T": True, b"F": False}
+_MESSAGE_START = struct.Struct(">qB")
+"""When it came, and the size of the id that follows."""
 
 NOTIFICATIONS_WAITING_MAX = 256
 """How many notifications wait for one notifier that is not subscribed; the oldest give way."""
@@ -114,28 +120,36 @@ def _check_format(reader: Reader) -> None:
 
 
 def ends_to_row(ends: Ends) -> bytes:
-    return Writer().i64(ends.head).i64(ends.tail).flag(ends.can_write).done()
+    return _ENDS.pack(ends.head, ends.tail, b"T" if ends.can_write else b"F")
 
 
 def ends_from_row(row: Buffer) -> Ends:
-    reader = Reader(row)
-    return Ends(reader.i64(), reader.i64(), reader.flag())
+    try:
+        head, tail, can_write = _ENDS.unpack(row)
+        return Ends(head, tail, _FLAGS[can_write])
+    except (struct.error, KeyError) as error:
+        raise WireError("the stored ends of a queue expected") from error
 
 
 def message_to_row(message: StoredMessage) -> bytes:
     """The time comes first, so that expiry reads eight bytes and no body."""
-    writer = Writer().i64(message.seconds).short(message.msg_id)
+    start = _MESSAGE_START.pack(message.seconds, len(message.msg_id))
     if message.body is None:
-        return writer.raw(b"Q").done()
-    return writer.raw(b"N" if message.notify else b"M").raw(message.body).done()
+        return b"".join((start, message.msg_id, b"Q"))
+    return b"".join((start, message.msg_id, b"N" if message.notify else b"M", message.body))
 
 
-def message_from_row(row: Buffer) -> StoredMessage:
-    reader = Reader(row)
-    seconds, msg_id, kind = reader.i64(), reader.short(), reader.take(1)
+def message_from_row(row: bytes) -> StoredMessage:
+    if len(row) < _MESSAGE_START.size:
+        raise WireError("a stored message expected")
+    seconds, id_size = _MESSAGE_START.unpack_from(row)
+    place = _MESSAGE_START.size + id_size
+    msg_id, kind = row[_MESSAGE_START.size : place], row[place : place + 1]
     if kind == b"Q":
         return StoredMessage(msg_id, seconds, False, None)
-    return StoredMessage(msg_id, seconds, kind == b"N", reader.rest())
+    if kind not in (b"N", b"M"):
+        raise WireError("a stored message expected")
+    return StoredMessage(msg_id, seconds, kind == b"N", memoryview(row)[place + 1 :])
 
 
 def is_expired_row(row: Buffer, before: int) -> bool:

@@ -6,7 +6,7 @@ is needed to find a message again: after a restart all of it is empty and client
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.crypto.authorizers import AuthenticatorKeys
@@ -226,5 +226,5 @@ class State:
 
     def delivered(self, client: Client, recipient_id: bytes, message: Delivered) -> None:
         sub = client.subs.get(recipient_id) or PUSH_IDLE
-        client.subs.put(recipient_id, replace(sub, delivered=message))
+        client.subs.put(recipient_id, Sub(sub.kind, message))
         client.waiting.pop(recipient_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.router.config import RouterRules
@@ -18,7 +19,7 @@ from blindpost.router.view import View
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import PFWD
 from blindpost.wire.smp.responses import Response
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shape
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,14 +52,16 @@ class Forward(Value):
 RelayEffect = OpenRelay | Forward
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Outgoing(Value):
+class Outgoing(NamedTuple):
     """A response, or an event if `corr_id` is empty, for one connection."""
 
     client_id: int
     corr_id: bytes
     entity_id: bytes
     response: Response | Delivery | ForwardedAnswer
+
+    def __repr__(self) -> str:
+        return shape(type(self), zip(self._fields, self, strict=True))
 
 
 class Turn:

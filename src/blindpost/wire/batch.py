@@ -46,6 +46,8 @@ def pack(transmissions: Sequence[Writer], limit: int) -> Packed:
     Filling begins with the last one, so that a short payload comes first, as peers do it; a transmission
     that is too large alone is reported by its place and does not hold up the others.
     """
+    if len(transmissions) == 1 and 2 + transmissions[0].size <= limit:
+        return Packed((batch_of_one(transmissions[0]),), ())
     oversize: list[int] = []
     batches: list[list[Writer]] = []
     batch: list[Writer] = []
@@ -68,8 +70,9 @@ def pack(transmissions: Sequence[Writer], limit: int) -> Packed:
 
 
 def _payload(backwards: list[Writer]) -> Writer:
+    backwards.reverse()
     payload = Writer().u8(len(backwards))
-    for transmission in reversed(backwards):
+    for transmission in backwards:
         write_item(payload, transmission)
     return payload
 
@@ -78,12 +81,12 @@ def write_item(payload: Writer, transmission: Writer) -> None:
     """One transmission behind its length; its parts are shared, not copied."""
     if transmission.size > LARGE_MAX:
         raise WireError(f"at most {LARGE_MAX} bytes fit into a batch item, not {transmission.size}")
-    payload.u16(transmission.size).extend(transmission)
+    payload.raw(transmission.size.to_bytes(2, "big")).extend(transmission)
 
 
 def batch_of_one(transmission: Writer) -> Writer:
     """The payload that holds just this transmission, whatever its size."""
-    payload = Writer().u8(1)
+    payload = Writer().raw(b"\x01")
     write_item(payload, transmission)
     return payload
 

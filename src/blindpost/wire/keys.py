@@ -13,6 +13,8 @@ from blindpost.wire.primitives import Reader, Writer
 class Algorithm(Enum):
     """A key algorithm with its DER prefixes and raw sizes."""
 
+    __hash__ = object.__hash__  # members are single objects, and the enum's own hash is a call of Python
+
     ED25519 = ("Ed25519", "302a300506032b6570032100", 32)
     X25519 = ("X25519", "302a300506032b656e032100", 32)
     ED448 = ("Ed448", "3043300506032b6571033a00", 57)

@@ -8,7 +8,7 @@ Which of the bracketed fields exist depends on the protocol and the agreed versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blindpost.wire.errors import WireError
@@ -48,11 +48,11 @@ class Layout(Value):
     """The session id stands in every transmission, instead of being implied."""
     service_field: bool
     """An authorized transmission has a place for a service signature."""
+    session_field: bytes = field(init=False, compare=False)
+    """The session id as it begins the authorized bytes, sent or implied."""
 
-    @property
-    def session_field(self) -> bytes:
-        """The session id as it begins the authorized bytes, sent or implied."""
-        return _short(self.session_id)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "session_field", _short(self.session_id))
 
 
 class Transmission(NamedTuple):
