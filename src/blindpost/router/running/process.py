@@ -150,6 +150,7 @@ class RouterProcess:
         times = self.place.settings.times
         return [
             (times.expiry_check_s, self.router.expire_messages, True),
+            (times.expiry_check_s, self.router.expire_notifications, True),
             (times.idle_check_s, self._close_idle, False),
             (times.counters_save_s, self._save_counters, False),
         ]
@@ -186,8 +187,15 @@ class RouterProcess:
             await self.server.wait_empty(self.place.settings.times.drain_s)
             await self._metrics.close()
             await self._control.close()
-            self.counters.save()
             self.router.store.close()
+            self._save_last_counters()
+
+    def _save_last_counters(self) -> None:
+        """A disk without space for them is no reason to end otherwise than in order."""
+        try:
+            self.counters.save()
+        except OperatorError as error:
+            log.error("%s", error)
 
     def _plan(self) -> Plan:
         return smp_router_plan(self.credentials, limits=choices.session_limits(self.place.settings))
