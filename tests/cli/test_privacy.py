@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.running import logs
-from blindpost.router.running.control import ControlSocket, ask
+from blindpost.router.running.control import ControlSocket, ask, short_path
 from blindpost.router.running.failures import OperatorError
 
 SECRET = "a queue's id"
@@ -70,11 +70,13 @@ async def test_the_control_socket_is_private_and_survives_nonsense(
         return {"fine": True}
 
     logs.set_up("plain", "info")
-    path = tmp_path / "control.sock"
+    path = tmp_path / ("long" * 30) / "control.sock"
+    path.parent.mkdir()
     control = ControlSocket(path, {"broken": broken, "fine": fine})
     await control.listen()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    reader, writer = await asyncio.open_unix_connection(path)
+    with short_path(path) as short:
+        reader, writer = await asyncio.open_unix_connection(short)
     for line, part in (
         (b"nonsense", "a JSON object on one line expected"),
         (b"[]", "a JSON object on one line expected"),

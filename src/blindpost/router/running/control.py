@@ -8,10 +8,11 @@ question named.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,25 @@ _PATH_MAX = 107
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """The path of a socket, through its open folder if it is longer than the system allows."""
+    if len(os.fsencode(path)) <= _PATH_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = f"/proc/self/fd/{folder}/{path.name}"
+        if len(os.fsencode(short)) > _PATH_MAX:
+            raise OperatorError(
+                f"{path}: too long for a socket, the system allows {_PATH_MAX} bytes. "
+                "Choose a shorter control.socket."
+            )
+        yield short
+    finally:
+        os.close(folder)
+
+
 class ControlSocket:
     """Listens for operators; each command has one function that answers it."""
 
@@ -37,23 +57,22 @@ class ControlSocket:
 
     async def listen(self) -> None:
         """Take the place of a socket that a killed router left; the caller holds the router's lock."""
-        if len(os.fsencode(self._path)) > _PATH_MAX:
-            raise OperatorError(
-                f"{self._path}: too long for a socket, the system allows {_PATH_MAX} bytes. "
-                "Set control.socket to a shorter absolute path."
-            )
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
             before = os.umask(0o177)
             try:
-                listening.bind(str(self._path))
+                with short_path(self._path) as path:
+                    listening.bind(path)
             finally:
                 os.umask(before)
             self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LINE_MAX)
         except OSError as error:
             listening.close()
             raise about_file(error, self._path) from error
+        except OperatorError:
+            listening.close()
+            raise
 
     async def close(self) -> None:
         if self._server is not None:
@@ -104,7 +123,8 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(ASK_TIMEOUT_S)
-            sock.connect(str(path))
+            with short_path(path) as reachable:
+                sock.connect(reachable)
             sock.sendall(request)
             with sock.makefile("rb") as lines:
                 line = lines.readline()
