@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blindpost.crypto.authorizers import authorize_dual
+from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import NO_IDS, QueueSet
@@ -18,16 +19,18 @@ from blindpost.router.view import View
 from blindpost.transport.ends import connect
 from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.plans import smp_client_plan
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Writer
-from blindpost.wire.smp.commands import NKEY, NSUB, NSUBS, SUB, SUBS
+from blindpost.wire.smp.commands import NEW, NKEY, NSUB, NSUBS, SUB, SUBS
 from blindpost.wire.smp.credentials import SERVICE_SIGNED_COMMANDS
 from blindpost.wire.smp.handshake import ServiceRole
-from blindpost.wire.smp.responses import ALLS, NID, SOKS, Response
+from blindpost.wire.smp.responses import ALLS, IDS, NID, SOKS, Response
 from blindpost.wire.smp.transmissions import Received
+from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
-from tests.support.lines import NEWEST, Line, Queue, Said, client_of, create
-from tests.support.routers import RunningRouter
+from tests.support.lines import NEWEST, Line, Queue, Said, client_of
+from tests.support.routers import RunningRouter, new_key
 
 MESSAGING, NOTIFIER, PROXY = ServiceRole.MESSAGING, ServiceRole.NOTIFIER, ServiceRole.PROXY
 
@@ -123,8 +126,23 @@ async def nsub(line: Line, queue: Queue) -> Response:
     return await line.ask(NSUB(), queue.notifier_id, queue.notifier_key)
 
 
+NEWS_IN_BLOCK = 40
+
+
 async def service_queues(line: ServiceLine, count: int) -> list[Queue]:
-    return [await create(line, subscribe=True) for _ in range(count)]
+    """New queues of a service, many of them in one block."""
+    queues: list[Queue] = []
+    while len(queues) < count:
+        keys = [
+            (new_key(), new_key(Algorithm.X25519)) for _ in range(min(NEWS_IN_BLOCK, count - len(queues)))
+        ]
+        request = QueueRequest(QueueMode.MESSAGING)
+        news = [NEW(key.public, dh_key.public, None, SubMode.SUBSCRIBE, request) for key, dh_key in keys]
+        said = [Said(new, b"", key) for new, (key, _) in zip(news, keys, strict=True)]
+        for ids, (key, dh_key) in zip(await line.ask_many(said), keys, strict=True):
+            assert isinstance(ids, IDS)
+            queues.append(Queue(ids, key, dh_key, BoxKey.agreed(dh_key, ids.dh_key)))
+    return queues
 
 
 def set_of(queues: Sequence[Queue]) -> QueueSet:

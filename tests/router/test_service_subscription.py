@@ -1,0 +1,749 @@
+"""SUBS and NSUBS: one command for all queues, what follows it, who loses, and what may go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.ids_hash import NO_IDS, QueueSet
+from blindpost.engine.loop import StoreFailedError
+from blindpost.router import plan
+from blindpost.router.changes import Change, Wanted
+from blindpost.router.meters import Meter
+from blindpost.router.model import NO_QUEUES, Domain
+from blindpost.router.server import RETRY_S
+from blindpost.router.state import ServiceSub, Walk
+from blindpost.router.tables import MESSAGES as MESSAGE_TABLE
+from blindpost.router.tables import QUEUES as QUEUE_TABLE
+from blindpost.router.tables import LmdbTables
+from blindpost.router.view import View
+from blindpost.testing.clock import run_virtual
+from blindpost.testing.network import MemoryNetwork
+from blindpost.transport.plan import Limits
+from blindpost.wire.primitives import Reader
+from blindpost.wire.smp.commands import ACK, DEL, GET, PING, SEND
+from blindpost.wire.smp.errors import STORE, Code
+from blindpost.wire.smp.responses import ALLS, END, ENDS, ERR, MSG, NMSG, OK, PONG, SOK, SOKS, Response
+from blindpost.wire.smp.transmissions import Received, parse_responses
+from tests.support.lines import Line, Queue, Said, client_of, create, open_line, pushed, quiet
+from tests.support.routers import RunningRouter, running_router
+from tests.support.services import (
+    NOTIFIER,
+    ServiceLine,
+    add_notifier,
+    counter,
+    new_service,
+    notifiers_of,
+    nsub,
+    open_service,
+    queue_record,
+    service_queues,
+    set_of,
+    sub,
+    total,
+)
+from tests.support.waiting import until
+
+MESSAGES, NOTIFICATIONS = Domain.MESSAGES, Domain.NOTIFICATIONS
+NO_MSG = ERR(Code.NO_MSG)
+
+
+async def left(running: RunningRouter, bodies: Sequence[int]) -> tuple[Credentials, list[Queue]]:
+    """A service that has gone, with so many messages in each of its queues."""
+    credentials, sender = new_service(), await open_line(running)
+    line = await open_service(running, credentials)
+    queues = await service_queues(line, len(bodies))
+    await line.stream.close()
+    for queue, count in zip(queues, bodies, strict=True):
+        for number in range(count):
+            await queue.send(sender, b"%d" % number)
+    await sender.stream.close()
+    return credentials, queues
+
+
+async def back(running: RunningRouter, credentials: Credentials) -> ServiceLine:
+    return await open_service(running, credentials)
+
+
+async def heard_up_to(line: ServiceLine, last: type[Response]) -> list[Received]:
+    """Everything in the order of the wire, up to the block with a response of this kind."""
+    order: list[Received] = []
+    while not any(isinstance(received.response, last) for received in order):
+        payload = await line.stream.read_block()
+        for received in parse_responses(Reader(payload), line.layout, line.version):
+            assert isinstance(received, Received)
+            order.append(received)
+    return order
+
+
+@pytest.mark.claim("SVC-36", "SVC-37")
+async def test_after_subs_come_the_first_messages_and_then_alls_once(
+    running: RunningRouter, tmp_path: Path
+) -> None:
+    credentials, queues = await left(running, [0, 1, 2])
+    line = await back(running, credentials)
+    assert await line.subs() == set_of(queues)
+    came = await line.all_delivered()
+    assert sorted(received.entity_id for received in came) == sorted(
+        queue.recipient_id for queue in queues[1:]
+    )
+    for queue in queues[1:]:
+        assert await pushed(line, queue) == b"0"
+    assert await line.settle() == [], "one MSG for each queue, one ALLS"
+    assert queues[2].body(await queues[2].ask(line, ACK(queues[2].last_id))) == b"1"
+    assert await queues[1].ask(line, ACK(queues[1].last_id)) == OK()
+
+
+@pytest.mark.claim("SVC-30", "SVC-31")
+@pytest.mark.parametrize(
+    ("more", "same_hash", "meter", "by"),
+    [
+        (0, True, Meter.RCV_DRIFT_OK, None),
+        (0, False, Meter.RCV_DRIFT_DIFF, None),
+        (2, True, Meter.RCV_DRIFT_FEWER, Meter.RCV_DRIFT_FEWER_TOTAL),
+        (-2, True, Meter.RCV_DRIFT_MORE, Meter.RCV_DRIFT_MORE_TOTAL),
+        (5, False, Meter.RCV_DRIFT_FEWER, Meter.RCV_DRIFT_FEWER_TOTAL),
+        (-3, False, Meter.RCV_DRIFT_MORE, Meter.RCV_DRIFT_MORE_TOTAL),
+    ],
+)
+async def test_what_the_client_believes_is_counted_and_changes_nothing(
+    running: RunningRouter, tmp_path: Path, more: int, same_hash: bool, meter: Meter, by: Meter | None
+) -> None:
+    """Counts and hashes are compared together; the answer is what is stored, and delivery starts."""
+    credentials, queues = await left(running, [1, 0, 0])
+    line, actual = await back(running, credentials), set_of(queues)
+    believed = actual.ids_hash if same_hash else bytes(range(16))
+    assert await line.subs(actual.count + more, believed) == actual
+    assert await pushed(line, queues[0]) == b"0"
+    assert (await line.event(b"")).response == ALLS()
+    meters = running.router.plan.meters
+    drifts = {
+        Meter.RCV_DRIFT_OK,
+        Meter.RCV_DRIFT_DIFF,
+        Meter.RCV_DRIFT_FEWER,
+        Meter.RCV_DRIFT_MORE,
+    }
+    assert {drift: meters[drift] for drift in drifts} == {drift: int(drift is meter) for drift in drifts}
+    if by is not None:
+        assert meters[by] == abs(more)
+
+
+async def test_a_hash_of_any_length_and_a_negative_count_are_taken(running: RunningRouter) -> None:
+    credentials, queues = await left(running, [0])
+    for count, ids_hash in ((-5, b""), (1 << 40, bytes(40)), (-1, NO_IDS)):
+        line, actual = await back(running, credentials), set_of(queues)
+        said = b"".join((b"SUBS ", count.to_bytes(8, "big", signed=True), bytes([len(ids_hash)]), ids_hash))
+        reply = await line.ask(said, line.service_id, line.session_key)
+        assert reply == SOKS(actual.count, actual.ids_hash)
+
+
+@pytest.mark.claim("SVC-32")
+async def test_flag_and_counter_change_in_one_step(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the router awaits, an observer sees both as they were, or both as they are then."""
+    credentials, queues = await left(running, [0, 0, 0])
+    line = await back(running, credentials)
+    assert await sub(line, queues[0]) == SOK(line.service_id)
+    client, observed = client_of(running, line), list[ServiceSub]()
+    store = running.router.store
+    load, load_needed, commit = store.load, store.load_needed, store.commit
+
+    async def loading(wanted: Wanted, view: View) -> None:
+        observed.append(client.service_sub(MESSAGES))
+        await load(wanted, view)
+        observed.append(client.service_sub(MESSAGES))
+
+    async def committing(changes: Sequence[Change]) -> None:
+        observed.append(client.service_sub(MESSAGES))
+        await commit(changes)
+        observed.append(client.service_sub(MESSAGES))
+
+    monkeypatch.setattr(store, "load", loading)
+    monkeypatch.setattr(store, "commit", committing)
+    assert store.load_needed == load_needed
+    assert await line.subs() == set_of(queues)
+    before, after = ServiceSub(False, set_of(queues[:1])), ServiceSub(True, set_of(queues))
+    assert before in observed
+    assert after in observed
+    assert set(map(repr, observed)) == {repr(before), repr(after)}
+    assert all(one in (before, after) for one in observed)
+
+
+@pytest.mark.claim("SVC-33", "SVC-44", "SVC-45")
+async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRouter, tmp_path: Path) -> None:
+    credentials, queues = await left(running, [1, 0, 0])
+    old, other = await back(running, credentials), await open_service(running, new_service())
+    await create(other, subscribe=True)
+    await old.subs()
+    assert await pushed(old, queues[0]) == b"0"
+    assert (await old.event(b"")).response == ALLS()
+    assert total(running) == 4
+    new = await back(running, credentials)
+    assert await new.subs() == set_of(queues)
+    client, state = client_of(running, old), running.router.plan.state
+    assert state.services(MESSAGES).holder(old.service_id) is client_of(running, new)
+    assert (counter(running, old), counter(running, new)) == (NO_QUEUES, set_of(queues))
+    assert total(running) == 4
+    assert (len(client.subs), len(client.waiting), len(client.walks)) == (0, 0, 0)
+    assert await pushed(new, queues[0]) == b"0"
+    assert (await new.event(b"")).response == ALLS()
+    expected = set_of(queues)
+    assert [received.response for received in await old.settle()] == [
+        ENDS(expected.count, expected.ids_hash)
+    ], "ENDS, with what it had, and no END for any queue"
+    assert (await old.event(old.service_id)).response == ENDS(expected.count, expected.ids_hash)
+    assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == len(queues)
+    await quiet(old, new, other)
+
+
+@pytest.mark.claim("SVC-44")
+async def test_no_ends_without_another_connection(running: RunningRouter, tmp_path: Path) -> None:
+    credentials, queues = await left(running, [0, 0])
+    line = await back(running, credentials)
+    for _ in range(3):
+        assert await line.subs() == set_of(queues)
+    assert (await line.event(b"")).response == ALLS()
+    await quiet(line)
+    await line.stream.close()
+    line = await back(running, credentials)
+    assert await line.subs() == set_of(queues)
+    assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == 0
+
+
+async def test_a_displaced_connection_does_not_take_back_by_subs_but_by_sub(running: RunningRouter) -> None:
+    credentials, queues = await left(running, [0, 0])
+    old, new, sender = (
+        await back(running, credentials),
+        await back(running, credentials),
+        await open_line(running),
+    )
+    await old.subs()
+    assert await new.subs() == set_of(queues)
+    assert isinstance((await old.event(old.service_id)).response, ENDS)
+    assert await old.subs() == NO_QUEUES
+    await queues[0].send(sender, b"one")
+    assert await pushed(new, queues[0]) == b"one"
+    assert await sub(old, queues[1]) == SOK(old.service_id)
+    assert (await new.event(new.service_id)).response == ENDS(2, set_of(queues).ids_hash)
+    assert await pushed(old, queues[0]) == b"one", "what was in flight to the other one comes too"
+    await queues[1].send(sender, b"two")
+    assert await pushed(old, queues[1]) == b"two"
+    assert await queues[0].ask(new, ACK(queues[0].last_id)) == NO_MSG
+
+
+@pytest.mark.claim("SVC-34")
+async def test_queues_are_not_counted_twice(running: RunningRouter, tmp_path: Path) -> None:
+    credentials, queues = await left(running, [0, 0, 0])
+    line, other = await back(running, credentials), await open_line(running)
+    fresh = [await create(other) for _ in range(2)]
+    for queue in (*queues, *fresh):
+        assert await sub(line, queue) == SOK(line.service_id)
+    assert await line.subs() == set_of([*queues, *fresh])
+    assert total(running) == 5
+    assert await sub(line, queues[0]) == SOK(line.service_id)
+    assert await fresh[0].ask(line, DEL()) == OK()
+    assert total(running) == 4
+    await line.stream.close()
+    assert await other.ask(PING()) == PONG()
+    assert total(running) == 0
+
+
+def gated(
+    running: RunningRouter, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let the store say so many pages of walks and hold the next: what is set then, and what lets it go."""
+    store, held, gate, said = running.router.store, asyncio.Event(), asyncio.Event(), 0
+    waiting = store.waiting
+
+    async def paused(
+        domain: Domain, service_id: bytes, start: bytes, limit: int
+    ) -> tuple[tuple[bytes, ...], bytes | None]:
+        nonlocal said
+        said += 1
+        if said > pages:
+            held.set()
+            await gate.wait()
+        return await waiting(domain, service_id, start, limit)
+
+    monkeypatch.setattr(store, "waiting", paused)
+    return held, gate
+
+
+@pytest.mark.claim("SVC-35")
+async def test_subs_is_answered_before_anything_is_walked(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials, queues = await left(running, [1, 1])
+    line = await back(running, credentials)
+    held, gate = gated(running, monkeypatch, 0)
+    assert await line.subs() == set_of(queues)
+    await held.wait()
+    gate.set()
+    for queue in queues:
+        assert await pushed(line, queue) == b"0"
+
+
+@pytest.mark.claim("SVC-39")
+async def test_messages_leave_while_the_walk_goes_on(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SERVE_STEP", 1)
+    credentials, queues = await left(running, [1, 1, 1])
+    queues.sort(key=lambda queue: queue.recipient_id)
+    line = await back(running, credentials)
+    held, gate = gated(running, monkeypatch, 1)
+    await line.subs()
+    await held.wait()
+    assert await pushed(line, queues[0]) == b"0"
+    assert line.left_over == []
+    gate.set()
+    for queue in queues[1:]:
+        assert await pushed(line, queue) == b"0"
+    assert (await line.event(b"")).response == ALLS()
+
+
+@pytest.mark.claim("SVC-40")
+async def test_a_second_subs_is_answered_and_nothing_more(running: RunningRouter, tmp_path: Path) -> None:
+    credentials, queues = await left(running, [1, 2])
+    line = await back(running, credentials)
+    for _ in range(2):
+        assert await line.subs() == set_of(queues)
+    for queue in queues:
+        assert await pushed(line, queue) == b"0"
+    assert (await line.event(b"")).response == ALLS()
+    assert await line.subs(7, bytes(16)) == set_of(queues)
+    await quiet(line)
+    assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_DUPLICATE] == 2
+
+
+@pytest.mark.claim("SVC-42")
+async def test_a_queue_that_joins_later_needs_no_walk(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials, queues = await left(running, [0])
+    line, sender = await back(running, credentials), await open_line(running)
+    await line.subs()
+    assert (await line.event(b"")).response == ALLS()
+    later = await create(line, subscribe=True)
+    client = client_of(running, line)
+    assert later.recipient_id not in client.subs
+    for queue in (later, *queues):
+        await queue.send(sender, b"at once")
+        assert queue.recipient_id in client.subs, "the entry is made with the delivery"
+        assert await pushed(line, queue) == b"at once"
+        assert await queue.ask(line, ACK(queue.last_id)) == OK()
+        assert queue.recipient_id not in client.subs
+
+
+@pytest.mark.claim("SVC-42", "SVC-43", "SVC-68")
+async def test_a_message_that_comes_before_the_walk_does_is_pushed_once(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk has not begun; the service is registered, so that the message goes out and stays one."""
+    credentials, queues = await left(running, [0, 1])
+    line, sender = await back(running, credentials), await open_line(running)
+    put_own, serves = running.router.engine.put_own, list[plan.Serve]()
+
+    def without_walks(event: plan.Event) -> None:
+        if isinstance(event, plan.Serve):
+            serves.append(event)
+        else:
+            put_own(event)
+
+    monkeypatch.setattr(running.router.engine, "put_own", without_walks)
+    await line.subs()
+    await queues[0].send(sender, b"early")
+    assert await pushed(line, queues[0]) == b"early"
+    await quiet(line)
+    monkeypatch.undo()
+    for serve in serves:
+        put_own(serve)
+    assert await pushed(line, queues[1]) == b"0"
+    assert (await line.event(b"")).response == ALLS()
+    await quiet(line)
+
+
+@pytest.mark.claim("SVC-43")
+async def test_sends_that_race_with_the_walk_are_delivered_once_each(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SERVE_STEP", 3)
+    credentials, queues = await left(running, [index % 2 for index in range(40)])
+    line, sender = await back(running, credentials), await open_line(running)
+    said = [Said(SEND(False, b"live"), queue.sender_id) for queue in queues[::-1]]
+
+    async def send_all() -> None:
+        for number, one in enumerate(said):
+            sender.send([sender.written(one)])
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+        for one in said:
+            assert (await sender.reply(one.corr_id)).response == OK()
+
+    sending = asyncio.create_task(send_all())
+    await line.subs()
+    heard: dict[bytes, list[bytes]] = {queue.recipient_id: [] for queue in queues}
+    for index, queue in reversed(list(enumerate(queues))):
+        for _ in range(1 + index % 2):
+            if not heard[queue.recipient_id]:
+                heard[queue.recipient_id].append(await pushed(line, queue))
+            else:
+                reply = await queue.ask(line, ACK(queue.last_id))
+                if reply == OK():
+                    heard[queue.recipient_id].append(await pushed(line, queue))
+                else:
+                    heard[queue.recipient_id].append(queue.body(reply))
+    await sending
+    assert (await line.event(b"")).response == ALLS()
+    await quiet(line)
+    for index, queue in enumerate(queues):
+        assert heard[queue.recipient_id] == ([b"0", b"live"] if index % 2 else [b"live"])
+
+
+@pytest.mark.claim("SVC-65")
+async def test_nsubs_registers_and_walks_over_no_messages(running: RunningRouter, tmp_path: Path) -> None:
+    credentials, owner = new_service(), await open_line(running)
+    line = await open_service(running, credentials, NOTIFIER)
+    queues = [await create(owner, notifier=True) for _ in range(2)]
+    for queue in queues:
+        assert await nsub(line, queue) == SOK(line.service_id)
+    await line.stream.close()
+    await queues[0].send(owner, b"no flag")
+    line = await open_service(running, credentials, NOTIFIER)
+    assert await line.subs(domain=NOTIFICATIONS) == notifiers_of(queues)
+    await quiet(line)
+    holder = running.router.plan.state.services(NOTIFICATIONS).holder(line.service_id)
+    assert holder is client_of(running, line)
+    assert total(running, NOTIFICATIONS) == 2
+    await queues[1].send(owner, b"flagged", notify=True)
+    assert isinstance((await line.event(queues[1].notifier_id)).response, NMSG)
+    await quiet(line)
+
+
+@pytest.mark.claim("SVC-66")
+async def test_a_takeover_stops_the_old_walk_and_late_acks_delete_nothing(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SERVE_STEP", 2)
+    credentials, queues = await left(running, [1] * 20)
+    queues.sort(key=lambda queue: queue.recipient_id)
+    old = await back(running, credentials)
+    new = await back(running, credentials)
+    held, gate = gated(running, monkeypatch, 2)
+    await old.subs()
+    await held.wait()
+    taking = asyncio.create_task(new.subs())
+    await until(lambda: running.router.engine.waiting > 0)
+    gate.set()
+    assert await taking == set_of(queues)
+    for queue in queues:
+        assert await pushed(new, queue) == b"0"
+    assert (await new.event(b"")).response == ALLS()
+    came = [received.response for received in await heard_up_to(old, ENDS)]
+    assert 2 <= len([response for response in came if isinstance(response, MSG)]) <= 8
+    assert isinstance(came[-1], ENDS)
+    assert ALLS() not in came
+    await quiet(old)
+    for queue in queues:
+        assert await queue.ask(old, ACK(queue.last_id)) == NO_MSG
+    assert running.router.store.counts()["messages"] == len(queues)
+    for queue in queues:
+        assert await queue.ask(new, ACK(queue.last_id)) == OK()
+    assert running.router.store.counts()["messages"] == 0
+
+
+@pytest.mark.claim("SVC-74")
+async def test_a_service_without_queues_gets_alls(running: RunningRouter, tmp_path: Path) -> None:
+    line = await open_service(running, new_service())
+    assert await line.subs() == NO_QUEUES
+    assert (await line.event(b"")).response == ALLS()
+    await quiet(line)
+
+
+@pytest.mark.claim("SVC-74")
+async def test_a_queue_deleted_while_it_is_walked_over_holds_up_nothing(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted after the store named it, before its turn: in the same batch, and in one before."""
+    monkeypatch.setattr(plan, "SERVE_STEP", 2)
+    credentials, queues = await left(running, [1] * 5)
+    queues.sort(key=lambda queue: queue.recipient_id)
+    line, plain = await back(running, credentials), await open_line(running)
+    held, gate = gated(running, monkeypatch, 1)
+    await line.subs()
+    await held.wait()
+    deleting = asyncio.create_task(plain.ask_many([queue.said(DEL()) for queue in queues[2:4]]))
+    await until(lambda: running.router.engine.waiting > 0)
+    gate.set()
+    assert await deleting == [OK(), OK()]
+    assert (await line.event(b"")).response == ALLS()
+    for queue in (*queues[:2], queues[4]):
+        assert await pushed(line, queue) == b"0"
+    assert await line.subs() == set_of([*queues[:2], queues[4]])
+
+
+@pytest.mark.claim("SVC-74")
+async def test_a_walk_that_the_store_cannot_continue_is_told_and_goes_on_later(
+    running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpost.router.server.RETRY_S", 0.01)
+    monkeypatch.setattr(plan, "SERVE_STEP", 2)
+    credentials, queues = await left(running, [1] * 5)
+    line, store, failing = await back(running, credentials), running.router.store, 3
+    waiting = store.waiting
+
+    async def sometimes(
+        domain: Domain, service_id: bytes, start: bytes, limit: int
+    ) -> tuple[tuple[bytes, ...], bytes | None]:
+        nonlocal failing
+        if start and failing:
+            failing -= 1
+            raise StoreFailedError("no luck")
+        return await waiting(domain, service_id, start, limit)
+
+    monkeypatch.setattr(store, "waiting", sometimes)
+    assert await line.subs() == set_of(queues)
+    assert (await line.event(b"")).response == ERR(STORE("no luck"))
+    for queue in queues:
+        assert await pushed(line, queue) == b"0"
+    assert failing == 0
+    await quiet(line)
+
+
+@pytest.mark.claim("SVC-38", "SVC-37")
+@pytest.mark.parametrize("damage", ["no message", "message", "record"])
+async def test_a_queue_that_fails_is_told_before_alls_and_stops_no_other(
+    tmp_path_factory: pytest.TempPathFactory, damage: str
+) -> None:
+    """Rows of the embedded store are damaged behind the router's back, then it starts again."""
+    folder = tmp_path_factory.mktemp("router")
+    async with running_router(folder, network=MemoryNetwork()) as running:
+        credentials, queues = await left(running, [1] * 4)
+    queues.sort(key=lambda queue: queue.recipient_id)
+    bad, good = queues[1], [queues[0], *queues[2:]]
+    tables = LmdbTables(folder)
+    with tables.store.read() as read:
+        (key,) = (key for key, _ in read.page(MESSAGE_TABLE, b"", 10).rows if bad.recipient_id in key)
+    change: dict[str, Callable[[], tuple[str, bytes, bytes | None]]] = {
+        "no message": lambda: (MESSAGE_TABLE, key, None),
+        "message": lambda: (MESSAGE_TABLE, key, b""),
+        "record": lambda: (QUEUE_TABLE, bad.recipient_id, b"\1garbage"),
+    }
+    tables.store.commit([change[damage]()])
+    tables.close()
+    async with running_router(folder, network=MemoryNetwork()) as running:
+        line = await back(running, credentials)
+        assert await line.subs() == set_of(queues)
+        came = await line.all_delivered()
+        assert len(came) == len(queues)
+        for queue in good:
+            assert await pushed(line, queue) == b"0"
+        told = (await line.event(bad.recipient_id)).response
+        assert isinstance(told, ERR)
+        assert (told.error is Code.INTERNAL) == (damage != "record")
+        assert isinstance(told.error, STORE) == (damage == "record")
+        reply = await bad.ask(line, ACK(b""))
+        assert reply != ERR(Code.AUTH), "a queue that cannot be read is not a deleted one"
+        if damage == "record":
+            assert isinstance(reply, ERR)
+            assert isinstance(reply.error, STORE)
+        await line.stream.close()
+
+
+@pytest.mark.claim("SVC-37")
+async def test_alls_is_the_last_word_of_a_walk_and_names_nothing(
+    running: RunningRouter, tmp_path: Path
+) -> None:
+    credentials, queues = await left(running, [1] * 40)
+    line = await back(running, credentials)
+    line.send([line.written(line.subs_said())])
+    order = await heard_up_to(line, ALLS)
+    kinds = [type(received.response) for received in order]
+    assert kinds.count(SOKS) == kinds.count(ALLS) == 1
+    assert kinds.count(MSG) == len(queues)
+    assert kinds[-1] is ALLS
+    assert (order[-1].corr_id, order[-1].entity_id) == (b"", b"")
+    await quiet(line)
+
+
+# Full outboxes and endless churn
+
+SMALL = Limits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
+
+
+@pytest.mark.claim("SUB-53")
+async def test_what_could_not_be_pushed_to_a_service_comes_when_it_reads_again(tmp_path: Path) -> None:
+    """The outbox is full, SENDs come, the outbox drains: every message arrives, without reconnecting."""
+    network = MemoryNetwork()
+    async with running_router(tmp_path, network=network, limits=SMALL) as running:
+        line, sender = await open_service(running, new_service()), await open_line(running)
+        queues = await service_queues(line, 60)
+        line.stream.session.pause_reading()
+        client = client_of(running, line)
+        for queue in queues:
+            await queue.send(sender, b"x" * 16_000)
+        assert client.congested
+        assert len(client.subs) < len(queues)
+        assert len(client.waiting) == 0, "nothing is kept for each queue that waits"
+        assert len(client.walks) == 1
+        line.stream.session.resume_reading()
+        for queue in queues:
+            assert await pushed(line, queue) == b"x" * 16_000
+        assert not client.congested
+        await until(lambda: len(client.walks) == 0)
+        await quiet(line)
+        for one in (line, sender):
+            await one.stream.close()
+
+
+async def test_notifications_of_a_service_wait_for_room_too(tmp_path: Path) -> None:
+    async with running_router(tmp_path, network=MemoryNetwork(), limits=SMALL) as running:
+        line, owner = await open_service(running, new_service(), NOTIFIER), await open_line(running)
+        queues = [await create(owner, notifier=True) for _ in range(3)]
+        for queue in queues:
+            await nsub(line, queue)
+        line.stream.session.pause_reading()
+        client = client_of(running, line)
+        sent = 0
+        while not client.congested:
+            await queues[sent % 3].send(owner, b"", notify=True)
+            sent += 1
+            if sent % 120 == 0:
+                await _emptied(owner, queues)
+        for queue in queues:
+            await queue.send(owner, b"", notify=True)
+        line.stream.session.resume_reading()
+        received = 0
+        while received < sent + 3:
+            await line.event(queues[received % 3].notifier_id)
+            received += 1
+        await quiet(line)
+        for one in (line, owner):
+            await one.stream.close()
+
+
+async def _emptied(owner: Line, queues: Sequence[Queue]) -> None:
+    """Make room in the queues themselves."""
+    for queue in queues:
+        while isinstance(reply := await queue.ask(owner, GET()), MSG):
+            await queue.ask(owner, ACK(reply.msg_id))
+
+
+async def test_thousands_of_waiting_queues_cost_a_stalled_connection_no_memory(tmp_path: Path) -> None:
+    async with running_router(tmp_path, network=MemoryNetwork(), limits=SMALL) as running:
+        credentials, sender = new_service(), await open_line(running)
+        line = await open_service(running, credentials)
+        queues = await service_queues(line, 2000)
+        await line.stream.close()
+        for start in range(0, len(queues), 100):  # as many as fit into a block
+            sends = [Said(SEND(False, b"waits"), queue.sender_id) for queue in queues[start : start + 100]]
+            assert await sender.ask_many(sends) == [OK()] * len(sends)
+        line = await open_service(running, credentials)
+        await line.subs()
+        line.stream.session.pause_reading()
+        client = client_of(running, line)
+        for _ in range(50):
+            assert await sender.ask(PING()) == PONG()
+        assert client.congested
+        assert len(client.subs) < 200, "no more than the outbox and the network hold"
+        assert (len(client.waiting), len(client.walks)) == (0, 1)
+        line.stream.session.resume_reading()
+        for queue in queues:
+            assert await pushed(line, queue) == b"waits"
+        assert (await line.event(b"")).response == ALLS()
+        for one in (line, sender):
+            await one.stream.close()
+
+
+async def test_ten_thousand_queues_made_and_deleted_leave_nothing_behind(tmp_path: Path) -> None:
+    """All that a connection of a service keeps is what is in flight."""
+    async with running_router(tmp_path, network=MemoryNetwork()) as running:
+        line, sender = await open_service(running, new_service()), await open_line(running)
+        client, state = client_of(running, line), running.router.plan.state
+        keep = await create(line, subscribe=True)
+        for round_ in range(100):
+            queues = await service_queues(line, 100)
+            if round_ % 20 == 0:
+                for queue in queues[:10]:
+                    await queue.send(sender, b"deleted in flight")
+            assert await line.ask_many([queue.said(DEL()) for queue in queues]) == [OK()] * 100
+            for queue in queues[:10] if round_ % 20 == 0 else ():
+                await line.event(queue.recipient_id)
+        sizes = [len(table) for table in (client.subs, client.waiting, client.notifier_ids, client.walks)]
+        assert sizes == [0, 0, 0, 0]
+        assert len(client.waiting_notifiers) == 0
+        assert (len(state.queues), len(state.notifiers)) == (0, 0)
+        assert counter(running, line) == set_of([keep])
+        assert len(running.router.plan.undo) == 0
+        assert running.router.store.counts()["members"] == 1
+        assert running.router.store.counts()["queues"] == 1
+        for one in (line, sender):
+            await one.stream.close()
+
+
+def test_a_walk_waits_out_a_store_that_fails_as_a_whole(tmp_path: Path) -> None:
+    """Loading fails for everybody: commands are told, and the walk is tried again until it ends."""
+
+    async def main() -> None:
+        async with running_router(tmp_path, network=MemoryNetwork()) as running:
+            credentials, queues = await left(running, [1, 1])
+            line, store = await back(running, credentials), running.router.store
+            load, failing = store.load, False
+
+            async def sometimes(wanted: Wanted, view: View) -> None:
+                if failing:
+                    raise StoreFailedError("no disk")
+                await load(wanted, view)
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(store, "load", sometimes)
+                _, gate = gated(running, patched, 0)
+                await line.subs()
+                failing = True
+                gate.set()
+                await asyncio.sleep(3 * RETRY_S)
+                assert line.left_over == []
+                failing = False
+                await asyncio.sleep(2 * RETRY_S)
+            for queue in queues:
+                assert await pushed(line, queue) == b"0"
+            assert (await line.event(b"")).response == ALLS()
+            await line.stream.close()
+
+    run_virtual(main())
+
+
+async def test_a_walk_that_is_served_twice_in_one_batch_is_not_cut_short(running: RunningRouter) -> None:
+    """What began to wait behind the walk is found by the next one, whoever asks for it how often."""
+    credentials, queues = await left(running, [1, 1])
+    line = await back(running, credentials)
+    await line.subs()
+    for queue in queues:
+        assert await pushed(line, queue) == b"0"
+    assert (await line.event(b"")).response == ALLS()
+    client = client_of(running, line)
+    engine = running.router.engine
+    for queue in queues:
+        client.subs.pop(queue.recipient_id)
+    client.walks.put(MESSAGES, Walk(start=b"\xff" * 24, again=True))
+    running.router.plan.undo.forget()
+    engine.put_own(plan.Serve(client))
+    engine.put_own(plan.Serve(client))
+    for queue in queues:
+        assert await pushed(line, queue) == b"0"
+    await quiet(line)
+
+
+async def test_a_plain_queue_taken_into_a_service_is_ended_for_its_owner(running: RunningRouter) -> None:
+    line, owner = await open_service(running, new_service()), await open_line(running)
+    queue = await create(owner, subscribe=True)
+    await sub(line, queue)
+    assert (await owner.event(queue.recipient_id)).response == END()
+    assert await add_notifier(owner, queue)
+    assert (await queue_record(running, queue)).service_id == line.service_id
+    assert QueueSet.of([queue.recipient_id]) == counter(running, line)
