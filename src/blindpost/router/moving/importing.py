@@ -17,7 +17,7 @@ from blindpost.router.model import Ends
 from blindpost.router.moving.certificate import Certificate
 from blindpost.router.moving.journal import queue_folders, read_queue
 from blindpost.router.moving.ledger import Ledger
-from blindpost.router.moving.lines import Lines, Position, read_lines
+from blindpost.router.moving.lines import CHUNK_LINES, Lines, Position, read_lines
 from blindpost.router.moving.progress import NAME, Mark, Progress, Report, identity_of, untold
 from blindpost.router.moving.replay import needed_by, take, wanted_by
 from blindpost.router.moving.values import decode_line
@@ -82,6 +82,7 @@ class Importer:
         *,
         now: Callable[[], float] = time.time,
         progress: Progress = untold,
+        chunk_lines: int = CHUNK_LINES,
     ) -> None:
         self._source = source
         self._store = store
@@ -90,6 +91,7 @@ class Importer:
         self._rules = rules
         self._now = now
         self._progress = progress
+        self._chunk_lines = chunk_lines
         self.mark = Mark("", None, 0)
 
     async def run(self) -> bool:
@@ -164,7 +166,7 @@ class Importer:
             report.add(file, line, reason)
 
     def _read(self, path: Path) -> Iterator[Lines]:
-        return read_lines(path, Position(self.mark.offset, self.mark.lines))
+        return read_lines(path, Position(self.mark.offset, self.mark.lines), self._chunk_lines)
 
     async def _done(self, part: str, path: Path, lines: Lines, view: View, report: Report) -> None:
         self.mark.offset, self.mark.lines = lines.following.offset, lines.following.lines

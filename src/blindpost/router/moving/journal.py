@@ -102,7 +102,9 @@ def _read_messages(queue: JournalQueue, folder: Path, position: JournalPosition,
         content = file.read(end - start)
     if len(content) < end - start:
         queue.problems.append((path.name, 0, f"the file has {start + len(content)} of {end} bytes"))
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    *lines, torn = content.split(b"\n")
+    if torn:
+        queue.problems.append((path.name, before + len(lines) + 1, "the end of the line is missing"))
     for number, line in enumerate(lines, start=before + 1):
         try:
             message = decode_journal_message(line)
