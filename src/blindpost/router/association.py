@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.delivery import walk_again
 from blindpost.router.meters import Meter
 from blindpost.router.model import NO_QUEUES, Domain, QueueRecord
 from blindpost.router.state import Client, SubKind
@@ -40,7 +41,11 @@ SERVICE_METERS = {
 
 
 def register(turn: Turn, client: Client, domain: Domain) -> None:
-    """Make the connection the one that serves its service; another one is told ENDS and nothing more."""
+    """Make the connection the one that serves its service; another one is told ENDS and nothing more.
+
+    What was in flight to the other one, or due to it, comes to this one by a walk, also when it took the
+    service over by a command about a single queue.
+    """
     assert client.service is not None
     service_id = client.service.service_id
     loser = turn.state.services(domain).take_over(service_id, client)
@@ -57,6 +62,8 @@ def register(turn: Turn, client: Client, domain: Domain) -> None:
                 turn.state.drop_sub(loser, recipient_id)
     turn.push(loser, service_id, ENDS(held.members.count, held.members.ids_hash))
     turn.count(SERVICE_METERS[domain].ended, held.members.count)
+    walk_again(client, domain)
+    turn.serve(client)
 
 
 def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> None:

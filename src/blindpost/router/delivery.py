@@ -40,6 +40,13 @@ def wait(client: Client, record: QueueRecord) -> None:
         client.waiting.put(record.recipient_id, True)
 
 
+def wait_again(client: Client, recipient_ids: tuple[bytes, ...]) -> None:
+    """Queues that were to be tried again wait with the others, if the connection is still subscribed."""
+    for recipient_id in recipient_ids:
+        if recipient_id in client.subs:
+            client.waiting.put(recipient_id, True)
+
+
 def walk_again(client: Client, domain: Domain) -> None:
     """Have a walk over the queues of a service, after the one that may be under way."""
     walk = client.walks.get(domain)

@@ -73,9 +73,10 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """A connection has room for what waits for it."""
+    """A connection has room for what waits for it, and for the queues that failed before."""
 
     client: Client
+    again: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,11 @@ class RouterPlan:
     def _new_turn(self) -> Turn:
         return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()))
 
+    @property
+    def outbox(self) -> Sequence[Outgoing]:
+        """What this turn will say once it is committed."""
+        return self._turn.outbox
+
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
         self._serving.clear()
@@ -222,8 +228,9 @@ class RouterPlan:
 
     async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
-            case Serve(client) if not client.congested:
-                waiting = await self._waiting_of(client)
+            case Serve(client, again) if not client.congested:
+                waiting = self._serving.get(client) or await self._waiting_of(client)
+                waiting.queues += again
                 self._serving[client] = waiting
                 wanted.recipients.update(waiting.queues)
                 wanted.notifiers.update(waiting.notifiers)
@@ -281,8 +288,8 @@ class RouterPlan:
                     self._decide_one(turn, client, item)
             case Gone(client):
                 self.state.disconnect(client)
-            case Serve(client):
-                self._serve(turn, client)
+            case Serve(client, again):
+                self._serve(turn, client, again)
             case RelayAnswer(effect, response):
                 decisions.relay_answered(turn, effect, response)
             case Present(role, fingerprint, chain, done):
@@ -314,13 +321,17 @@ class RouterPlan:
             turn.count(Meter.INTERNAL_ERRORS)
             turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
 
-    def _serve(self, turn: Turn, client: Client) -> None:
+    def _serve(self, turn: Turn, client: Client, again: tuple[bytes, ...]) -> None:
         # Two of these events in one batch find the same page of a walk: the second one has nothing to do.
         waiting = self._serving.pop(client, None)
         if waiting is None:
+            if again:
+                delivery.wait_again(client, again)
+                turn.serve(client)
             return
-        for recipient_id in waiting.queues:
-            delivery.deliver_waiting(turn, client, recipient_id)
+        failed = tuple(one for one in waiting.queues if not self._handed_over(turn, client, one))
+        if failed:
+            self._later(Serve(client, failed))
         for notifier_id in waiting.notifiers:
             notifications.deliver_pending(turn, client, notifier_id)
         for domain, (entity_ids, following) in waiting.walks.items():
@@ -331,6 +342,19 @@ class RouterPlan:
             self._later(Serve(client))
         else:
             turn.serve(client)
+
+    def _handed_over(self, turn: Turn, client: Client, recipient_id: bytes) -> bool:
+        """Whether a queue that waited could be looked at; one that could not holds up no other."""
+        mark = self.undo.mark()
+        try:
+            delivery.deliver_waiting(turn, client, recipient_id)
+        except Exception:
+            decisions.log.exception("a queue that waited failed; it is tried again")
+            self.undo.rollback(mark)
+            client.waiting.pop(recipient_id)
+            turn.count(Meter.INTERNAL_ERRORS)
+            return False
+        return True
 
     def failed(self, event: Event) -> None:
         self.meters.add(Meter.INTERNAL_ERRORS)

@@ -90,6 +90,7 @@ class Caller:
     asked: dict[bytes, Said] = field(default_factory=dict)
     unacked: dict[bytes, bytes] = field(default_factory=dict)
     """By recipient id, the message that was received last and not acknowledged."""
+    heard: list[Received] = field(default_factory=list)
     ready: bool = False
     alive: bool = True
     session: MemorySession = field(init=False)
@@ -164,6 +165,7 @@ class Caller:
             said = self.asked.pop(received.corr_id) if received.corr_id else None
             if isinstance(received.response, MSG):
                 self.unacked[received.entity_id] = received.response.msg_id
+            self.heard.append(received)
             self.hear(self, said, received)
 
 

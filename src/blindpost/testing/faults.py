@@ -89,6 +89,9 @@ class FaultyStore:
     ) -> tuple[list[tuple[bytes, int]], bytes | None]:
         return await self.tables.expired(before, start, limit)
 
+    async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
+        return await self.tables.notified(start, limit)
+
     def counts(self) -> dict[str, int]:
         return self.tables.counts()
 

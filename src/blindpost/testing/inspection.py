@@ -134,31 +134,6 @@ def _pending(model: RouterModel, notifier_id: bytes) -> int:
     return 0 if notifier is None else notifier.pending
 
 
-def recover(model: RouterModel, tables: LmdbTables) -> None:
-    """After a crash, learn what nobody was told: ids that were chosen and stored, notices that were sent."""
-    unborn, model.unborn = model.unborn, {}
-    with tables.store.read() as read:
-        records = _records(read)
-        for recipient_id, record in records.items():
-            queue = unborn.get(record.recipient_keys[0].raw)
-            if queue is not None and recipient_id not in model.queues:
-                queue.service_id = None if queue.maker is None else queue.maker.service_id
-                notifier_id = None if record.notifier is None else record.notifier.notifier_id
-                model.born(queue, recipient_id, record.sender_id, notifier_id)
-        for recipient_id, queue in model.queues.items():
-            notifier = queue.notifier
-            if notifier is None:
-                continue
-            stored = records[recipient_id].notifier if recipient_id in records else None
-            if not notifier.notifier_id and stored is not None:
-                notifier.notifier_id = stored.notifier_id
-                model.notifiers[notifier.notifier_id] = queue
-            waiting = len(read.keys(NOTIFICATIONS, notifier.notifier_id))
-            if waiting > notifier.pending:
-                raise Violation("more notifications wait than were due")
-            notifier.pending = waiting
-
-
 def _equal(found: object, expected: object, what: str) -> None:
     if found != expected:
         raise Violation(f"{what}: {found!r}, promised: {expected!r}")

@@ -47,8 +47,6 @@ class Queue:
     off: bool = False
     service_id: bytes | None = None
     notifier: Notifier | None = None
-    maker: Connection | None = None
-    """Who subscribed with its NEW, until its ids are known."""
 
 
 @dataclass(eq=False)
@@ -89,9 +87,8 @@ class Promises:
         """By message id, what was ever delivered."""
         self.forged: set[bytes] = set()
         """Correlation ids of commands that are not authorized."""
-        self.broken: Collection[bytes] = ()
-        self.unborn: dict[bytes, Queue] = {}
-        """By recipient key, queues that are stored and whose ids nobody was told."""
+        self.broken: set[bytes] = set()
+        """Queues that could not be read at some time: a service is told so, and asks again."""
         self.forget_connections()
 
     def forget_connections(self) -> None:
@@ -268,7 +265,7 @@ class Promises:
                 continue
             pushed = {one for one, sub in connection.subs.items() if sub.push}
             late = [one for one in connection.owed | pushed if self._is_due(connection, one)]
-            if set(late) - set(self.broken):
+            if set(late) - (self.broken if connection.service_id is not None else set()):
                 raise Violation(f"messages of {len(late)} queues never came")
             if connection.awaited is not None:
                 raise Violation("ALLS never came")

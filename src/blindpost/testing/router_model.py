@@ -51,13 +51,13 @@ Expected = Response | HeadOf | type[IDS] | type[NID]
 class RouterModel(Promises):
     """Follows turns."""
 
-    def turn(self, now: int, events: Sequence[tuple[Event, bool]], outbox: Sequence[Outgoing] | None) -> None:
+    def turn(self, now: int, events: Sequence[tuple[Event, bool]], outbox: Sequence[Outgoing]) -> None:
         """Follow a committed turn; each event comes with whether its connection was congested.
 
-        `outbox` is what the turn said, or None if the router died before it said anything.
+        `outbox` is what the turn said, or was about to say when the router died.
         """
         self.now = now
-        said = None if outbox is None else deque(outbox)
+        said = deque(outbox)
         for event, congested in events:
             self._take_pushes(said)
             match event:
@@ -87,7 +87,7 @@ class RouterModel(Promises):
         if commands != len(outbox):
             raise Violation(f"{commands} commands were refused by the store and {len(outbox)} answered")
 
-    def _take_pushes(self, said: deque[Outgoing] | None) -> None:
+    def _take_pushes(self, said: deque[Outgoing]) -> None:
         """Take what may be pushed as things are now."""
         while said and not said[0].corr_id:
             connection = self.connections.get(said[0].client_id)
@@ -96,30 +96,23 @@ class RouterModel(Promises):
             said.popleft()
 
     def _command(
-        self, connection: Connection, request: Request, congested: bool, said: deque[Outgoing] | None
+        self, connection: Connection, request: Request, congested: bool, said: deque[Outgoing]
     ) -> None:
-        reply = None
-        if said is not None:
-            replies = (one for one in said if one.corr_id == request.corr_id)
-            reply = next(replies, None)
-            if reply is None:
-                raise Violation(f"no reply to {request!r}")
-            if reply.client_id != connection.client.client_id:
-                raise Violation(f"another connection got the reply to {request!r}")
-            if request.entity_id in self.broken and reply.response == ERR(Code.INTERNAL):
-                said.remove(reply)
-                return
+        reply = next((one for one in said if one.corr_id == request.corr_id), None)
+        if reply is None:
+            raise Violation(f"no reply to {request!r}")
+        if reply.client_id != connection.client.client_id:
+            raise Violation(f"another connection got the reply to {request!r}")
+        if request.entity_id in self.broken and reply.response == ERR(Code.INTERNAL):
+            said.remove(reply)
+            return
         self.told.clear()
         expected = self._decided(connection, request, congested)
-        if said is None:
-            self._unanswered(request, expected)
-            return
         while said[0] is not reply:
             self._told(said.popleft())
         said.popleft()
         if self.told:
             raise Violation(f"not said: {self.told[0][2]!r} after {request!r}")
-        assert reply is not None
         self._replied(connection, request, expected, reply.response)
 
     def _told(self, outgoing: Outgoing) -> None:
@@ -138,38 +131,27 @@ class RouterModel(Promises):
         elif isinstance(expected, type):
             correct = isinstance(actual, expected)
             if correct:
-                self._learned(request, actual)
+                self._learned(connection, request, actual)
         else:
             correct = actual == expected
         if not correct:
             raise Violation(f"{request!r} must be answered {expected!r}, not {actual!r}")
 
-    def _learned(self, request: Request, actual: object) -> None:
+    def _learned(self, connection: Connection, request: Request, actual: object) -> None:
         """The router chose ids."""
         if isinstance(actual, NID):
             self._set_notifier(self.queues[request.entity_id], Notifier(actual.creds.notifier_id))
             return
         assert isinstance(actual, IDS)
         assert isinstance(request.command, NEW)
-        queue = self.unborn.pop(request.command.auth_key.raw)
-        notifier_id = None if actual.ntf_creds is None else actual.ntf_creds.notifier_id
-        self.born(queue, actual.recipient_id, actual.sender_id, notifier_id)
-        if queue.maker is not None:
-            self._subscribe(queue.maker, queue)
+        queue = Queue(actual.recipient_id, actual.sender_id)
+        self.queues[queue.recipient_id] = self.senders[queue.sender_id] = queue
+        if actual.ntf_creds is not None:
+            self._set_notifier(queue, Notifier(actual.ntf_creds.notifier_id))
+        if request.command.sub_mode is SubMode.SUBSCRIBE:
+            self._subscribe(connection, queue)
         if actual.service_id != queue.service_id:
             raise Violation("a new queue of another service than its connection's")
-
-    def _unanswered(self, request: Request, expected: Expected) -> None:
-        """Ids that the router chose and nobody was told: the store will show them."""
-        if expected is NID:
-            self.queues[request.entity_id].notifier = Notifier(b"")
-
-    def born(self, queue: Queue, recipient_id: bytes, sender_id: bytes, notifier_id: bytes | None) -> None:
-        queue.recipient_id, queue.sender_id = recipient_id, sender_id
-        self.queues[recipient_id] = queue
-        self.senders[sender_id] = queue
-        if notifier_id is not None:
-            self._set_notifier(queue, Notifier(notifier_id))
 
     def _set_notifier(self, queue: Queue, notifier: Notifier) -> None:
         queue.notifier = notifier
@@ -209,12 +191,9 @@ class RouterModel(Promises):
                 return rules[type(command)](connection, queue)
 
     def _new(self, connection: Connection, command: NEW) -> Expected:
-        subscribes = command.sub_mode is SubMode.SUBSCRIBE
-        if connection.service_id is not None and not subscribes:
-            return ERR(PROHIBITED)
-        queue = Queue(b"", b"", maker=connection if subscribes else None)
-        self.unborn[command.auth_key.raw] = queue
         if connection.service_id is not None:
+            if command.sub_mode is not SubMode.SUBSCRIBE:
+                return ERR(PROHIBITED)
             self.register(connection, Domain.MESSAGES)
         return IDS
 

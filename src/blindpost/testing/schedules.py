@@ -195,6 +195,15 @@ class Actions:
             case "doubt":
                 store.doubts.append(pick.random() < 0.5)
 
+    def break_queue(self, pick: random.Random) -> None:
+        """The messages of a queue cannot be read, for some time."""
+        simulation = self.simulation
+        keyring = self._keyring(pick)
+        simulation.store.broken.clear()
+        if keyring is not None and pick.random() < 0.7:
+            simulation.store.broken.add(keyring.recipient_id)
+            simulation.model.broken.add(keyring.recipient_id)
+
     async def crash(self, pick: random.Random) -> None:
         point = pick.choice((None, *CrashPoint))
         await self.simulation.crash(point, pick.randrange(4))
@@ -246,6 +255,28 @@ EVERYTHING: Mapping[str, int] = {
 }
 """How often each action happens, against the others."""
 
+SERVICES: Mapping[str, int] = {
+    "open_plain": 2,
+    "open_service": 8,
+    "cut": 4,
+    "stall": 4,
+    "read_on": 6,
+    "new": 12,
+    "sub": 8,
+    "send": 40,
+    "ack": 14,
+    "get": 1,
+    "delete": 2,
+    "nsub": 3,
+    "subscribe_service": 16,
+    "slow_store": 3,
+    "failing_store": 2,
+    "break_queue": 2,
+    "crash": 1,
+    "settle": 4,
+}
+"""Mostly services that fight."""
+
 PAUSES_S = (0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 1.5)
 
 
@@ -273,10 +304,11 @@ async def drain(simulation: Simulation) -> None:
     for caller in list(simulation.callers):
         simulation.cut(caller)
     await simulation.settle()
+    simulation.model.broken.clear()
     expected = {
         keyring.label: [message.body for message in simulation.model.queues[keyring.recipient_id].messages]
         for keyring in simulation.keyrings
-        if keyring.recipient_id in simulation.model.queues and keyring.recipient_id not in store.broken
+        if keyring.recipient_id in simulation.model.queues
     }
     simulation.delivered.clear()
     for identity in simulation.identities:

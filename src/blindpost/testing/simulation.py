@@ -26,7 +26,7 @@ from blindpost.router.turn import Outgoing
 from blindpost.store.contract import Durability
 from blindpost.testing.callers import Caller, Identity, Keyring, Said, name_of, new_key
 from blindpost.testing.faults import CrashedError, CrashPoint, FaultyStore
-from blindpost.testing.inspection import compare_memory, compare_store, recover
+from blindpost.testing.inspection import compare_memory, compare_store
 from blindpost.testing.promises import Violation
 from blindpost.testing.router_model import RouterModel
 from blindpost.wire.keys import Algorithm
@@ -66,6 +66,8 @@ class WatchedPlan:
         self.now = 0
         self.events: list[tuple[Event, bool]] = []
         """What was decided, and whether its connection was congested then."""
+        self.outbox: Sequence[Outgoing] = ()
+        """What the turn will say once it is committed."""
         self.refused = False
         self.under_way = False
 
@@ -84,6 +86,7 @@ class WatchedPlan:
         self._simulation.failures.append(Violation(f"an event of the router failed: {event!r}"))
 
     async def commit(self) -> None:
+        self.outbox = tuple(self._plan.outbox)
         await self._plan.commit()
 
     def release(self) -> None:
@@ -167,9 +170,6 @@ class Simulation:
     def start(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._callback_failed)
         self.store = FaultyStore(LmdbTables(self._folder, Durability.OS))
-        if self.crashes:
-            recover(self.model, self.store.tables)
-        self.model.broken = self.store.broken
         budget = Budget(batch_commands=self.world.batch_commands, source_commands=self.world.source_commands)
         self.router = SimulatedRouter(self.store, self.rules, self.entropy, self.now, budget, self._watched)
         self.watched = self.router.watched
@@ -193,7 +193,7 @@ class Simulation:
         self._blocks_left = None
         self.crashes += 1
         if self.watched.under_way and self.store.durable:
-            self.model.turn(self.watched.now, self.watched.events, None)
+            self.model.turn(self.watched.now, self.watched.events, self.watched.outbox)
         self.note(f"crash {point.value if point else 'at any time'}, durable {self.store.durable}")
         for caller in self.callers:
             caller.session.die()
@@ -328,7 +328,8 @@ class Simulation:
         self.check()
 
     async def settle(self) -> None:
-        """Wait until nothing happens any more; then nothing may be missing."""
+        """Mend what is broken and wait until nothing happens any more; then nothing may be missing."""
+        self.store.broken.clear()
         meters = self.router.engine.meters
         for _ in range(QUIET_ROUNDS_MAX):
             turns = meters.turns
