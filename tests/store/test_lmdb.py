@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import pytest
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, StoreVersionError
-from blindpost.store.lmdb import LmdbStore, Write
+from blindpost.store.lmdb import LmdbStore, Write, copy_store
 
 ROWS = "rows"
 
@@ -129,6 +130,23 @@ def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
     copy = LmdbStore(tmp_path / "copy", [ROWS])
     assert rows(copy) == {b"a": b"1"}
     copy.close()
+
+
+def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    """Whatever the folder and the user's mask allow."""
+    before = os.umask(0)
+    try:
+        live, copy, other = (tmp_path / name for name in ("live", "copy", "other"))
+        store = LmdbStore(live, [ROWS])
+        store.backup(copy)
+        store.close()
+        other.mkdir()
+        copy_store(live, other)
+    finally:
+        os.umask(before)
+    files = [file for folder in (live, copy, other) for file in folder.iterdir()]
+    assert sum(file.name == "data.mdb" for file in files) == 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def root_descriptor(folder: Path) -> int:

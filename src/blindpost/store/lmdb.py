@@ -25,6 +25,9 @@ META = "meta"
 _VERSION_KEY = b"schema version"
 _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
+_DATA_FILE = "data.mdb"
+_PRIVATE = 0o600
+"""Files are their owner's alone, also when the folder around them is not."""
 
 Change = tuple[str, bytes, bytes | None]
 """Table, key, and the new row or None to delete it."""
@@ -134,6 +137,7 @@ class LmdbStore:
                 metasync=self._synced,
                 readahead=False,
                 max_readers=16,
+                mode=_PRIVATE,
             )
             self._tables = {name: self._environment.open_db(name.encode()) for name in self._names}
         except (lmdb.Error, OSError) as error:
@@ -194,7 +198,7 @@ class LmdbStore:
     def backup(self, folder: Path) -> None:
         """A compact, consistent copy of everything committed so far, while the store stays in use."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._environment.copy(str(folder), compact=True)
+        _copy(self._environment, folder)
 
     def close(self) -> None:
         """Sync and close; the store cannot be used after."""
@@ -223,9 +227,18 @@ def copy_store(folder: Path, target: Path) -> None:
     """A compact, consistent copy of a store that another process may have open."""
     try:
         with lmdb.open(str(folder), readonly=True, create=False) as environment:
-            environment.copy(str(target), compact=True)
+            _copy(environment, target)
     except (lmdb.Error, OSError) as error:
         raise StoreFailedError(_explained(error)) from error
+
+
+def _copy(environment: lmdb.Environment, folder: Path) -> None:
+    descriptor = os.open(folder / _DATA_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    try:
+        environment.copyfd(descriptor, compact=True)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _step(write: Write, migration: Migration, number: int) -> None:
@@ -234,7 +247,7 @@ def _step(write: Write, migration: Migration, number: int) -> None:
 
 
 def _used_size(folder: Path) -> int:
-    data = folder / "data.mdb"
+    data = folder / _DATA_FILE
     return data.stat().st_size * 2 if data.exists() else 0
 
 
