@@ -1,0 +1,128 @@
+"""The router under measurement: the command that operators start, in a process of its own, and its costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindpost.router.running.control import NotRunningError, ask
+from blindpost.router.running.identity import Identity
+from blindpost.router.running.reading import CONFIG_NAME
+from blindpost.router.running.template import config_text
+from blindpost.router.tables import LmdbTables
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.text import b64
+
+COMMAND = (sys.executable, "-m", "blindpost.cli", "router")
+MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (a store in memory is what is measured)
+_POLL_S = 0.05
+_START_S_MAX = 60.0
+_STOP_S_MAX = 60.0
+_SETTLE_S, _SETTLE_S_MAX, _SETTLED_NS = 0.5, 60.0, 5_000_000
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where the store lies and what an OK promises."""
+
+    name: str
+    durability: str
+    parent: Path | None
+
+
+KEEPINGS = (
+    Keeping("in memory", "os", MEMORY_DISK if MEMORY_DISK.is_dir() else None),
+    Keeping("os", "os", None),
+    Keeping("full", "full", None),
+)
+IN_MEMORY, _, FULL = KEEPINGS
+
+
+class MeasuredRouter:
+    """A router of one folder; `start` it, look at it from outside, `stop` it."""
+
+    def __init__(self, folder: Path, fingerprint: bytes) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.fingerprint = fingerprint
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the router was not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([*COMMAND, "start", "-c", str(self.folder)], stderr=log)
+        started = time.monotonic()
+        while True:
+            try:
+                self.port = int(ask(self.folder / "control.sock", "status")["ports"][0])
+                return
+            except NotRunningError:
+                if self._process.poll() is not None or time.monotonic() - started > _START_S_MAX:
+                    raise RuntimeError((self.folder / "log").read_text()) from None
+                time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def cpu_ns(self) -> int:
+        """CPU time of the router, all of its threads, user and system."""
+        process_clock = ~self.pid << 3 | 2  # the clock that clock_getcpuclockid(3) names
+        return time.clock_gettime_ns(process_clock)
+
+    def settle(self) -> None:
+        """Wait until the router has nothing to do."""
+        deadline = time.monotonic() + _SETTLE_S_MAX
+        while time.monotonic() < deadline:
+            before = self.cpu_ns()
+            time.sleep(_SETTLE_S)
+            if self.cpu_ns() - before < _SETTLED_NS:
+                return
+
+    def anonymous_memory(self) -> int:
+        """Bytes that the router itself holds, without files that are mapped."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None, "the kernel does not tell RssAnon"
+        return int(found[1]) * 1024
+
+
+@contextmanager
+def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
+    """A router with an empty store, not started; it is gone after the block, with its folder."""
+    with tempfile.TemporaryDirectory(prefix="blindpost-bench-", dir=keeping.parent) as name:
+        folder = Path(name) / "router"
+        folder.mkdir()
+        credentials = Identity(folder / "keys").create("localhost", Algorithm.ED25519)
+        text = config_text(["localhost"], 0, ["127.0.0.1"], b64(credentials.fingerprint), "")
+        for before, after in (
+            ('durability = "full"', f'durability = "{keeping.durability}"'),
+            ('# exempt = ["127.0.0.1", "::1"]', 'exempt = ["127.0.0.1"]'),
+        ):
+            assert before in text, before
+            text = text.replace(before, after)
+        (folder / CONFIG_NAME).write_text(text)
+        LmdbTables(folder / "store").close()
+        router = MeasuredRouter(folder, credentials.fingerprint)
+        try:
+            yield router
+        finally:
+            router.stop()

@@ -1,0 +1,97 @@
+"""What the router costs: CPU, time and memory of the real command, in a process of its own, over real TLS.
+
+    python -m benchmarks.router [--quick | --full] [--only SCENE] [--json]
+
+The load comes from this process, signed before the clock starts where that is possible. A cycle is SEND
+with a body of 16,000 bytes, its OK, MSG, ACK and its OK, on encrypted blocks of the newest version; its
+cost is the CPU time of the router's process as a multiple of the floor (`benchmarks.floor`) measured in
+the same minute. With one connection twenty queues are used at once, and several answers share a block,
+which the floor does not know; with more of them each queue has a sender and a recipient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from benchmarks import floor
+from benchmarks.load.scenes import SCENES, Row, Sizes, Tell
+
+NORMAL = Sizes(
+    rounds=7,
+    cycles=1_000,
+    idle_cycles=1_000,
+    connections=(1, 20, 200),
+    subscriptions=100_000,
+    at_rest=1_000_000,
+    idle_connections=1_000,
+    refusals=200,
+    associated=(1_000, 10_000),
+    waiting=2_000,
+)
+FULL = replace(NORMAL, rounds=11, associated=(1_000, 10_000, 100_000))
+QUICK = replace(
+    NORMAL,
+    rounds=3,
+    cycles=300,
+    idle_cycles=200,
+    subscriptions=5_000,
+    at_rest=50_000,
+    idle_connections=200,
+    refusals=40,
+    waiting=500,
+)
+NAMES = tuple(scene.__name__ for scene in SCENES)
+
+
+async def measured(sizes: Sizes, tell: Tell, only: Sequence[str] = NAMES) -> list[Row]:
+    """All rows of the chosen scenes."""
+    rows: list[Row] = []
+    for scene in SCENES:
+        if scene.__name__ in only:
+            rows += await scene(sizes, tell)
+    return rows
+
+
+def shown(rows: Sequence[Row]) -> str:
+    lines = [f"{what}: {value}" for what, value in floor.machine().items()]
+    lines += ["", f"{'':<46}{'median':>10}  {'unit':<15}{'quartiles':>20}{'aim':>8}"]
+    for row in rows:
+        spread = "" if row.lower == row.upper else f"{row.lower:.2f} .. {row.upper:.2f}"
+        aim = "" if row.aim is None else f"{row.aim:g}"
+        lines.append(
+            f"{row.scene + ': ' + row.what:<46}{row.median:>10.2f}  {row.unit:<15}{spread:>20}{aim:>8}  "
+            f"{row.note}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    return json.dumps({"machine": floor.machine(), "rows": [asdict(row) for row in rows]}, indent=2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what the router costs.")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="small sizes, a few minutes")
+    size.add_argument("--full", action="store_true", help="more rounds and larger services")
+    parser.add_argument("--only", action="append", choices=NAMES, help="these scenes (may be repeated)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    sizes = QUICK if arguments.quick else FULL if arguments.full else NORMAL
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
+
+    rows = asyncio.run(measured(sizes, tell, arguments.only or NAMES))
+    print(as_json(rows) if arguments.json else shown(rows))
+
+
+if __name__ == "__main__":
+    main()
