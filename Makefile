@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint format claims bench lock clean
+.PHONY: help setup demo test kills hostile lint format claims bench lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,12 @@ demo: $(READY) ## encrypted letters through a router that is killed in the middl
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+kills: $(READY) ## kill -9 the router a hundred times under load
+	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py
+
+hostile: $(READY) ## ten thousand connections opened and dropped, slow readers, garbage
+	BLINDPOST_CONNECTIONS=10000 BLINDPOST_SLOW_QUEUES=3000 $(BIN)/python -m pytest -q tests/router/test_hostile.py
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
