@@ -1,0 +1,239 @@
+"""Moving in through the real command: killed in the middle, served afterwards, under the old address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from benchmarks.store_logs import Shape, write_files
+from blindpost.cli.main import main
+from blindpost.client.errors import RefusedError
+from blindpost.crypto.boxes import BoxKey
+from blindpost.crypto.credentials import issue_router, make_authority
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.keys import PrivateKey
+from blindpost.router.moving.importing import Source
+from blindpost.router.moving.progress import NAME
+from blindpost.router.tables import mark_key
+from blindpost.store.lmdb import META
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.message_log import MessageLine, SavedMessage, SavedQuota, encode_message_line
+from blindpost.wire.smp.commands import ACK, SUB
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.messages import Message, QuotaMarker
+from blindpost.wire.smp.responses import OK, SOK
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.store_log import CreateQueue, encode_store_line
+from blindpost.wire.text import b64
+from tests.support.commands import COMMAND, ENVIRONMENT, started
+from tests.support.routers import Queue, a_message, new_key, pushed
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command in this process to this exit code; what it printed."""
+
+    def called(*arguments: str | Path, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capsys.readouterr()
+        assert caught.value.code == code, said
+        return said.out if code == 0 else said.err
+
+    return called
+
+
+def new_router(call: Call, folder: Path, *arguments: str) -> dict[str, Any]:
+    at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1", "--json")
+    made: dict[str, Any] = json.loads(call("router", "init", folder, *at, *arguments))
+    return made
+
+
+def import_arguments(source: Source, to: Path) -> list[str]:
+    arguments = ["router", "import", "--from-log", str(source.store_log), "--to", str(to)]
+    if source.messages is not None:
+        arguments += ["--messages", str(source.messages)]
+    if source.notifications is not None:
+        arguments += ["--ntfs", str(source.notifications)]
+    return arguments
+
+
+def certificate(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "import-certificate.json").read_text())
+    return found
+
+
+def test_killed_in_the_middle_and_given_again(tmp_path: Path, call: Call) -> None:
+    source = write_files(tmp_path, Shape(9_000, messages_each=1), int(time.time()))
+    with source.store_log.open("ab") as file:
+        file.write(b"FOO\n")
+    folder = tmp_path / "router"
+    new_router(call, folder)
+    command = [*COMMAND, *import_arguments(source, folder)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as importing:
+        wait_for_mark(folder)
+        importing.send_signal(signal.SIGKILL)
+    assert not (folder / "import-certificate.json").exists()
+    refused = call("router", "start", "-c", folder, code=1)
+    assert "import" in refused
+    assert "not complete" in refused
+    done = call(*import_arguments(source, folder))
+    assert "Everything arrived." in done
+    found = certificate(folder)
+    assert found["equal"] is True
+    assert found["source"] == found["result"]
+    assert (folder / "import-report.txt").read_text().count("\n") == 1
+    again = json.loads(call(*import_arguments(source, folder), "--json"))
+    assert again["done_before"] is True
+
+
+def wait_for_mark(folder: Path) -> None:
+    """Until the first chunk is committed."""
+    with lmdb.open(str(folder / "store"), readonly=True, max_dbs=1) as store:
+        meta = store.open_db(META.encode(), create=False)
+        while True:
+            with store.begin() as reading:
+                if reading.get(mark_key(NAME), db=meta) is not None:
+                    return
+            time.sleep(0.002)
+
+
+def a_queue(number: int) -> tuple[CreateQueue, Queue]:
+    """A queue of another router, and the keys that its users have."""
+    secret = PrivateKey.generate(Algorithm.X25519, system_entropy).agree(new_key(Algorithm.X25519).public)
+    queue = Queue(bytes([number]) * 24, bytes([100 + number]) * 24, new_key(), BoxKey(secret))
+    created = CreateQueue(
+        queue.recipient_id,
+        (queue.key.public,),
+        secret,
+        queue.sender_id,
+        queue.sender_key.public,
+        QueueMode.MESSAGING,
+    )
+    return created, queue
+
+
+async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path, call: Call) -> None:
+    now = int(time.time())
+    authority = make_authority(now, system_entropy, Algorithm.ED448)
+    online = issue_router(authority, "localhost", now, system_entropy, Algorithm.ED448)
+    old = tmp_path / "etc"
+    old.mkdir()
+    for name, key in (("ca.key", authority.key), ("server.key", online.key)):
+        pem = key.for_certificates().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (old / name).write_bytes(pem)
+    for name, der in (("ca.crt", authority.certificate), ("server.crt", online.chain[0])):
+        (old / name).write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
+    (open_line, open_queue), (full_line, full_queue) = a_queue(1), a_queue(2)
+    log, messages = tmp_path / "smp-server-store.log", tmp_path / "smp-server-messages.log"
+    log.write_bytes(b"".join(encode_store_line(line) + b"\n" for line in (open_line, full_line)))
+    waiting = [
+        MessageLine(open_queue.recipient_id, SavedMessage(b"\1" * 24, now, False, b"before the move")),
+        MessageLine(full_queue.recipient_id, SavedMessage(b"\2" * 24, now, True, b"the last one")),
+        MessageLine(full_queue.recipient_id, SavedQuota(b"\3" * 24, now)),
+    ]
+    messages.write_bytes(b"".join(encode_message_line(line) + b"\n" for line in waiting))
+
+    folder = tmp_path / "router"
+    made = new_router(call, folder, "--adopt", str(old))
+    assert made["fingerprint"] == b64(online.fingerprint)
+    await asyncio.to_thread(call, *import_arguments(Source(log, messages), folder))
+
+    async with started(folder) as router:
+        client, sender = await router.connect(), await router.connect()
+        assert await client.send(SUB(), open_queue.recipient_id, open_queue.key) == SOK(None)
+        push = await pushed(client)
+        assert open_queue.opened(push.response) == Message(now, False, b"before the move")
+        sent = await sender.send(a_message(b"after it"), open_queue.sender_id, open_queue.sender_key)
+        assert sent == OK()
+        following = await client.send(ACK(b"\1" * 24), open_queue.recipient_id, open_queue.key)
+        opened = open_queue.opened(following)
+        assert isinstance(opened, Message)
+        assert opened.body == b"after it"
+
+        with pytest.raises(RefusedError) as refused:
+            await sender.send(a_message(), full_queue.sender_id, full_queue.sender_key)
+        assert refused.value.error == Code.QUOTA
+        assert await client.send(SUB(), full_queue.recipient_id, full_queue.key) == SOK(None)
+        assert full_queue.opened((await pushed(client)).response) == Message(now, True, b"the last one")
+        marker = await client.send(ACK(b"\2" * 24), full_queue.recipient_id, full_queue.key)
+        assert full_queue.opened(marker) == QuotaMarker(now)
+        assert await client.send(ACK(b"\3" * 24), full_queue.recipient_id, full_queue.key) == OK()
+        assert await sender.send(a_message(), full_queue.sender_id, full_queue.sender_key) == OK()
+        await client.close()
+        await sender.close()
+
+
+def test_a_rehearsal_changes_nothing(tmp_path: Path, call: Call) -> None:
+    source = write_files(tmp_path, Shape(200), int(time.time()))
+    folder = tmp_path / "router"
+    new_router(call, folder)
+    before = (folder / "store" / "data.mdb").read_bytes()
+    told = json.loads(call(*import_arguments(source, folder), "--dry-run", "--json"))
+    assert told["certificate"]["equal"] is True
+    assert told["certificate"]["source"]["queues"] > 100
+    assert (folder / "store" / "data.mdb").read_bytes() == before
+    assert not (folder / "import-certificate.json").exists()
+    assert {path.name for path in folder.iterdir()} == {"keys", "store", "router.toml"}
+    call(*import_arguments(source, folder))
+    assert certificate(folder)["result"] == told["certificate"]["result"]
+
+
+def test_out_and_into_another_router(tmp_path: Path, call: Call) -> None:
+    source = write_files(tmp_path, Shape(200), int(time.time()))
+    first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
+    new_router(call, first)
+    new_router(call, second)
+    out.mkdir()
+    call(*import_arguments(source, first))
+    done = call("router", "export", "--from", first, "--to-log", out / "smp-server-store.log")
+    assert "Everything arrived." in done
+    written: dict[str, Any] = json.loads((out / "export-certificate.json").read_text())
+    assert written["result"] == certificate(first)["result"]
+    refused = call("router", "export", "--from", first, "--to-log", out / "smp-server-store.log", code=1)
+    assert "there is something already" in refused
+    call("router", "import", "--from", first, "--to", second)
+    assert certificate(second)["result"] == certificate(first)["result"]
+    assert "into itself" in call("router", "import", "--from", first, "--to", first, code=1)
+
+
+def test_what_cannot_be_imported_is_said_in_one_line(tmp_path: Path, call: Call) -> None:
+    folder = tmp_path / "router"
+    new_router(call, folder)
+    log = tmp_path / "smp-server-store.log"
+    missing = call("router", "import", "--from-log", log, "--to", folder, code=1)
+    assert missing == f"blindpost: {log}: there is no such file or folder.\n"
+    log.write_bytes(b"")
+    call("router", "import", "--to", folder, code=2)
+    call(
+        "router",
+        "import",
+        "--from-log",
+        log,
+        "--messages",
+        log,
+        "--journal",
+        tmp_path,
+        "--to",
+        folder,
+        code=2,
+    )
+    call("router", "import", "--from", folder, "--ntfs", log, "--to", folder, code=2)
+    (tmp_path / "smp-server-store.log.start").write_bytes(b"")
+    torn = call("router", "import", "--from-log", log, "--to", folder, code=1)
+    assert "smp-server-store.log.start" in torn
