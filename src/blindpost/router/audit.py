@@ -232,3 +232,12 @@ async def looks_right(bulk: BulkStore, store: RouterStore) -> bool:
         counted += sum(service.queues.count + service.notifiers.count for service in chunk.items)
     counts = store.counts()
     return counted == counts["members"] and counts["pending"] <= counts["members"]
+
+
+async def check_at_start(bulk: BulkStore, store: RouterStore) -> Findings | None:
+    """The cheap check; if it sees something, the audit and its repair. What was repaired, or None."""
+    if await looks_right(bulk, store):
+        return None
+    found = await audit(bulk)
+    await repair(store, found)
+    return found

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
+from blindpost.router.audit import check_at_start
+from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running import choices
 from blindpost.router.running.control import ControlSocket
@@ -37,6 +39,10 @@ DATA_FILE = "data.mdb"
 _SPARE_DESCRIPTORS = 64
 
 
+class RunningError(OperatorError):
+    """A router runs in this folder."""
+
+
 @contextlib.contextmanager
 def locked(place: Place) -> Iterator[None]:
     """Hold the router's folder: there is one router, or one restore, at a time."""
@@ -46,7 +52,7 @@ def locked(place: Place) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OperatorError(
+            raise RunningError(
                 f"{place.folder}: a router is running in this folder. Look at it with "
                 "`blindpost router status`, or stop it first."
             ) from error
@@ -90,11 +96,17 @@ class RouterProcess:
         self.credentials: Credentials = Identity(place.keys).load(place.fingerprint)
         self.limits = Limits(choices.limit_sizes(settings), time.monotonic)
         store = open_store(place)
+        self._bulk = LmdbBulk(store)
         self.router = GuardedRouter(
             store, choices.router_rules(settings), limits=self.limits, budget=choices.budget(settings)
         )
         self.server = GuardedServer(self._plan(), self.router, AddressKeys(settings.limits.exempt))
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
+        # Imported by a router that runs, not by every command: the sketches bring numpy.
+        from blindpost.router.running.activity import Activity
+
+        self.activity = Activity(place.activity)
+        self.router.plan.on_use = self.activity.note
         self.ports: list[int] = []
         self.metrics_port: int | None = None
         self._control = ControlSocket(place.control, Operations(self).commands)
@@ -116,6 +128,8 @@ class RouterProcess:
         asyncio.get_running_loop().set_exception_handler(keep_quiet)
         _allow_descriptors(self.place.settings.limits.connections)
         self.counters.load()
+        self.activity.load()
+        await self._check_store()
         deciding = asyncio.create_task(self.router.run())
         rounds: list[asyncio.Task[None]] = []
         try:
@@ -129,6 +143,13 @@ class RouterProcess:
             for task in rounds:
                 task.cancel()
             await self._end(deciding)
+
+    async def _check_store(self) -> None:
+        """Counters of services that cannot be right are repaired before anybody hears them."""
+        repaired = await check_at_start(self._bulk, self.router.store)
+        if repaired is not None:
+            sums = ", ".join(f"{name} {count}" for name, count in repaired.values().items() if count)
+            log.warning("the services' counters did not agree with the queues and are repaired: %s", sums)
 
     async def _listen(self) -> None:
         settings = self.place.settings
@@ -172,9 +193,11 @@ class RouterProcess:
 
     async def _save_counters(self) -> None:
         self.counters.save()
+        self.activity.save()
 
     async def _render(self) -> str:
-        return render(self.router, await look(self.router, self.server))
+        gauges = await look(self.router, self.server)
+        return render(self.router, gauges, self.activity.counts(int(time.time())))
 
     async def _end(self, deciding: asyncio.Task[None]) -> None:
         """Take in nothing more, decide and answer what came, close every session, then the store."""
@@ -188,12 +211,12 @@ class RouterProcess:
             await self._metrics.close()
             await self._control.close()
             self.router.store.close()
-            self._save_last_counters()
+            await self._save_last_counters()
 
-    def _save_last_counters(self) -> None:
+    async def _save_last_counters(self) -> None:
         """A disk without space for them is no reason to end otherwise than in order."""
         try:
-            self.counters.save()
+            await self._save_counters()
         except OperatorError as error:
             log.error("%s", error)
 

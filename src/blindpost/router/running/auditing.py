@@ -1,0 +1,46 @@
+"""The audit of a router's store on command, whether the router runs or not."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.router.audit import Findings, audit, repair
+from blindpost.router.bulk_lmdb import LmdbBulk
+from blindpost.router.running.failures import OperatorError
+from blindpost.router.running.files import telling
+from blindpost.router.running.process import RunningError, locked, open_any_store
+from blindpost.router.running.settings import Place
+from blindpost.router.tables import LmdbTables
+from blindpost.store.lmdb import copy_store
+
+
+async def audit_place(place: Place, *, repairs: bool) -> Findings:
+    """Audit the store of a router; while it runs, a copy of it, which cannot be repaired."""
+    try:
+        with locked(place):
+            return await _audited(open_any_store(place), repairs=repairs)
+    except RunningError:
+        if repairs:
+            raise
+    return await _audit_copy(place)
+
+
+async def _audit_copy(place: Place) -> Findings:
+    with telling(place.folder), tempfile.TemporaryDirectory(prefix=".audit-", dir=place.folder) as folder:
+        try:
+            copy_store(place.store, Path(folder))
+            return await _audited(LmdbTables(Path(folder)), repairs=False)
+        except StoreFailedError as error:
+            raise OperatorError(f"{place.store}: {error}.") from error
+
+
+async def _audited(tables: LmdbTables, *, repairs: bool) -> Findings:
+    try:
+        found = await audit(LmdbBulk(tables))
+        if repairs:
+            await repair(tables, found)
+        return found
+    finally:
+        tables.close()
