@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from blindpost.transport.session import Session
+
+TRIM_AFTER = 128
+"""After so many sessions gave back their buffers, the allocator is asked to give them to the system."""
+
+
+def _keep(room: int) -> None:
+    """This allocator cannot be asked."""
+
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
 
 
 class Keeper:
@@ -17,6 +28,7 @@ class Keeper:
         self._warm: dict[Session, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
+        self._freed = 0
         self.sessions: set[Session] = set()
 
     def opened(self, session: Session) -> None:
@@ -25,6 +37,7 @@ class Keeper:
     def closed(self, session: Session) -> None:
         self.sessions.discard(session)
         self._warm.pop(session, None)
+        self._given_back(1)
         if not self._warm and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -37,6 +50,12 @@ class Keeper:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._release_after_s, self._sweep, loop)
 
+    def _given_back(self, sessions: int) -> None:
+        self._freed += sessions
+        if self._freed >= TRIM_AFTER:
+            self._freed = 0
+            _trim(0)
+
     async def emptied(self) -> None:
         """Wait until no session is left."""
         if self.sessions:
@@ -45,6 +64,8 @@ class Keeper:
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_since = loop.time() - self._release_after_s
-        for session in [warm for warm in self._warm if warm.cool(idle_since)]:
+        cooled = [warm for warm in self._warm if warm.cool(idle_since)]
+        for session in cooled:
             del self._warm[session]
+        self._given_back(len(cooled))
         self._timer = loop.call_later(self._release_after_s, self._sweep, loop) if self._warm else None

@@ -1,0 +1,59 @@
+"""Memory of sessions that are idle or gone goes back to the system, not only to the allocator."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from blindpost.transport import keeper as keepers
+from blindpost.transport.keeper import TRIM_AFTER, Keeper
+from blindpost.transport.session import Session
+
+
+class Idle(Session):
+    """A session on which nothing has moved for long."""
+
+    def __init__(self) -> None:
+        """It has no socket."""
+
+    def cool(self, idle_since: float) -> bool:
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the allocator was asked."""
+    found: list[int] = []
+    monkeypatch.setattr(keepers, "_trim", found.append)
+    return found
+
+
+def sweep(keeper: Keeper, sessions: int) -> None:
+    for _ in range(sessions):
+        keeper.warmed(Idle())
+    keeper._sweep(asyncio.get_running_loop())
+
+
+async def test_idle_sessions_give_their_memory_back_together(asked: list[int]) -> None:
+    keeper = Keeper(3600.0)
+    sweep(keeper, TRIM_AFTER - 1)
+    assert not asked
+    sweep(keeper, 1)
+    assert asked == [0]
+    sweep(keeper, TRIM_AFTER - 1)
+    assert asked == [0]
+
+
+async def test_so_do_those_that_are_closed(asked: list[int]) -> None:
+    keeper = Keeper(3600.0)
+    for _ in range(TRIM_AFTER):
+        assert not asked
+        session = Idle()
+        keeper.opened(session)
+        keeper.closed(session)
+    assert asked == [0]
+
+
+def test_the_allocator_of_this_system_can_be_asked() -> None:
+    assert keepers._trim(0) in {0, 1, None}
