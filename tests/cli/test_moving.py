@@ -23,18 +23,22 @@ from blindpost.client.errors import RefusedError
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import issue_router, make_authority
 from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
+from blindpost.router.bulk import BulkStore
+from blindpost.router.moving.certificate import Certificate, certificate_of
 from blindpost.router.moving.importing import Source
 from blindpost.router.moving.progress import NAME
+from blindpost.router.running import moves
 from blindpost.router.tables import mark_key
 from blindpost.store.lmdb import META
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.message_log import MessageLine, SavedMessage, SavedQuota, encode_message_line
-from blindpost.wire.smp.commands import ACK, SUB
+from blindpost.wire.smp.commands import ACK, NEW, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import Message, QuotaMarker
 from blindpost.wire.smp.responses import OK, SOK
-from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from blindpost.wire.store_log import CreateQueue, encode_store_line
 from blindpost.wire.text import b64
 from tests.support.commands import COMMAND, ENVIRONMENT, started
@@ -79,7 +83,7 @@ def certificate(folder: Path) -> dict[str, Any]:
 
 
 def test_killed_in_the_middle_and_given_again(tmp_path: Path, call: Call) -> None:
-    source = write_files(tmp_path, Shape(9_000, messages_each=1), int(time.time()))
+    source = write_files(tmp_path, Shape(7_000, messages_each=1), int(time.time()))
     with source.store_log.open("ab") as file:
         file.write(b"FOO\n")
     folder = tmp_path / "router"
@@ -128,20 +132,30 @@ def a_queue(number: int) -> tuple[CreateQueue, Queue]:
     return created, queue
 
 
-async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path, call: Call) -> None:
+def smp_server_keys(folder: Path) -> bytes:
+    """The files that smp-server keeps of its identity; its fingerprint."""
     now = int(time.time())
     authority = make_authority(now, system_entropy, Algorithm.ED448)
     online = issue_router(authority, "localhost", now, system_entropy, Algorithm.ED448)
-    old = tmp_path / "etc"
-    old.mkdir()
+    folder.mkdir()
     for name, key in (("ca.key", authority.key), ("server.key", online.key)):
         pem = key.for_certificates().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (old / name).write_bytes(pem)
+        (folder / name).write_bytes(pem)
     for name, der in (("ca.crt", authority.certificate), ("server.crt", online.chain[0])):
-        (old / name).write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
+        (folder / name).write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
+    return online.fingerprint
+
+
+async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path, call: Call) -> None:
+    now = int(time.time())
+    old = tmp_path / "etc"
+    fingerprint = smp_server_keys(old)
     (open_line, open_queue), (full_line, full_queue) = a_queue(1), a_queue(2)
+    corr_id, linked_key = bytes(range(24)), new_key()
+    sender_id = sender_id_of(corr_id)
+    linked = CreateQueue(b"\4" * 24, (linked_key.public,), bytes(32), sender_id, mode=QueueMode.MESSAGING)
     log, messages = tmp_path / "smp-server-store.log", tmp_path / "smp-server-messages.log"
-    log.write_bytes(b"".join(encode_store_line(line) + b"\n" for line in (open_line, full_line)))
+    log.write_bytes(b"".join(encode_store_line(line) + b"\n" for line in (open_line, full_line, linked)))
     waiting = [
         MessageLine(open_queue.recipient_id, SavedMessage(b"\1" * 24, now, False, b"before the move")),
         MessageLine(full_queue.recipient_id, SavedMessage(b"\2" * 24, now, True, b"the last one")),
@@ -151,7 +165,7 @@ async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path,
 
     folder = tmp_path / "router"
     made = new_router(call, folder, "--adopt", str(old))
-    assert made["fingerprint"] == b64(online.fingerprint)
+    assert made["fingerprint"] == b64(fingerprint)
     await asyncio.to_thread(call, *import_arguments(Source(log, messages), folder))
 
     async with started(folder) as router:
@@ -175,6 +189,17 @@ async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path,
         assert full_queue.opened(marker) == QuotaMarker(now)
         assert await client.send(ACK(b"\3" * 24), full_queue.recipient_id, full_queue.key) == OK()
         assert await sender.send(a_message(), full_queue.sender_id, full_queue.sender_key) == OK()
+
+        again = NEW(
+            linked_key.public,
+            new_key(Algorithm.X25519).public,
+            None,
+            SubMode.SUBSCRIBE,
+            QueueRequest(QueueMode.MESSAGING, NewLink(sender_id, LinkData(b"f", b"u"))),
+        )
+        with pytest.raises(RefusedError) as refused:
+            await client.send(again, key=linked_key, corr_id=corr_id)
+        assert refused.value.error == Code.AUTH
         await client.close()
         await sender.close()
 
@@ -237,3 +262,46 @@ def test_what_cannot_be_imported_is_said_in_one_line(tmp_path: Path, call: Call)
     (tmp_path / "smp-server-store.log.start").write_bytes(b"")
     torn = call("router", "import", "--from-log", log, "--to", folder, code=1)
     assert "smp-server-store.log.start" in torn
+
+
+def test_an_identity_is_taken_over_whole_or_not_at_all(tmp_path: Path, call: Call) -> None:
+    old, other = tmp_path / "etc", tmp_path / "other"
+    smp_server_keys(old)
+    smp_server_keys(other)
+    at = ("--host", "localhost", "--adopt", old)
+    for name in ("server.key", "server.crt", "ca.crt", "ca.key"):
+        right = (old / name).read_bytes()
+        (old / name).write_bytes((other / name).read_bytes())
+        call("router", "init", tmp_path / "refused", *at, code=1)
+        assert not any((tmp_path / "refused").iterdir())
+        (old / name).write_bytes(right)
+    (old / "ca.key").unlink()
+    folder = tmp_path / "router"
+    call("router", "init", folder, *at)
+    assert not (folder / "keys" / "ca.key").exists()
+    assert (folder / "keys" / "ca.crt").read_bytes() == (old / "ca.crt").read_bytes()
+
+
+def test_a_difference_is_shown_and_the_router_does_not_start(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_files(tmp_path, Shape(50), int(time.time()))
+    folder = tmp_path / "router"
+    new_router(call, folder)
+
+    async def short_by_one(bulk: BulkStore) -> Certificate:
+        found = await certificate_of(bulk)
+        return {**found, "queues": int(found["queues"]) - 1}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moves, "certificate_of", short_by_one)
+        monkeypatch.setattr(sys, "argv", ["blindpost", *import_arguments(source, folder)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == 1
+    said = capsys.readouterr().out
+    assert "DIFFERENT: queues\n" in said
+    assert certificate(folder)["differing"] == ["queues"]
+    assert "not complete" in call("router", "start", "-c", folder, code=1)
+    assert "Everything arrived." in call(*import_arguments(source, folder))
+    assert certificate(folder)["equal"] is True
