@@ -17,6 +17,7 @@ FLOORS = {
     "store": 2,
     "client": 3,
     "router": 4,
+    "ds": 4,
     "testing": 5,
     "demo": 5,
     "cli": 6,

@@ -1,0 +1,9 @@
+"""The delivery service: store-and-forward of opaque payloads by recipient key and channel.
+
+It never looks into a payload. Values in `model`, rules in `checks` and `queues`, what is in memory in
+`state`, the store in `tables`, the engine's side in `plan`, sockets in `server` and `streams`.
+"""
+
+from blindpost.ds.client import Client, ConnectionLostError, DsError, RefusedError
+
+__all__ = ["Client", "ConnectionLostError", "DsError", "RefusedError"]

@@ -1,0 +1,59 @@
+"""Who calls: tokens bound to an identity key, or whatever an operator plugs in. Refused by default."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from blindpost.wire.capnp.node import Auth
+from blindpost.wire.value import Value
+
+AUTH_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Caller(Value):
+    """An authenticated caller; without an identity where the service is open to everybody."""
+
+    identity_key: bytes | None = None
+
+
+class Authority(Protocol):
+    """Tells callers apart. It is asked once for each batch, before anything else is looked at."""
+
+    async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
+        """The caller behind each; None for those that are refused."""
+
+
+class Closed:
+    """Nobody may call: what a service does that was not told whom to trust."""
+
+    async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
+        return [None] * len(auths)
+
+
+class Open:
+    """Everybody may do everything, also drain every queue: for tests and closed networks."""
+
+    async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
+        return [Caller()] * len(auths)
+
+
+class Tokens:
+    """Tokens by their SHA-256, each bound to an identity key. The tokens themselves are not kept."""
+
+    def __init__(self, identities: Mapping[bytes, bytes]) -> None:
+        self._callers = {digest: Caller(identity_key) for digest, identity_key in identities.items()}
+
+    async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
+        # A lookup by digest tells a guesser nothing: digests that begin alike belong to unlike tokens.
+        return [
+            self._callers.get(token_digest(auth.access_token)) if auth.version == AUTH_VERSION else None
+            for auth in auths
+        ]
+
+
+def token_digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

@@ -1,0 +1,324 @@
+"""A client of the delivery service.
+
+    async with await Client.connect("ds.example.org", token=token, fingerprint=fingerprint) as client:
+        await client.enqueue(recipient_key, b"...")
+        async for payload in client.receive(own_key):
+            ...
+
+`receive` leases and acknowledges: each payload is yielded once, also over lost connections if the same
+`Client` goes on with `reconnect`, and is removed from the service when the loop asks for the next one.
+`fetch` is the older, simpler call: what it returned has left the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from blindpost.ds.model import DS_PORT, WIRE_VERSION
+from blindpost.ds.streams import client_context, is_pinned, keep_alive
+from blindpost.wire.capnp.framing import Framer
+from blindpost.wire.capnp.node import (
+    METHODS,
+    NODE_SERVICE,
+    Ack,
+    Auth,
+    Deliveries,
+    Delivery,
+    Done,
+    Enqueue,
+    Fetch,
+    FetchKeyPackage,
+    FetchWait,
+    Fingerprint,
+    KeyPackage,
+    Lease,
+    Payloads,
+    Request,
+    Result,
+    UploadKeyPackage,
+    read_result,
+    write_request,
+)
+from blindpost.wire.capnp.rpc import (
+    Abort,
+    Canceled,
+    ExceptionType,
+    Offered,
+    Raised,
+    Results,
+    RpcMessage,
+    read_rpc,
+    write_bootstrap,
+    write_call,
+    write_finish,
+)
+from blindpost.wire.errors import WireError
+
+ANSWER_BYTES_MAX = 64 << 20
+RECEIVE_WAIT_S = 30.0
+
+_R = TypeVar("_R")
+
+
+class DsError(Exception):
+    """A call of the delivery service did not succeed."""
+
+
+class RefusedError(DsError):
+    """The service said no, with these words."""
+
+    def __init__(self, reason: str, *, is_overloaded: bool) -> None:
+        super().__init__(reason)
+        self.is_overloaded = is_overloaded
+        """Whether the same call may succeed later."""
+
+
+class ConnectionLostError(DsError):
+    """The connection ended before the answer; an enqueue may or may not have been stored."""
+
+
+class _Wire(asyncio.Protocol):
+    """Questions and answers over one stream."""
+
+    def __init__(self) -> None:
+        self._framer = Framer(ANSWER_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, tuple[int, asyncio.Future[Result]]] = {}
+        self._numbers = itertools.count(1)
+        self._why = "the connection is closed"
+        self._room = asyncio.Event()
+        self._room.set()
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        keep_alive(transport.get_extra_info("socket"))
+        self._transport.write(write_bootstrap(0))
+
+    @property
+    def certificate(self) -> bytes | None:
+        assert self._transport is not None
+        found: bytes | None = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return found
+
+    async def ask(self, request: Request) -> Result:
+        """One call; giving up on it tells the service so."""
+        await self._room.wait()
+        transport = self._transport
+        if transport is None or self.closed.is_set() or transport.is_closing():
+            raise ConnectionLostError(self._why)
+        method, question = METHODS.index(type(request)), next(self._numbers)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting[question] = (method, future)
+        transport.write(write_call(question, None, NODE_SERVICE, method, write_request(request), promised=0))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if question in self._waiting:
+                transport.write(write_finish(question))
+            raise
+
+    def data_received(self, data: bytes) -> None:
+        self._framer.feed(data)
+        try:
+            for message, _ in self._framer.messages():
+                self._handle(read_rpc(message))
+        except WireError as error:
+            self._why = f"the service sent what cannot be read: {error}"
+            self.close()
+
+    def _handle(self, rpc: RpcMessage) -> None:
+        match rpc:
+            case Offered():
+                pass
+            case Results(question, content):
+                method, future = self._answered(question)
+                result = read_result(method, content)
+                if not future.done():
+                    self._finish(question)
+                    future.set_result(result)
+            case Raised(question, reason, type_):
+                _, future = self._answered(question)
+                if not future.done():
+                    self._finish(question)
+                    is_overloaded = type_ is ExceptionType.OVERLOADED
+                    future.set_exception(RefusedError(reason, is_overloaded=is_overloaded))
+            case Canceled(question):
+                self._answered(question)
+            case Abort(reason):
+                self._why = f"the service ended the connection: {reason}"
+                self.close()
+            case _:
+                raise WireError("an unexpected message")
+
+    def _answered(self, question: int) -> tuple[int, asyncio.Future[Result]]:
+        found = self._waiting.pop(question, None)
+        if found is None:
+            raise WireError("an answer to no question")
+        return found
+
+    def _finish(self, question: int) -> None:
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.write(write_finish(question))
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
+        self._room.set()
+        waiting, self._waiting = self._waiting, {}
+        for _, future in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(self._why))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class Client:
+    """One connection to one delivery service, for one identity. Use `connect`."""
+
+    def __init__(self, dial: Callable[[], Any], auth: Auth) -> None:
+        self._dial = dial
+        self._auth = auth
+        self._wire: _Wire | None = None
+        self._unconfirmed: dict[bytes, None] = {}
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int = DS_PORT,
+        *,
+        token: bytes = b"",
+        device_id: bytes = b"",
+        fingerprint: bytes | None = None,
+        authorities: Path | None = None,
+    ) -> Client:
+        """Connect over TLS. `fingerprint` is the SHA-256 of the service's certificate; without it the
+        certificate must be valid for `host`, by these authorities or the system's."""
+
+        async def dial() -> _Wire:
+            context = client_context(authorities, pinned=fingerprint is not None)
+            loop = asyncio.get_running_loop()
+            try:
+                _, wire = await loop.create_connection(_Wire, host, port, ssl=context)
+            except OSError as error:
+                raise ConnectionLostError(f"cannot connect: {error}") from error
+            if fingerprint is not None and not is_pinned(wire.certificate, fingerprint):
+                wire.close()
+                raise DsError("the service has another certificate than expected")
+            return wire
+
+        client = cls(dial, Auth(1, token, device_id))
+        await client.reconnect()
+        return client
+
+    async def reconnect(self) -> None:
+        """Take a new connection in place of the one that is there or was lost."""
+        if self._wire is not None:
+            self._wire.close()
+        self._wire = cast(_Wire, await self._dial())
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            await self._wire.closed.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def enqueue(self, recipient_key: bytes, payload: bytes, channel_id: bytes = b"") -> None:
+        """Store a payload for a recipient. When this returns, it is durable."""
+        request = Enqueue(recipient_key, payload, channel_id, WIRE_VERSION, self._auth)
+        await self._ask(request, Done)
+
+    async def fetch(self, recipient_key: bytes, channel_id: bytes = b"") -> tuple[bytes, ...]:
+        """Take what is there, oldest first; there may be more. What is returned has left the queue."""
+        return (
+            await self._ask(Fetch(recipient_key, channel_id, WIRE_VERSION, self._auth), Payloads)
+        ).payloads
+
+    async def fetch_wait(
+        self, recipient_key: bytes, channel_id: bytes = b"", *, timeout_s: float
+    ) -> tuple[bytes, ...]:
+        """As `fetch`, but wait for something to come."""
+        timeout_ms = int(timeout_s * 1000)
+        request = FetchWait(recipient_key, channel_id, WIRE_VERSION, timeout_ms, self._auth)
+        return (await self._ask(request, Payloads)).payloads
+
+    async def lease(
+        self,
+        recipient_key: bytes,
+        channel_id: bytes = b"",
+        *,
+        timeout_s: float = 0.0,
+        lease_s: float = 0.0,
+        max_payloads: int = 0,
+    ) -> tuple[Delivery, ...]:
+        """Take what is there for a while; what is not acknowledged in time is delivered again."""
+        request = Lease(
+            recipient_key,
+            channel_id,
+            WIRE_VERSION,
+            int(timeout_s * 1000),
+            int(lease_s * 1000),
+            max_payloads,
+            self._auth,
+        )
+        return (await self._ask(request, Deliveries)).deliveries
+
+    async def ack(self, recipient_key: bytes, ids: tuple[bytes, ...], channel_id: bytes = b"") -> None:
+        """Remove deliveries for good. May be repeated."""
+        await self._ask(Ack(recipient_key, channel_id, WIRE_VERSION, ids, self._auth), Done)
+
+    async def receive(
+        self, recipient_key: bytes, channel_id: bytes = b"", *, lease_s: float = 0.0
+    ) -> AsyncIterator[bytes]:
+        """Payloads as they come, each once; ends with `ConnectionLostError` when the connection does.
+
+        A payload counts as done when the loop asks for the next one. After `reconnect` a new `receive` of
+        the same client does not yield again what an earlier one did.
+        """
+        while True:
+            for delivery in await self.lease(
+                recipient_key, channel_id, timeout_s=RECEIVE_WAIT_S, lease_s=lease_s
+            ):
+                if delivery.id not in self._unconfirmed:
+                    self._unconfirmed[delivery.id] = None
+                    yield delivery.payload
+                await self.ack(recipient_key, (delivery.id,), channel_id)
+                self._unconfirmed.pop(delivery.id, None)
+
+    async def upload_key_package(self, identity_key: bytes, package: bytes) -> bytes:
+        """Add a key package of this client's own; returns its SHA-256."""
+        request = UploadKeyPackage(identity_key, package, self._auth)
+        return (await self._ask(request, Fingerprint)).fingerprint
+
+    async def fetch_key_package(self, identity_key: bytes) -> bytes | None:
+        """Take a key package of somebody, which nobody else gets; None if there is none."""
+        request = FetchKeyPackage(identity_key, self._auth)
+        return (await self._ask(request, KeyPackage)).package or None
+
+    async def _ask(self, request: Request, kind: type[_R]) -> _R:
+        if self._wire is None:
+            raise ConnectionLostError("not connected")
+        result = await self._wire.ask(request)
+        assert isinstance(result, kind)
+        return result

@@ -1,0 +1,210 @@
+"""One caller's connection: the service's side of the RPC protocol over any byte stream.
+
+A Finish after the Return says that the caller has taken the answer; this is what a fetch waits for
+before its payloads leave the queue. A Finish before the Return takes the call back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from blindpost.ds.checks import Refusal
+from blindpost.ds.model import MESSAGE_BYTES_MAX
+from blindpost.ds.plan import Called, Canceled, Event, Finished
+from blindpost.ds.state import Peer
+from blindpost.ds.turn import Answer
+from blindpost.wire.capnp.framing import Framer
+from blindpost.wire.capnp.node import NODE_SERVICE, read_request, write_result
+from blindpost.wire.capnp.rpc import (
+    BOOTSTRAP_CAPABILITY,
+    Abort,
+    Bootstrap,
+    Call,
+    ExceptionType,
+    Finish,
+    Other,
+    Release,
+    RpcMessage,
+    read_rpc,
+    write_abort,
+    write_bootstrap_results,
+    write_canceled,
+    write_exception,
+    write_results,
+)
+from blindpost.wire.capnp.structs import Message
+from blindpost.wire.errors import WireError
+
+QUESTIONS_MAX = 4096
+"""Calls of one connection that are not finished."""
+OUTBOX_BYTES_MAX = 32 << 20
+"""A caller that lets so much pile up is disconnected; nothing it did not take is lost."""
+
+
+class Stream(Protocol):
+    """What a connection needs of TLS or QUIC."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and did not leave yet."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class _State(Enum):
+    PENDING = "pending"
+    CANCELED = "canceled"
+    RETURNED = "returned"
+    HELD = "held"
+    """Returned, and its Finish removes payloads."""
+    BOOTSTRAP = "bootstrap"
+
+
+class Connection:
+    """A source of the engine's inbox."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        peer: Peer,
+        put: Callable[[Connection, Event, int], None],
+        broken: Callable[[], None],
+    ) -> None:
+        self.peer = peer
+        self._stream = stream
+        self._put = put
+        self._broken = broken
+        self._framer = Framer(MESSAGE_BYTES_MAX)
+        self._answers: dict[int, _State] = {}
+        self._held: set[str] = set()
+        self._closed = False
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer, cut anywhere."""
+        if not self._closed:
+            self._framer.feed(data)
+            self._work()
+
+    def pause(self) -> None:
+        self.hold("inbox")
+
+    def resume(self) -> None:
+        self.let_go("inbox")
+
+    def hold(self, reason: str) -> None:
+        """Take nothing more in."""
+        self._held.add(reason)
+        self._stream.pause_reading()
+
+    def let_go(self, reason: str) -> None:
+        self._held.discard(reason)
+        if not self._held and not self._closed:
+            self._stream.resume_reading()
+            self._work()
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream.close()
+
+    def lost(self) -> None:
+        """The stream is over."""
+        self._closed = True
+
+    def answer(self, answer: Answer) -> None:
+        """Send what the engine decided about a call."""
+        state = self._answers.get(answer.question)
+        if self._closed or state is None:
+            return
+        outcome = answer.outcome
+        if state is _State.CANCELED or outcome is None:
+            del self._answers[answer.question]
+            self._send(write_canceled(answer.question))
+        elif isinstance(outcome, Refusal):
+            self._answers[answer.question] = _State.RETURNED
+            self._send(write_exception(answer.question, outcome.reason, outcome.type))
+        else:
+            self._answers[answer.question] = _State.HELD if answer.is_held else _State.RETURNED
+            self._send(write_results(answer.question, write_result(outcome)))
+
+    def _send(self, message: bytes) -> None:
+        self._stream.write(message)
+        if self._stream.unsent > OUTBOX_BYTES_MAX:
+            self.close()
+
+    def _work(self) -> None:
+        """Whatever complete messages are there, unless something must be waited for."""
+        try:
+            if self._held or self._closed:
+                return
+            for message, size in self._framer.messages():
+                self._handle(message, size)
+                if self._held or self._closed:
+                    return
+        except WireError as error:
+            self._broken()
+            self._send(write_abort(str(error)))
+            self.close()
+
+    def _handle(self, message: Message, size: int) -> None:
+        rpc = read_rpc(message)
+        match rpc:
+            case Bootstrap(question):
+                self._ask(question, _State.BOOTSTRAP)
+                self._send(write_bootstrap_results(question))
+            case Call():
+                self._call(rpc, size)
+            case Finish(question):
+                self._finish(question)
+            case Abort():
+                self.close()
+            case Release() | Other(kind=0):
+                pass  # the one capability stays; a peer without some message says so
+            case _:
+                raise WireError(_unexpected(rpc))
+
+    def _ask(self, question: int, state: _State) -> None:
+        if question in self._answers:
+            raise WireError("a question was asked twice")
+        if len(self._answers) >= QUESTIONS_MAX:
+            raise WireError("too many questions are not finished")
+        self._answers[question] = state
+
+    def _call(self, call: Call, size: int) -> None:
+        self._ask(call.question, _State.PENDING)
+        if call.promised is not None:
+            if self._answers.get(call.promised) is not _State.BOOTSTRAP:
+                raise WireError("a call to an answer that is no capability")
+        elif call.capability != BOOTSTRAP_CAPABILITY:
+            raise WireError("a call to an unknown capability")
+        request = read_request(call.method, call.params) if call.interface == NODE_SERVICE else None
+        if request is None:
+            self._answers[call.question] = _State.RETURNED
+            self._send(write_exception(call.question, "there is no such method", ExceptionType.UNIMPLEMENTED))
+        else:
+            self._put(self, Called(self.peer, call.question, request), size)
+
+    def _finish(self, question: int) -> None:
+        state = self._answers.get(question)
+        match state:
+            case None | _State.CANCELED:
+                raise WireError("a question was finished that was not asked")
+            case _State.PENDING:
+                self._answers[question] = _State.CANCELED
+                self._put(self, Canceled(self.peer, question), 0)
+            case _State.HELD:
+                del self._answers[question]
+                self._put(self, Finished(self.peer, question), 0)
+            case _:
+                del self._answers[question]
+
+
+def _unexpected(rpc: RpcMessage) -> str:
+    return f"a message that this service has no use for ({type(rpc).__name__})"

@@ -1,0 +1,55 @@
+"""What the delivery service counts: numbers only, nothing about a queue or a caller."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from blindpost.engine.histogram import Histogram
+
+
+class Meter(Enum):
+    """One counter each."""
+
+    ENQUEUED = "enqueued"
+    ENQUEUED_BYTES = "enqueued_bytes"
+    HANDED_OUT = "handed_out"
+    FINISHED = "finished"
+    """Payloads that left because their answer was finished."""
+    ACKNOWLEDGED = "acknowledged"
+    PUT_BACK = "put_back"
+    DISPLACED = "displaced"
+    """Holds and leases that ended because another caller came after their time."""
+    REFUSED = "refused"
+    REFUSED_AUTH = "refused_auth"
+    REFUSED_FULL = "refused_full"
+    REFUSED_WAITS = "refused_waits"
+    WAITS = "waits"
+    WAKES = "wakes"
+    """Waiting calls that were looked at again because something came to their queue."""
+    WAITS_EXPIRED = "waits_expired"
+    WAITS_CANCELED = "waits_canceled"
+    KEY_PACKAGES_UPLOADED = "key_packages_uploaded"
+    KEY_PACKAGES_FETCHED = "key_packages_fetched"
+    BROKEN_STREAMS = "broken_streams"
+    INTERNAL_ERRORS = "internal_errors"
+    STORE_ERRORS = "store_errors"
+
+
+class DsMeters:
+    """Counters since the start of the process."""
+
+    __slots__ = ("_counts", "wait_s")
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(Meter, 0)
+        self.wait_s = Histogram()
+        """How long calls waited that were answered with payloads."""
+
+    def add(self, meter: Meter, by: int = 1) -> None:
+        self._counts[meter] += by
+
+    def __getitem__(self, meter: Meter) -> int:
+        return self._counts[meter]
+
+    def values(self) -> dict[str, int]:
+        return {meter.value: count for meter, count in self._counts.items()}

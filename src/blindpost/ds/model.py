@@ -1,0 +1,98 @@
+"""Queues, entries and limits of the delivery service.
+
+A queue is named by recipient key and channel id, two fields that never run into each other. Key packages
+are queues too, of another kind. Payloads are numbered in their queue; a random tag tells a payload from
+one that had the same number before the queue was empty, so that an acknowledgement can never remove
+another payload than the one it was given for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.wire.value import Value
+
+KEY_SIZE = 32
+PAYLOAD_BYTES_MAX = 5_242_880
+KEY_PACKAGE_BYTES_MAX = 1_048_576
+CHANNEL_ID_BYTES_MAX = 255
+WIRE_VERSION = 1
+DS_PORT = 7000
+TAG_SIZE = 8
+MESSAGE_BYTES_MAX = 8 << 20
+"""The largest RPC message that is taken in: a payload above its limit is still told so, by its text."""
+
+_DELIVERIES, _KEY_PACKAGES = b"D", b"K"
+
+
+def delivery_queue(recipient_key: bytes, channel_id: bytes) -> bytes:
+    """The name of a queue in the store; no name is the beginning of another one."""
+    return b"".join((_DELIVERIES, recipient_key, bytes((len(channel_id),)), channel_id))
+
+
+def package_queue(identity_key: bytes) -> bytes:
+    return b"".join((_KEY_PACKAGES, identity_key, b"\0"))
+
+
+def named(queue: bytes) -> tuple[bytes, bytes] | None:
+    """Recipient key and channel id of a delivery queue; None for key packages."""
+    if not queue.startswith(_DELIVERIES):
+        return None
+    return queue[1 : 1 + KEY_SIZE], queue[2 + KEY_SIZE :]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ends(Value):
+    """The next number of a queue, how many payloads it holds and how many bytes."""
+
+    tail: int = 0
+    count: int = 0
+    size: int = 0
+
+
+EMPTY = Ends()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Entry(Value):
+    """A stored payload. `payload` is None where it was not loaded."""
+
+    number: int
+    tag: bytes
+    size: int
+    payload: bytes | None = None
+
+    @property
+    def id(self) -> bytes:
+        """What an acknowledgement names it by."""
+        return self.number.to_bytes(8, "big") + self.tag
+
+
+def number_and_tag(delivery_id: bytes) -> tuple[int, bytes] | None:
+    """What a delivery id says; None if it is none."""
+    if len(delivery_id) != 8 + TAG_SIZE:
+        return None
+    return int.from_bytes(delivery_id[:8], "big"), delivery_id[8:]
+
+
+@dataclass(frozen=True, slots=True)
+class DsRules:
+    """Every bound, with its default."""
+
+    queue_payloads: int = 100_000
+    queue_bytes: int = 1 << 30
+    total_payloads: int = 100_000_000
+    total_bytes: int = 64 << 30
+    key_packages: int = 200
+    """For each identity."""
+    response_bytes: int = 8 << 20
+    response_payloads: int = 4096
+    wait_s_max: float = 120.0
+    waits_per_connection: int = 64
+    waits: int = 100_000
+    hold_s: float = 30.0
+    """For so long a fetched but unfinished payload is kept from other connections."""
+    lease_s: float = 60.0
+    lease_s_max: float = 600.0
+    turn_bytes: int = 32 << 20
+    """How many bytes of payloads one turn of the engine reads."""

@@ -1,0 +1,288 @@
+"""The rules of queues: append, take, give back, remove. Pure decisions over one turn.
+
+Order is strict: nobody gets a payload while an earlier one of the same queue is in the hands of another
+connection and may still come back. So whatever is given back is delivered before what came after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from blindpost.ds.checks import Refusal, queue_of
+from blindpost.ds.meters import Meter
+from blindpost.ds.model import TAG_SIZE, DsRules, Entry, number_and_tag
+from blindpost.ds.state import Hold, Peer, Wait
+from blindpost.ds.turn import Turn
+from blindpost.wire.capnp.node import (
+    Ack,
+    Deliveries,
+    Delivery,
+    Done,
+    Enqueue,
+    Fetch,
+    FetchKeyPackage,
+    FetchWait,
+    Fingerprint,
+    KeyPackage,
+    Lease,
+    Payloads,
+    UploadKeyPackage,
+)
+from blindpost.wire.capnp.rpc import ExceptionType
+
+TakeRequest = Fetch | FetchWait | Lease
+
+TOO_MANY_WAITS = Refusal("too many waiting calls", ExceptionType.OVERLOADED)
+TOO_MANY_PACKAGES = Refusal("too many key packages are stored for this identity", ExceptionType.OVERLOADED)
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """What one connection may take from a queue now."""
+
+    entries: tuple[Entry, ...]
+    is_complete: bool = True
+    """False if there may be more that this turn has not loaded."""
+    until: float | None = None
+    """When what is in another's hands may be taken from them, if that is why there is no more."""
+
+
+def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
+    queue = queue_of(request)
+    full = _full(turn, queue, len(request.payload))
+    if full is not None:
+        turn.count(Meter.REFUSED_FULL)
+        turn.answer(peer, question, full)
+        return
+    turn.view.add(queue, turn.entropy(TAG_SIZE), request.payload)
+    turn.count(Meter.ENQUEUED)
+    turn.count(Meter.ENQUEUED_BYTES, len(request.payload))
+    turn.answer(peer, question, Done())
+    turn.wake(queue)
+
+
+def _full(turn: Turn, queue: bytes, size: int) -> Refusal | None:
+    """Why another payload of this size cannot be stored. What is stored is never dropped for it."""
+    rules, ends, (payloads, total) = turn.rules, turn.view.ends(queue), turn.view.totals
+    if ends.count >= rules.queue_payloads:
+        return _full_refusal(f"queue is full ({rules.queue_payloads} payloads)")
+    if ends.size + size > rules.queue_bytes:
+        return _full_refusal(f"queue is full ({rules.queue_bytes} bytes)")
+    if payloads >= rules.total_payloads or total + size > rules.total_bytes:
+        return _full_refusal("the delivery service is full")
+    return None
+
+
+def _full_refusal(reason: str) -> Refusal:
+    return Refusal(reason, ExceptionType.OVERLOADED)
+
+
+def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
+    """Answer with what is there, or wait. False if the turn has not loaded enough to tell."""
+    queue = queue_of(request)
+    found = available(turn, peer, queue, payloads_max(turn.rules, request))
+    if found.entries:
+        _hand_out(turn, peer, question, request, queue, found.entries)
+        return True
+    if not found.is_complete:
+        return False
+    timeout_s = _timeout_s(turn.rules, request)
+    if timeout_s <= 0:
+        turn.answer(peer, question, _result(request, ()))
+    elif len(peer.waits) >= turn.rules.waits_per_connection or len(turn.state.waiting) >= turn.rules.waits:
+        turn.count(Meter.REFUSED_WAITS)
+        turn.answer(peer, question, TOO_MANY_WAITS)
+    else:
+        assert not isinstance(request, Fetch)
+        wait = Wait(peer, question, request, queue, turn.now, turn.now + timeout_s)
+        turn.begin_wait(wait)
+        turn.count(Meter.WAITS)
+        if found.until is not None:
+            turn.wake(queue, found.until - turn.now)
+    return True
+
+
+def available(turn: Turn, peer: Peer, queue: bytes, payloads: int) -> Available:
+    """The first payloads of a queue that this connection may have, as many as fit in one answer."""
+    taken: list[Entry] = []
+    room = turn.rules.response_bytes
+    for entry in turn.view.head(queue):
+        hold = turn.state.held.get((queue, entry.number))
+        if hold is not None:
+            if turn.now < hold.until and hold.peer is not peer:
+                return Available(tuple(taken), until=hold.until)
+            if hold.peer is peer and (turn.now < hold.until or not hold.is_lease):
+                continue
+        if len(taken) == payloads or (taken and entry.size > room):
+            return Available(tuple(taken))
+        if entry.payload is None:
+            return Available(tuple(taken), is_complete=False)
+        room -= entry.size
+        taken.append(entry)
+    return Available(tuple(taken), is_complete=not turn.view.is_cut(queue))
+
+
+def _hand_out(
+    turn: Turn, peer: Peer, question: int, request: TakeRequest, queue: bytes, entries: tuple[Entry, ...]
+) -> None:
+    rules, state = turn.rules, turn.state
+    for entry in entries:
+        if state.take_away(queue, entry.number) is not None:
+            turn.count(Meter.DISPLACED)
+    is_lease = isinstance(request, Lease)
+    hold_s = _lease_s(rules, request) if isinstance(request, Lease) else rules.hold_s
+    state.hold(peer, question, queue, entries, turn.now + hold_s, is_lease=is_lease)
+    turn.count(Meter.HANDED_OUT, len(entries))
+    turn.answer(peer, question, _result(request, entries), is_held=True)
+
+
+def finish(turn: Turn, peer: Peer, question: int) -> None:
+    """The caller has taken an answer: what a fetch handed out leaves; a lease goes on."""
+    hold = _answered(peer, question)
+    if hold is None or hold.is_lease:
+        return
+    entries = turn.state.let_go(hold)
+    turn.count(Meter.FINISHED, len(entries))
+    for entry in entries:
+        turn.view.delete(hold.queue, entry)
+    turn.wake(hold.queue)
+
+
+def _answered(peer: Peer, question: int) -> Hold | None:
+    number = peer.answered.pop(question)
+    return None if number is None else peer.holds.get(number)
+
+
+def give_back(turn: Turn, hold: Hold) -> None:
+    """The answer was not taken, or the lease is over with its connection: everything is where it was."""
+    turn.count(Meter.PUT_BACK, len(turn.state.let_go(hold)))
+    turn.wake(hold.queue)
+
+
+def acknowledge(turn: Turn, peer: Peer, question: int, request: Ack) -> None:
+    """Remove deliveries by id; those that are gone, or never were, are passed over."""
+    queue = queue_of(request)
+    for delivery_id in request.ids:
+        named = number_and_tag(delivery_id)
+        entry = None if named is None else turn.view.entry(queue, named[0])
+        if named is not None and entry is not None and entry.tag == named[1]:
+            turn.state.take_away(queue, entry.number)
+            turn.view.delete(queue, entry)
+            turn.count(Meter.ACKNOWLEDGED)
+    turn.answer(peer, question, Done())
+    turn.wake(queue)
+
+
+def cancel(turn: Turn, peer: Peer, question: int) -> None:
+    """The caller does not want the answer any more."""
+    wait = turn.state.waiting.get((peer.number, question))
+    if wait is not None:
+        turn.state.end_wait(wait)
+        turn.count(Meter.WAITS_CANCELED)
+        turn.answer(peer, question, None)
+    hold = _answered(peer, question)
+    if hold is not None:
+        give_back(turn, hold)
+
+
+def disconnect(turn: Turn, peer: Peer) -> None:
+    """A connection is over: its calls wait no more, and what it held is where it was."""
+    for question in tuple(peer.waits):
+        wait = peer.waits.get(question)
+        assert wait is not None
+        turn.state.end_wait(wait)
+        turn.count(Meter.WAITS_CANCELED)
+    for number in tuple(peer.holds):
+        hold = peer.holds.get(number)
+        assert hold is not None
+        give_back(turn, hold)
+
+
+def wake(turn: Turn, queue: bytes) -> bool:
+    """Let all waiting calls of a queue look again, the oldest first. False if more has to be loaded."""
+    for wait in turn.state.waiters.get(queue) or ():
+        turn.count(Meter.WAKES)
+        found = available(turn, wait.peer, queue, payloads_max(turn.rules, wait.request))
+        if found.entries:
+            turn.state.end_wait(wait)
+            turn.observe_wait(turn.now - wait.started)
+            _hand_out(turn, wait.peer, wait.question, wait.request, queue, found.entries)
+        elif not found.is_complete:
+            return False
+        elif found.until is not None:
+            turn.wake(queue, found.until - turn.now)
+    return True
+
+
+def wait_over(turn: Turn, wait: Wait) -> bool:
+    """The time of a waiting call has come: it gets what is there, usually nothing.
+
+    False if the turn has not loaded enough to tell.
+    """
+    if turn.state.waiting.get((wait.peer.number, wait.question)) is not wait:
+        return True
+    found = available(turn, wait.peer, wait.queue, payloads_max(turn.rules, wait.request))
+    if not found.entries and not found.is_complete:
+        return False
+    turn.state.end_wait(wait)
+    turn.count(Meter.WAITS_EXPIRED)
+    if found.entries:
+        _hand_out(turn, wait.peer, wait.question, wait.request, wait.queue, found.entries)
+    else:
+        turn.answer(wait.peer, wait.question, _result(wait.request, ()))
+    return True
+
+
+def upload_package(turn: Turn, peer: Peer, question: int, request: UploadKeyPackage) -> None:
+    queue = queue_of(request)
+    refused = _full(turn, queue, len(request.package))
+    if refused is None and turn.view.ends(queue).count >= turn.rules.key_packages:
+        refused = TOO_MANY_PACKAGES
+    if refused is not None:
+        turn.count(Meter.REFUSED_FULL)
+        turn.answer(peer, question, refused)
+        return
+    turn.view.add(queue, turn.entropy(TAG_SIZE), request.package)
+    turn.count(Meter.KEY_PACKAGES_UPLOADED)
+    turn.answer(peer, question, Fingerprint(hashlib.sha256(request.package).digest()))
+
+
+def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackage) -> bool:
+    """The oldest key package. False if the turn has not loaded enough to tell.
+
+    It is removed before the answer leaves: one that is lost does no harm, one that is used twice does.
+    """
+    queue = queue_of(request)
+    entries = turn.view.head(queue)
+    if not entries:
+        if turn.view.is_cut(queue):
+            return False
+        turn.answer(peer, question, KeyPackage(b""))
+        return True
+    package = entries[0].payload
+    if package is None:
+        return False
+    turn.view.delete(queue, entries[0])
+    turn.count(Meter.KEY_PACKAGES_FETCHED)
+    turn.answer(peer, question, KeyPackage(package))
+    return True
+
+
+def payloads_max(rules: DsRules, request: TakeRequest) -> int:
+    wanted = request.max_payloads if isinstance(request, Lease) else 0
+    return min(wanted or rules.response_payloads, rules.response_payloads)
+
+
+def _timeout_s(rules: DsRules, request: TakeRequest) -> float:
+    return 0.0 if isinstance(request, Fetch) else min(request.timeout_ms / 1000, rules.wait_s_max)
+
+
+def _lease_s(rules: DsRules, request: Lease) -> float:
+    return min(request.lease_ms / 1000 or rules.lease_s, rules.lease_s_max)
+
+
+def _result(request: TakeRequest, entries: tuple[Entry, ...]) -> Payloads | Deliveries:
+    if isinstance(request, Lease):
+        return Deliveries(tuple(Delivery(entry.id, entry.payload or b"") for entry in entries))
+    return Payloads(tuple(entry.payload or b"" for entry in entries))

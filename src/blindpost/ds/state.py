@@ -1,0 +1,123 @@
+"""What is in memory: who waits for which queue, and which payloads are in somebody's hands.
+
+Nothing here is needed to find a payload again: after a restart all of it is empty, and what was in
+somebody's hands lies in its queue, in its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from blindpost.ds.model import Entry
+from blindpost.engine.undo import Table, Undo
+from blindpost.wire.capnp.node import FetchWait, Lease
+from blindpost.wire.value import Value
+
+
+class Peer:
+    """A connection, as the decisions know it."""
+
+    __slots__ = ("answered", "holds", "number", "waits")
+
+    def __init__(self, number: int, undo: Undo) -> None:
+        self.number = number
+        self.holds: Table[int, Hold] = Table(undo)
+        """By their own numbers: the question of a lease may be used again while the lease lasts."""
+        self.answered: Table[int, int] = Table(undo)
+        """The hold of an answer that is not finished yet, by question."""
+        self.waits: Table[int, Wait] = Table(undo)
+        """By question."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Hold(Value):
+    """Payloads that were handed out and are still in the store.
+
+    Those of a fetch leave with its Finish; until `until` nobody else gets them, after it only another
+    connection that asks. Those of a lease leave with their acknowledgement; after `until` anybody gets
+    them who asks.
+    """
+
+    number: int
+    peer: Peer
+    queue: bytes
+    entries: tuple[Entry, ...]
+    """Without their payloads."""
+    until: float
+    is_lease: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Wait(Value):
+    """A call that waits until something is there, or until its time."""
+
+    peer: Peer
+    question: int
+    request: FetchWait | Lease
+    queue: bytes
+    started: float
+    deadline: float
+
+
+class State:
+    """All of it; every change can be taken back."""
+
+    def __init__(self, undo: Undo) -> None:
+        self.held: Table[tuple[bytes, int], Hold] = Table(undo)
+        """By queue and number: in whose hands."""
+        self.waiters: Table[bytes, tuple[Wait, ...]] = Table(undo)
+        self.waiting: Table[tuple[int, int], Wait] = Table(undo)
+        """By connection and question."""
+        self._numbers = itertools.count(1)
+
+    def add_wait(self, wait: Wait) -> None:
+        self.waiters.put(wait.queue, (*(self.waiters.get(wait.queue) or ()), wait))
+        self.waiting.put((wait.peer.number, wait.question), wait)
+        wait.peer.waits.put(wait.question, wait)
+
+    def end_wait(self, wait: Wait) -> None:
+        left = tuple(other for other in self.waiters.get(wait.queue) or () if other is not wait)
+        if left:
+            self.waiters.put(wait.queue, left)
+        else:
+            self.waiters.pop(wait.queue)
+        self.waiting.pop((wait.peer.number, wait.question))
+        wait.peer.waits.pop(wait.question)
+
+    def hold(
+        self,
+        peer: Peer,
+        question: int,
+        queue: bytes,
+        entries: Sequence[Entry],
+        until: float,
+        *,
+        is_lease: bool,
+    ) -> None:
+        """Payloads go into the hands of a connection, by the answer to this question."""
+        light = tuple(replace(entry, payload=None) for entry in entries)
+        hold = Hold(next(self._numbers), peer, queue, light, until, is_lease)
+        peer.holds.put(hold.number, hold)
+        peer.answered.put(question, hold.number)
+        for entry in light:
+            self.held.put((queue, entry.number), hold)
+
+    def take_away(self, queue: bytes, number: int) -> Hold | None:
+        """A payload is in nobody's hands any more; a hold that has none left is over."""
+        hold = self.held.pop((queue, number))
+        if hold is not None and not self.in_hand(hold):
+            hold.peer.holds.pop(hold.number)
+        return hold
+
+    def let_go(self, hold: Hold) -> tuple[Entry, ...]:
+        """End a hold; returns what was still in it."""
+        hold.peer.holds.pop(hold.number)
+        entries = self.in_hand(hold)
+        for entry in entries:
+            self.held.pop((hold.queue, entry.number))
+        return entries
+
+    def in_hand(self, hold: Hold) -> tuple[Entry, ...]:
+        return tuple(entry for entry in hold.entries if self.held.get((hold.queue, entry.number)) is hold)

@@ -1,0 +1,202 @@
+"""The delivery service's tables in the embedded store.
+
+Entries (tag and size) and payloads are apart, so that walking over a queue, or acknowledging, never
+touches a payload. What one enqueue writes does not depend on what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from blindpost.ds.model import Ends, Entry, named
+from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals, View, Wanted
+from blindpost.store.contract import Durability
+from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
+
+QUEUES, ENTRIES, PAYLOADS = TABLES = ("queues", "entries", "payloads")
+
+_ENDS = struct.Struct(">QQQ")
+_ENTRY = struct.Struct(">8sQ")
+_TOTALS_KEY, _TOTALS = b"totals", struct.Struct(">QQ")
+
+SCAN_MAX = 8192
+"""How many entries of one queue a turn looks at: more than that in somebody's hands hide the rest."""
+INLINE_BYTES_MAX = 256 << 10
+"""A commit above this is made beside the event loop."""
+WALK_STEP = 256
+
+IsHeld = Callable[[bytes, int], bool]
+
+
+class DsStore(Protocol):
+    """What the delivery service asks of a store, whichever it is."""
+
+    async def load(
+        self, wanted: Wanted, view: View, is_held: IsHeld, response_bytes: int, turn_bytes: int
+    ) -> None:
+        """Fill in what a batch will look at, within `turn_bytes` of payloads.
+
+        Of each queue that it takes from: the first entries, up to those that fill one answer, with the
+        payloads of those that are in nobody's hands.
+        """
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Make all changes durable, or raise `StoreFailedError` and none of them."""
+
+    def totals(self) -> tuple[int, int]:
+        """Payloads and bytes in all queues."""
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+
+    def close(self) -> None: ...
+
+
+def _first(write: Write) -> None:
+    """Version 1 of the schema: the tables, empty."""
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first,)
+
+
+class LmdbTables:
+    """The embedded store of a delivery service."""
+
+    def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
+        self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
+        self.bytes_written = 0
+        """Of rows and keys, for those who measure."""
+
+    async def load(
+        self, wanted: Wanted, view: View, is_held: IsHeld, response_bytes: int, turn_bytes: int
+    ) -> None:
+        with self.store.read() as read:
+            view.fill_totals(*_totals(read))
+            for queue in wanted.queues:
+                row = read.get(QUEUES, queue)
+                if row is not None:
+                    view.fill_ends(queue, Ends(*_ENDS.unpack(row)))
+            for queue, number in wanted.entries:
+                row = read.get(ENTRIES, _key(queue, number))
+                if row is not None:
+                    view.fill_entry(queue, Entry(number, *_ENTRY.unpack(row)))
+            for queue, payloads in wanted.heads.items():
+                turn_bytes -= _load_head(read, view, queue, payloads, is_held, response_bytes, turn_bytes)
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        rows = list(_rows(changes))
+        if not rows:
+            return
+        size = sum(len(key) + len(row or b"") for _, key, row in rows)
+        if size > INLINE_BYTES_MAX:
+            await asyncio.to_thread(self.store.commit, rows)
+        else:
+            self.store.commit(rows)
+        self.bytes_written += size
+
+    def totals(self) -> tuple[int, int]:
+        with self.store.read() as read:
+            return _totals(read)
+
+    def counts(self) -> dict[str, int]:
+        with self.store.read() as read:
+            return {table: read.count(table) for table in TABLES}
+
+    def queues(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Recipient key, channel id and length of each delivery queue, read in chunks."""
+        start: bytes | None = b""
+        while start is not None:
+            with self.store.read() as read:
+                page = read.page(QUEUES, start, WALK_STEP)
+            for queue, row in page.rows:
+                name = named(queue)
+                if name is not None:
+                    yield *name, _ENDS.unpack(row)[1]
+            start = page.following
+
+    def payloads(self, queue: bytes) -> Iterator[bytes]:
+        """The payloads of a queue in order, one read each."""
+        start: bytes | None = queue
+        while start is not None:
+            with self.store.read() as read:
+                page = read.page(PAYLOADS, start, 1, queue)
+            for _, payload in page.rows:
+                yield payload
+            start = page.following
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _load_head(
+    read: Read,
+    view: View,
+    queue: bytes,
+    payloads: int,
+    is_held: IsHeld,
+    response_bytes: int,
+    turn_bytes: int,
+) -> int:
+    """Load the first entries of a queue; returns how many bytes of payloads that were."""
+    found: list[Entry] = []
+    loaded = size = 0
+    start: bytes | None = queue
+    while start is not None and len(found) < SCAN_MAX:
+        page = read.page(ENTRIES, start, WALK_STEP, queue)
+        start = page.following
+        for key, row in page.rows:
+            entry = Entry(int.from_bytes(key[-8:], "big"), *_ENTRY.unpack(row))
+            if not is_held(queue, entry.number):
+                full = loaded == payloads or (loaded and size + entry.size > response_bytes)
+                if full or size + entry.size > turn_bytes:
+                    view.fill_head(queue, found, cut=True)
+                    return size
+                payload = read.get(PAYLOADS, key)
+                assert payload is not None, "an entry without its payload"
+                entry = Entry(entry.number, entry.tag, entry.size, payload)
+                loaded += 1
+                size += entry.size
+            found.append(entry)
+    view.fill_head(queue, found, cut=False, whole=start is None)
+    return size
+
+
+def _rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes | None]]:
+    """The changes as rows; of what is written again and again only the last."""
+    ends: dict[bytes, Ends] = {}
+    totals: PutTotals | None = None
+    for change in changes:
+        match change:
+            case AddEntry(queue, entry):
+                key = _key(queue, entry.number)
+                assert entry.payload is not None
+                yield ENTRIES, key, _ENTRY.pack(entry.tag, entry.size)
+                yield PAYLOADS, key, entry.payload
+            case DeleteEntry(queue, entry):
+                key = _key(queue, entry.number)
+                yield ENTRIES, key, None
+                yield PAYLOADS, key, None
+            case PutEnds(queue, new):
+                ends[queue] = new
+            case PutTotals():
+                totals = change
+    for queue, last in ends.items():
+        yield QUEUES, queue, _ENDS.pack(last.tail, last.count, last.size) if last.count else None
+    if totals is not None:
+        yield META, _TOTALS_KEY, _TOTALS.pack(totals.payloads, totals.size)
+
+
+def _totals(read: Read) -> tuple[int, int]:
+    row = read.get(META, _TOTALS_KEY)
+    if row is None:
+        return 0, 0
+    payloads, size = _TOTALS.unpack(row)
+    return payloads, size
+
+
+def _key(queue: bytes, number: int) -> bytes:
+    return queue + number.to_bytes(8, "big")

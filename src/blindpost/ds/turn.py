@@ -1,0 +1,83 @@
+"""What the decisions of one batch share, and what they answer once it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from blindpost.crypto.entropy import Entropy
+from blindpost.ds.checks import Refusal
+from blindpost.ds.meters import DsMeters, Meter
+from blindpost.ds.model import DsRules
+from blindpost.ds.state import Peer, State, Wait
+from blindpost.ds.view import View
+from blindpost.engine.undo import Undo
+from blindpost.wire.capnp.node import Result
+from blindpost.wire.value import Value
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(Value):
+    """What a call is answered; None for one that was canceled."""
+
+    peer: Peer
+    question: int
+    outcome: Result | Refusal | None
+    is_held: bool = False
+    """Whether the decisions must hear of the call's Finish."""
+
+
+class Turn:
+    """One batch. Everything that it says or starts is taken back with it."""
+
+    def __init__(
+        self,
+        undo: Undo,
+        state: State,
+        rules: DsRules,
+        meters: DsMeters,
+        entropy: Entropy,
+        now: float,
+    ) -> None:
+        self._undo = undo
+        self.state = state
+        self.rules = rules
+        self.meters = meters
+        self.entropy = entropy
+        self.now = now
+        self.view = View(undo)
+        self.answers: list[Answer] = []
+        self.begun: list[Wait] = []
+        """Calls that wait from now on."""
+        self.to_wake: list[tuple[bytes, float]] = []
+        """Queues whose waiting calls are to be looked at again, and in how many seconds."""
+
+    def answer(
+        self, peer: Peer, question: int, outcome: Result | Refusal | None, *, is_held: bool = False
+    ) -> None:
+        self._append(self.answers, Answer(peer, question, outcome, is_held))
+
+    def begin_wait(self, wait: Wait) -> None:
+        self.state.add_wait(wait)
+        self._append(self.begun, wait)
+
+    def wake(self, queue: bytes, delay_s: float = 0.0) -> None:
+        """Let the waiting calls of a queue look again, if there are any."""
+        if queue in self.state.waiters:
+            self._append(self.to_wake, (queue, delay_s))
+
+    def count(self, meter: Meter, by: int = 1) -> None:
+        self.meters.add(meter, by)
+        self._undo.add(lambda: self.meters.add(meter, -by))
+
+    def observe_wait(self, seconds: float) -> None:
+        self.meters.wait_s.observe(seconds)
+        self._undo.add(lambda: self.meters.wait_s.forget(seconds))
+
+    def _append(self, items: list[_T], item: _T) -> None:
+        items.append(item)
+        remove: Callable[[], object] = items.pop
+        self._undo.add(remove)

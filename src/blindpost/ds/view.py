@@ -1,0 +1,137 @@
+"""The part of the store that a batch touches, with the batch's own changes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blindpost.ds.model import EMPTY, Ends, Entry
+from blindpost.engine.undo import Table, Undo
+from blindpost.wire.value import Value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AddEntry(Value):
+    queue: bytes
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeleteEntry(Value):
+    queue: bytes
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PutEnds(Value):
+    """The new ends of a queue; one that is empty is not kept."""
+
+    queue: bytes
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PutTotals(Value):
+    payloads: int
+    size: int
+
+
+Change = AddEntry | DeleteEntry | PutEnds | PutTotals
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What a batch will look at."""
+
+    queues: set[bytes] = field(default_factory=set)
+    """Whose ends it needs."""
+    heads: dict[bytes, int] = field(default_factory=dict)
+    """Queues it takes from, and how many payloads at most."""
+    entries: set[tuple[bytes, int]] = field(default_factory=set)
+    """Single entries, without their payloads."""
+
+    def head(self, queue: bytes, payloads: int) -> None:
+        self.queues.add(queue)
+        self.heads[queue] = max(self.heads.get(queue, 0), payloads)
+
+
+class View:
+    """What was loaded, and the changes that one commit makes durable."""
+
+    def __init__(self, undo: Undo) -> None:
+        self._undo = undo
+        self.changes: list[Change] = []
+        self._ends: Table[bytes, Ends] = Table(undo)
+        self._heads: Table[bytes, tuple[Entry, ...]] = Table(undo)
+        self._entries: Table[tuple[bytes, int], Entry] = Table(undo)
+        self._cut: set[bytes] = set()
+        self._open: set[bytes] = set()
+        self._totals: Table[None, tuple[int, int]] = Table(undo)
+
+    def fill_ends(self, queue: bytes, ends: Ends) -> None:
+        self._ends.fill(queue, ends)
+
+    def fill_head(self, queue: bytes, entries: Sequence[Entry], *, cut: bool, whole: bool = False) -> None:
+        """The first entries of a queue: `cut` if another turn can have more, `whole` if that is all."""
+        self._heads.fill(queue, tuple(entries))
+        for entry in entries:
+            self._entries.fill((queue, entry.number), entry)
+        if cut:
+            self._cut.add(queue)
+        if whole:
+            self._open.add(queue)
+
+    def fill_entry(self, queue: bytes, entry: Entry) -> None:
+        if (queue, entry.number) not in self._entries:
+            self._entries.fill((queue, entry.number), entry)
+
+    def fill_totals(self, payloads: int, size: int) -> None:
+        self._totals.fill(None, (payloads, size))
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Payloads and bytes in all queues."""
+        return self._totals.get(None) or (0, 0)
+
+    def ends(self, queue: bytes) -> Ends:
+        return self._ends.get(queue) or EMPTY
+
+    def head(self, queue: bytes) -> tuple[Entry, ...]:
+        """The first entries of a queue, those of them that are still there."""
+        entries = self._heads.get(queue) or ()
+        return tuple(entry for entry in entries if (queue, entry.number) in self._entries)
+
+    def is_cut(self, queue: bytes) -> bool:
+        """Whether there is more in the queue than `head` shows, to be had in another turn."""
+        return queue in self._cut
+
+    def entry(self, queue: bytes, number: int) -> Entry | None:
+        return self._entries.get((queue, number))
+
+    def add(self, queue: bytes, tag: bytes, payload: bytes) -> None:
+        """Append a payload to a queue."""
+        ends = self.ends(queue)
+        entry = Entry(ends.tail, tag, len(payload), payload)
+        self._entries.put((queue, entry.number), entry)
+        if queue in self._open:
+            self._heads.put(queue, (*self.head(queue), entry))
+        self._change(AddEntry(queue, entry))
+        self._count(queue, Ends(ends.tail + 1, ends.count + 1, ends.size + entry.size), 1, entry.size)
+
+    def delete(self, queue: bytes, entry: Entry) -> None:
+        ends = self.ends(queue)
+        self._entries.pop((queue, entry.number))
+        self._change(DeleteEntry(queue, entry))
+        left = Ends(ends.tail, ends.count - 1, ends.size - entry.size) if ends.count > 1 else EMPTY
+        self._count(queue, left, -1, -entry.size)
+
+    def _count(self, queue: bytes, ends: Ends, payloads: int, size: int) -> None:
+        self._ends.put(queue, ends)
+        self._change(PutEnds(queue, ends))
+        before = self.totals
+        self._totals.put(None, (before[0] + payloads, before[1] + size))
+        self._change(PutTotals(*self.totals))
+
+    def _change(self, change: Change) -> None:
+        self.changes.append(change)
+        self._undo.add(self.changes.pop)

@@ -1,0 +1,1 @@
+"""Cap'n Proto as the delivery service speaks it: structs, stream framing, RPC messages, NodeService."""

@@ -1,0 +1,237 @@
+"""The RPC protocol of a connection, by hand: finished early, asked twice, cut anywhere, or nonsense."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindpost.ds.checks import Refusal
+from blindpost.ds.connection import OUTBOX_BYTES_MAX, QUESTIONS_MAX, Connection
+from blindpost.ds.model import MESSAGE_BYTES_MAX
+from blindpost.ds.plan import Called, Canceled, Event, Finished
+from blindpost.ds.state import Peer
+from blindpost.ds.turn import Answer
+from blindpost.engine.undo import Undo
+from blindpost.wire.capnp.framing import SEGMENTS_MAX, Framer
+from blindpost.wire.capnp.node import NODE_SERVICE, Auth, Done, Enqueue, Fetch, Payloads, write_request
+from blindpost.wire.capnp.rpc import (
+    Abort,
+    Offered,
+    Raised,
+    Results,
+    RpcMessage,
+    read_rpc,
+    write_bootstrap,
+    write_call,
+    write_finish,
+    write_results,
+)
+from blindpost.wire.capnp.rpc import Canceled as CanceledReturn
+from blindpost.wire.errors import WireError
+
+FETCH = Fetch(b"r" * 32, b"c", 1, Auth(1, b"t", b"d"))
+ENQUEUE = Enqueue(b"r" * 32, b"payload", b"c", 1, Auth(1, b"t", b"d"))
+
+
+class Scripted:
+    """A stream that remembers, and the connection above it."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.closed = False
+        self.reading = True
+        self.unsent = 0
+        self.events: list[Event] = []
+        self.broken = 0
+        self.peer = Peer(1, Undo())
+        self.connection = Connection(self, self.peer, self._put, self._broke)
+
+    def _put(self, connection: Connection, event: Event, size: int) -> None:
+        self.events.append(event)
+
+    def _broke(self) -> None:
+        self.broken += 1
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def said(self) -> list[RpcMessage]:
+        framer = Framer(1 << 30)
+        framer.feed(bytes(self.sent))
+        self.sent.clear()
+        return [read_rpc(message) for message, _ in framer.messages()]
+
+    def call(self, question: int, request: Fetch | Enqueue = FETCH) -> None:
+        ordinal = 3 if isinstance(request, Fetch) else 2
+        self.connection.receive(write_call(question, 0, NODE_SERVICE, ordinal, write_request(request)))
+
+    def answer(self, question: int, *, is_held: bool = True) -> None:
+        self.connection.answer(Answer(self.peer, question, Payloads((b"x",)), is_held))
+
+
+def test_a_finish_after_the_return_is_told() -> None:
+    one = Scripted()
+    one.call(5)
+    one.answer(5)
+    assert [type(message) for message in one.said()] == [Results]
+    one.connection.receive(write_finish(5))
+    assert one.events == [Called(one.peer, 5, FETCH), Finished(one.peer, 5)]
+    one.call(5)
+    assert len(one.events) == 3, "its number may be used again"
+
+
+def test_a_finish_before_the_return_takes_the_call_back() -> None:
+    one = Scripted()
+    one.call(5)
+    one.connection.receive(write_finish(5))
+    assert one.events == [Called(one.peer, 5, FETCH), Canceled(one.peer, 5)]
+    one.answer(5)
+    assert one.said() == [CanceledReturn(5)]
+    one.call(5)
+    assert not one.closed
+
+
+def test_a_finish_of_what_holds_nothing_is_not_told() -> None:
+    one = Scripted()
+    one.call(5, ENQUEUE)
+    one.connection.answer(Answer(one.peer, 5, Done()))
+    one.connection.receive(write_finish(5))
+    assert one.events == [Called(one.peer, 5, ENQUEUE)]
+
+
+def test_bootstrap_and_a_call_to_its_answer() -> None:
+    one = Scripted()
+    one.connection.receive(write_bootstrap(0))
+    assert one.said() == [Offered(0, 0)]
+    one.connection.receive(write_call(1, None, NODE_SERVICE, 3, write_request(FETCH), promised=0))
+    assert one.events == [Called(one.peer, 1, FETCH)]
+
+
+def test_other_methods_and_interfaces() -> None:
+    one = Scripted()
+    one.connection.receive(write_call(1, 0, NODE_SERVICE, 99, write_request(FETCH)))
+    one.connection.receive(write_call(2, 0, NODE_SERVICE + 1, 3, write_request(FETCH)))
+    assert [type(message) for message in one.said()] == [Raised, Raised]
+    assert not one.events
+    assert not one.closed
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [write_finish(3)],
+        [write_bootstrap(0), write_bootstrap(0)],
+        [write_call(1, 7, NODE_SERVICE, 3, write_request(FETCH))],
+        [write_call(1, None, NODE_SERVICE, 3, write_request(FETCH), promised=4)],
+        [write_results(1, lambda parent, place: None)],
+        [struct.pack("<II", SEGMENTS_MAX, 1)],
+        [struct.pack("<II", 0, MESSAGE_BYTES_MAX // 8 + 1)],
+        [struct.pack("<IIQ", 0, 1, 2 | 9 << 32)],
+        [struct.pack("<IIQ", 0, 1, 0x0001_0001_0000_0004)],
+        [write_bootstrap(number) for number in range(QUESTIONS_MAX + 1)],
+    ],
+)
+def test_what_breaks_the_protocol_ends_the_connection(frames: list[bytes]) -> None:
+    one = Scripted()
+    for frame in frames:
+        one.connection.receive(frame)
+    assert isinstance(one.said()[-1], Abort)
+    assert one.closed
+    assert one.broken == 1
+    one.call(9)
+    assert not [event for event in one.events if isinstance(event, Called) and event.question == 9]
+
+
+def test_a_connection_that_is_held_takes_nothing_in_until_it_is_let_go() -> None:
+    one = Scripted()
+    one.connection.hold("outbox")
+    one.connection.pause()
+    one.call(1)
+    one.connection.resume()
+    assert (one.events, one.reading) == ([], False)
+    one.connection.let_go("outbox")
+    assert (one.events, one.reading) == ([Called(one.peer, 1, FETCH)], True)
+
+
+def test_a_caller_that_does_not_read_is_disconnected() -> None:
+    one = Scripted()
+    one.call(1)
+    one.unsent = OUTBOX_BYTES_MAX + 1
+    one.answer(1)
+    assert one.closed
+
+
+def test_refusals_keep_their_words() -> None:
+    one = Scripted()
+    one.call(1)
+    one.connection.answer(Answer(one.peer, 1, Refusal("the very words")))
+    (raised,) = one.said()
+    assert isinstance(raised, Raised)
+    assert raised.reason == "the very words"
+
+
+STREAM = b"".join(
+    (
+        write_bootstrap(0),
+        write_call(1, None, NODE_SERVICE, 3, write_request(FETCH), promised=0),
+        write_call(2, 0, NODE_SERVICE, 2, write_request(ENQUEUE)),
+        write_finish(0),
+    )
+)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_a_stream_cut_anywhere_is_the_same_stream(cuts: list[int]) -> None:
+    one = Scripted()
+    places = [0, *sorted(cuts), len(STREAM)]
+    for start, end in itertools.pairwise(places):
+        one.connection.receive(STREAM[start:end])
+    assert one.events == [Called(one.peer, 1, FETCH), Called(one.peer, 2, ENQUEUE)]
+
+
+def test_one_changed_byte_anywhere_breaks_at_most_the_connection() -> None:
+    source = random.Random(9)
+    for place in range(len(STREAM)):
+        for change in (1, 0x80, source.randrange(1, 256)):
+            one = Scripted()
+            changed = bytearray(STREAM)
+            changed[place] ^= change
+            one.connection.receive(bytes(changed))
+            assert len(one.events) <= 3
+            assert one.closed is bool(one.broken)
+
+
+@given(st.binary(max_size=400), st.integers(0, 8))
+def test_noise_breaks_at_most_the_connection(noise: bytes, words: int) -> None:
+    one = Scripted()
+    one.connection.receive(struct.pack("<II", 0, words) + noise)
+    assert one.closed is bool(one.broken)
+
+
+def test_many_pointers_to_one_place_do_not_multiply_it() -> None:
+    """A list of a thousand ids that are all the same large one."""
+    body = bytearray(8 * 3 + 1000 * 8 + 80_000)
+    struct.pack_into("<Q", body, 0, 0 << 2 | 0 << 32 | 1 << 48)
+    struct.pack_into("<Q", body, 8, 1 | 0 << 2 | 6 << 32 | 1000 << 35)
+    for number in range(1000):
+        at = 16 + number * 8
+        struct.pack_into("<Q", body, at, 1 | (1000 - number - 1) << 2 | 2 << 32 | 80_000 << 35)
+    framer = Framer(1 << 20)
+    framer.feed(struct.pack("<II", 0, len(body) // 8) + body)
+    ((message, _),) = framer.messages()
+    with pytest.raises(WireError, match="too often"):
+        list(message.root().datas(0))

@@ -1,0 +1,105 @@
+"""A real delivery service over TLS with a real store, and callers of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from blindpost.ds.auth import Authority, Open, Tokens, token_digest
+from blindpost.ds.certificate import fingerprint, make_certificate
+from blindpost.ds.client import Client
+from blindpost.ds.meters import Meter
+from blindpost.ds.model import DsRules
+from blindpost.ds.server import DeliveryService
+from blindpost.ds.streams import TlsListener, server_context
+from blindpost.ds.tables import DsStore, LmdbTables
+
+ALICE, BOB = b"A" * 32, b"B" * 32
+TOKENS = {b"token of alice": ALICE, b"token of bob": BOB}
+TURN_S_MAX = 60.0
+
+
+def tokens() -> Tokens:
+    return Tokens({token_digest(token): identity for token, identity in TOKENS.items()})
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TURN_S_MAX):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.002)
+
+
+class Running:
+    """A service that listens, and how to reach it."""
+
+    def __init__(self, service: DeliveryService, port: int, certificate: Path) -> None:
+        self.service = service
+        self.port = port
+        self.certificate = certificate
+        self.fingerprint = fingerprint(certificate.read_bytes())
+
+    async def client(self, token: bytes = b"") -> Client:
+        return await Client.connect("127.0.0.1", self.port, token=token, fingerprint=self.fingerprint)
+
+    def count(self, meter: Meter) -> int:
+        return self.service.plan.meters[meter]
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until the service has come so far."""
+        await until(true)
+
+
+def certificate_in(folder: Path) -> tuple[Path, Path]:
+    """A certificate and its key, made once for each folder."""
+    certificate, key = folder / "ds.crt", folder / "ds.key"
+    if not certificate.exists():
+        made, private = make_certificate("127.0.0.1", int(time.time()))
+        certificate.write_bytes(made)
+        key.write_bytes(private)
+    return certificate, key
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path,
+    rules: DsRules | None = None,
+    authority: Authority | None = None,
+    store: DsStore | None = None,
+) -> AsyncIterator[Running]:
+    """A service in this folder, open to everybody unless told otherwise."""
+    certificate, key = certificate_in(folder)
+    store = store or LmdbTables(folder / "store")
+    service = DeliveryService(store, rules, authority or Open())
+    deciding = asyncio.create_task(service.run())
+    listener = TlsListener(service, server_context(certificate, key))
+    try:
+        port = await listener.listen("127.0.0.1", 0)
+        yield Running(service, port, certificate)
+    finally:
+        listener.close()
+        service.stop()
+        await deciding
+        for connection in tuple(service.connections.values()):
+            connection.close()
+        await until(lambda: not service.connections)
+        store.close()
+
+
+def silent(client: Client) -> None:
+    """Let a client never say that it has taken an answer."""
+    wire = client._wire
+    assert wire is not None
+    setattr(wire, "_finish", lambda question: None)  # noqa: B010 - a method of this one instance
+
+
+def cut(client: Client) -> None:
+    """End a client's connection in the middle, without a word."""
+    wire = client._wire
+    assert wire is not None
+    assert wire._transport is not None
+    wire._transport.abort()
