@@ -125,7 +125,11 @@ async def scraped_equal(router: StartedRouter) -> None:
     assert value("delivery_ack_confirmed_time_count") == 2
     assert value("delivery_ack_confirmed_count", period="0-60") == 2
     assert value("delivery_ack_pending_count", period="0-60") == 1
-    assert found[OURS + "router_connections_accepted_total", ()] == 2
+    port = str(router.status["ports"][0])
+    assert value("sockets_accepted", port=port) == value("sockets_active", port=port) == 2
+    assert value("sockets_closed", port=port) == value("sockets_leaked", port=port) == 0
+    for period in ("daily", "weekly", "monthly"):
+        assert value(f"queues_{period}") == value(f"queues_notify_{period}") == 1
     assert (
         found[OURS + "router_commit_seconds_count", ()] == found[OURS + "router_turn_seconds_count", ()] > 0
     )

@@ -92,7 +92,7 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         await queue.ask(line, SUB())
         assert counted.moved() == {"qSubProhibited": 1}
         await queue.ask(line, ACK(queue.last_id))
-        assert counted.moved() == {"msgRecvGet": 1}
+        assert counted.moved() == {"msgRecv": 1, "msgRecvGet": 1}
         await queue.ask(sender, SUB())
         assert counted.moved() == {"qSub": 1}
         await queue.ask(sender, GET())

@@ -112,11 +112,14 @@ def append(turn: Turn, record: QueueRecord, message: StoredMessage) -> bool:
     return accepted
 
 
-def count_received(turn: Turn, delivered: Delivered, kind: SubKind) -> None:
+def count_received(turn: Turn, recipient_id: bytes, delivered: Delivered, kind: SubKind) -> None:
     """A message was acknowledged; markers do not count."""
     if delivered.is_marker:
         return
-    turn.count(Meter.RECEIVED_GET if kind is SubKind.GET else Meter.RECEIVED)
+    turn.count(Meter.RECEIVED)
+    if kind is SubKind.GET:
+        turn.count(Meter.RECEIVED_GET)
     if delivered.notify:
         turn.count(Meter.RECEIVED_NTF)
+    turn.used(recipient_id, delivered.notify)
     turn.acknowledged(turn.now - delivered.seconds)

@@ -159,6 +159,8 @@ class RouterPlan:
         self._serving: dict[Client, Waiting] = {}
         self._forwarded: dict[int, Forwarded | Refused] = {}
         self._turn = self._new_turn()
+        self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
+        """Hears after each turn, with its time, in which queues messages came or went."""
 
     def _new_turn(self) -> Turn:
         return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()))
@@ -382,6 +384,8 @@ class RouterPlan:
         turn = self._turn
         if turn.outbox:
             self._send(turn.outbox)
+        if turn.in_use and self.on_use is not None:
+            self.on_use(turn.in_use, turn.now)
         for effect in turn.effects:
             self._perform(effect)
         for operator, outcome in turn.outcomes:

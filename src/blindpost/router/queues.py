@@ -270,6 +270,7 @@ def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Respon
         turn.count(Meter.SENT_QUOTA)
         return ERR(Code.QUOTA)
     turn.count(Meter.SENT)
+    turn.used(record.recipient_id, command.notify)
     if not ends.size:
         message_arrived(turn, record)
     if command.notify:

@@ -86,7 +86,7 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
     ends = turn.view.ends(recipient_id)
     if msg_id and ends.size and ends.head == held.delivered.number:
         ends = remove_head(turn, recipient_id, ends)
-        count_received(turn, held.delivered, held.kind)
+        count_received(turn, recipient_id, held.delivered, held.kind)
     if held.kind is SubKind.GET or not ends.size:
         return OK()
     if client.congested:

@@ -88,6 +88,8 @@ class Turn:
         """Which service a connection is of, or None if it may not be: told once the commit is done."""
         self.effects: list[RelayEffect] = []
         """What must be asked of relays; the answers are events of later turns."""
+        self.in_use: list[tuple[bytes, bool]] = []
+        """Queues whose messages came or went, each with whether that message asked for a notification."""
         self.to_serve: list[Client] = []
         """Connections for which something waits that a turn of its own will hand over."""
 
@@ -124,6 +126,11 @@ class Turn:
         """Count something that happened; it did not happen if the batch is taken back."""
         self.meters.add(meter, by)
         self.state.undo.add(lambda: self.meters.add(meter, -by))
+
+    def used(self, recipient_id: bytes, notify: bool) -> None:
+        """A message was put into a queue or taken from it."""
+        self.in_use.append((recipient_id, notify))
+        self.state.undo.add(self.in_use.pop)
 
     def acknowledged(self, after_s: int) -> None:
         """A delivery was acknowledged so long after it."""

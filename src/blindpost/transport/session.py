@@ -144,6 +144,12 @@ class Session(asyncio.BufferedProtocol):
         return str(peer[0]) if isinstance(peer, tuple) else None
 
     @property
+    def own_port(self) -> int:
+        """The port of this end; 0 where there are no ports."""
+        own = self._transport.get_extra_info("sockname")
+        return int(own[1]) if isinstance(own, tuple) else 0
+
+    @property
     def payload_max(self) -> int:
         """How many bytes fit into a block."""
         return self._blocks.payload_max

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.running.files import read_file, write_file
+from blindpost.router.running.files import read_file, set_aside, write_file
 from blindpost.router.running.logs import log
 
 _FORMAT = 1
@@ -37,8 +37,7 @@ class KeptCounters:
             counts = {Meter(name): int(count) for name, count in kept["counts"].items() if _is_known(name)}
             self.since = int(kept["since"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            aside = self._path.with_suffix(".unreadable")
-            self._path.replace(aside)
+            aside = set_aside(self._path)
             log.warning(
                 "the saved counters cannot be read: they start from zero, the file is kept as %s", aside
             )

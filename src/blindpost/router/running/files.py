@@ -48,6 +48,14 @@ def make_folder(path: Path) -> None:
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
+def set_aside(path: Path) -> Path:
+    """Take a file that cannot be read out of the way; where it is now."""
+    aside = path.with_suffix(".unreadable")
+    with telling(path):
+        path.replace(aside)
+    return aside
+
+
 @contextlib.contextmanager
 def telling(path: Path) -> Iterator[None]:
     """Failures of the system become messages about `path`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
@@ -17,6 +17,7 @@ from blindpost.router.turn import Outgoing
 from blindpost.transport import errors
 from blindpost.transport.ends import Server
 from blindpost.transport.handshake import FindService
+from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import Plan
 from blindpost.transport.session import Handler, Session, Stage
 from blindpost.wire.smp.commands import DEL, NDEL, NEW, NSUB, SUB, Command
@@ -44,11 +45,19 @@ ENDINGS, NOTIFICATIONS = frozenset({END, DELD}), frozenset({NMSG})
 
 
 @dataclass(slots=True)
-class GuardMeters:
-    """What was taken and what was turned away, since the start of the process."""
+class Sockets:
+    """How many were accepted, and how many of them closed."""
 
     accepted: int = 0
     closed: int = 0
+
+
+@dataclass(slots=True)
+class GuardMeters:
+    """What was taken and what was turned away, since the start of the process."""
+
+    sockets: dict[int, Sockets] = field(default_factory=dict)
+    """By the port at which they came in."""
     refused_total: int = 0
     refused_address: int = 0
     refused_handshakes: int = 0
@@ -137,9 +146,14 @@ class GuardedServer(Server):
         """How many sessions have not completed their handshake."""
         return self._door.handshakes
 
+    async def listen(self, host: str | None, port: int, network: Network = TCP) -> int:
+        chosen = await super().listen(host, port, network)
+        self._router.guard.sockets.setdefault(chosen, Sockets())
+        return chosen
+
     def opened(self, session: Session) -> None:
         router, guard = self._router, self._router.guard
-        guard.accepted += 1
+        guard.sockets.setdefault(session.own_port, Sockets()).accepted += 1
         self._door.handshakes += 1
         super().opened(session)
         if session.stage is not Stage.TLS:
@@ -158,7 +172,7 @@ class GuardedServer(Server):
 
     def closed(self, session: Session) -> None:
         super().closed(session)
-        self._router.guard.closed += 1
+        self._router.guard.sockets[session.own_port].closed += 1
         if session in self._router.addresses:
             self._router.limits.disconnect(self._router.addresses.pop(session))
 

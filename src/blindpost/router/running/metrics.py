@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import blindpost
@@ -42,6 +43,7 @@ class Gauges:
     in_flight_oldest_s: int = 0
     inbox: int = 0
     stored: dict[str, int] = field(default_factory=dict)
+    sockets: dict[int, int] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
 
 
@@ -77,6 +79,8 @@ async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
             gauges.in_flight_oldest_s = max(gauges.in_flight_oldest_s, age)
         if number % _WALK_STEP == 0:
             await asyncio.sleep(0)
+    # Last, with nothing in between: it is compared with what was accepted and closed.
+    gauges.sockets = Counter(session.own_port for session in server.sessions)
     return gauges
 
 
@@ -120,7 +124,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def render(router: GuardedRouter, gauges: Gauges) -> str:
+def render(router: GuardedRouter, gauges: Gauges, active: Mapping[str, int]) -> str:
     """Everything that is measured, as text."""
     text = Text()
     text.metric(
@@ -132,9 +136,13 @@ def render(router: GuardedRouter, gauges: Gauges) -> str:
     for meter, name, labels in all_counters():
         text.counter(name.text, name.help, router.plan.meters[meter], labels)
     _stored(text, gauges)
+    for period, count in active.items():
+        text.gauge(REFERENCE + period, "Queues in which messages came or went: an estimate", count)
     _live(text, gauges)
+    _loaded(text)
     _acknowledged(text, router.plan.meters.ack_s, gauges)
     _engine(text, router)
+    _sockets(text, router, gauges)
     _guard(text, router)
     return text.done()
 
@@ -174,6 +182,18 @@ def _live(text: Text, gauges: Gauges) -> None:
     text.gauge(OURS + "router_inbox", "Blocks and events that wait to be decided", gauges.inbox)
 
 
+def _loaded(text: Text) -> None:
+    """Nothing: each turn reads what it needs from the store, which has no journals and locks of queues."""
+    for name, what in (
+        ("queue", "Queues"),
+        ("ntf", "Notifiers"),
+        ("open_journal", "Journals"),
+        ("queue_lock", "Locks of queues"),
+        ("ntf_lock", "Locks of notifiers"),
+    ):
+        text.gauge(f"{REFERENCE}loaded_queues_{name}_count", f"{what} kept in memory: always none", 0)
+
+
 def _acknowledged(text: Text, ack_s: Histogram, gauges: Gauges) -> None:
     text.gauge(REFERENCE + "delivered_total", "Messages that wait for their ACK", gauges.in_flight)
     text.gauge(
@@ -209,10 +229,22 @@ def _engine(text: Text, router: GuardedRouter) -> None:
     text.counter(OURS + "router_turns_refused_total", "Turns that the store refused", meters.turns_refused)
 
 
+def _sockets(text: Text, router: GuardedRouter, gauges: Gauges) -> None:
+    """A socket that is neither open nor was seen to close has leaked: there must be none."""
+    for port, counted in sorted(router.guard.sockets.items()):
+        labels, active = (("port", str(port)),), gauges.sockets.get(port, 0)
+        leaked = counted.accepted - counted.closed - active
+        for name, kind, help_text, count in (
+            ("accepted", "counter", "Connections accepted", counted.accepted),
+            ("closed", "counter", "Connections closed", counted.closed),
+            ("active", "gauge", "Connections that are open", active),
+            ("leaked", "gauge", "Connections that were lost track of", leaked),
+        ):
+            text.metric(f"{REFERENCE}sockets_{name}", kind, help_text, [("", labels, count)])
+
+
 def _guard(text: Text, router: GuardedRouter) -> None:
     guard = router.guard
-    text.counter(OURS + "router_connections_accepted_total", "Connections accepted", guard.accepted)
-    text.counter(OURS + "router_connections_closed_total", "Connections closed", guard.closed)
     for reason, count in (
         ("total", guard.refused_total),
         ("address", guard.refused_address),

@@ -72,6 +72,7 @@ class Operations:
         return {
             "since": self._process.counters.since,
             "counts": {meter.value: meters[meter] for meter in Meter},
+            "active": self._process.activity.counts(int(time.time())),
             "stored": self._process.router.store.counts(),
         }
 
@@ -87,7 +88,7 @@ class Operations:
             "subscribed_to_notifications": gauges.notifier_subscribed,
             "congested": gauges.congested,
             "waiting_for_ack": gauges.in_flight_connections,
-            "accepted": guard.accepted,
+            "accepted": sum(count.accepted for count in guard.sockets.values()),
             "refused": guard.refused_total + guard.refused_address + guard.refused_handshakes,
             "new_refused": guard.new_refused,
         }

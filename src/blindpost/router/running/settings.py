@@ -183,6 +183,7 @@ class Place:
         self.store = self.folder / settings.store.folder
         self.control = self.folder / settings.control.socket
         self.counters = self.folder / "counters.json"
+        self.activity = self.folder / "activity.json"
         self.lock = self.folder / "router.lock"
 
     @property
