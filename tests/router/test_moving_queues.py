@@ -327,3 +327,11 @@ async def test_any_log_arrives_whole(
     folder = tmp_path_factory.mktemp("any")
     found = await imported(folder, files(folder, lines), chunk_lines)
     assert found.counts["queues: taken"] + len(found.report) == len(lines)
+
+
+async def test_a_notifier_id_that_goes_from_one_queue_to_another_in_one_chunk(tmp_path: Path) -> None:
+    lines: list[Line] = [replace(PLAIN, notifier=NTF), UpdateTime(RECIPIENT, 1), UpdateTime(RECIPIENT, 2)]
+    lines += [OTHER, DeleteNotifier(RECIPIENT), AddNotifier(OTHER.recipient_id, NTF)]
+    found = await imported(tmp_path, files(tmp_path, lines), chunk_lines=3)
+    assert found.queues[RECIPIENT].record.notifier is None
+    assert found.queues[OTHER.recipient_id].record.notifier is not None

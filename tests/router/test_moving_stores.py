@@ -36,6 +36,7 @@ from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.tables_postgres import PostgresTables
 from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm, PublicKey
+from blindpost.wire.message_log import MessageLine, SavedQuota
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.smp.values import LinkData, QueueMode
 from blindpost.wire.store_log import BlockQueue, CreateQueue, Party, QueueService, encode_store_line
@@ -292,3 +293,17 @@ async def test_rows_that_disagree_are_found(tmp_path: Path, part: str) -> None:
         after = await certificate_of(bulk)
         assert after["derived rows that disagree"] == 1
         assert "derived rows that disagree" in differences(before, after)
+
+
+async def test_markers_are_merged_across_a_stop(tmp_path: Path) -> None:
+    markers = [MessageLine(QUEUE.recipient_id, SavedQuota(bytes([number]) * 24, NOW)) for number in (1, 2)]
+    source = files(tmp_path, [QUEUE], markers)
+    tables = LmdbTables(tmp_path / "store", Durability.OS)
+    with pytest.raises(StoppedError):
+        await importer(source, Stopping(tables, 3, after=True), LmdbBulk(tables), tmp_path, 1).run()
+    (held,) = (await LmdbBulk(tables).messages(b"", 10)).items
+    assert held.message.is_marker
+    tables.close()
+    async with lmdb(tmp_path / "store") as (store, bulk):
+        await took(source, store, bulk, tmp_path)
+        assert (await bulk.messages(b"", 10)).items == (held,)
