@@ -25,7 +25,7 @@ LETTERS = 100
 
 
 async def running(folder: Path) -> tuple[RouterProcess, asyncio.Task[None]]:
-    process = RouterProcess(read_place(folder))
+    process = await RouterProcess.open(read_place(folder))
     ready = asyncio.Event()
     task = asyncio.create_task(process.run(ready.set))
     await ready.wait()

@@ -238,6 +238,11 @@ async def seen(store: RouterStore, bulk: BulkStore) -> list[Any]:
                 page = await store.waiting(domain, service_id, start, 1)
                 found.append(page)
                 start = page[1]
+    start = b""
+    while start is not None:
+        notified = await store.notified(start, 1)
+        found.append(notified)
+        start = notified[1]
     for before in (150, 999):
         start = b""
         while start is not None:

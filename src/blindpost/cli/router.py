@@ -5,6 +5,7 @@ What only one command needs is imported by that command, so that the others answ
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from enum import Enum
@@ -41,6 +42,13 @@ class KeyAlgorithm(Enum):
     ED448 = "ed448"
 
 
+class StoreChoice(Enum):
+    """Which store a new router has."""
+
+    LMDB = "lmdb"
+    POSTGRES = "postgres"
+
+
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the router keeps.")],
@@ -65,6 +73,17 @@ def init(
     key_algorithm: Annotated[
         KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
     ] = KeyAlgorithm.ED25519,
+    store: Annotated[
+        StoreChoice, typer.Option(help="Where queues and messages are kept: in the folder, or in a database.")
+    ] = StoreChoice.LMDB,
+    dsn: Annotated[
+        str,
+        typer.Option(
+            help="Address of the database: postgresql://user@host/database. Better no password in it: others "
+            "on this machine see command lines. Use ~/.pgpass or PGPASSWORD.",
+            show_default=False,
+        ),
+    ] = "",
     adopt: Annotated[
         Path | None,
         typer.Option(
@@ -78,22 +97,22 @@ def init(
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
     from blindpost.router.running.identity import Identity
-    from blindpost.router.tables import LmdbTables
+    from blindpost.router.running.stores import make_store
 
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
     addresses = listen or [EVERYWHERE]
-    checked = parse(config_text(host, port, addresses, b64(bytes(32)), password).encode(), file)
+    choices = (password, store.value, dsn)
+    checked = parse(config_text(host, port, addresses, b64(bytes(32)), *choices).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     identity = Identity(place.keys)
     credentials = (
         identity.create(host[0], Algorithm[key_algorithm.name]) if adopt is None else identity.adopt(adopt)
     )
-    make_folder(place.store)
-    LmdbTables(place.store).close()
-    text = config_text(host, port, addresses, b64(credentials.fingerprint), password)
+    asyncio.run(make_store(place))
+    text = config_text(host, port, addresses, b64(credentials.fingerprint), *choices)
     write_file(file, text.encode())
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:

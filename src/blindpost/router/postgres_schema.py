@@ -272,6 +272,9 @@ WAITING = (
     "SELECT entity_id FROM pending WHERE domain = $1 AND service_id = $2 AND entity_id >= $3 "
     "ORDER BY entity_id LIMIT $4"
 )
+NOTIFIED = (
+    "SELECT DISTINCT notifier_id FROM notifications WHERE notifier_id >= $1 ORDER BY notifier_id LIMIT $2"
+)
 EXPIRED = (
     f"SELECT recipient_id, coalesce({FIRST_TO_STAY.format(before='$1')}, tail) - head AS expired "
     "FROM (SELECT * FROM ends WHERE recipient_id >= $2 ORDER BY recipient_id LIMIT $3) AS ends "

@@ -20,11 +20,6 @@ from blindpost.store.postgres import PostgresStore
 log = logging.getLogger(__name__)
 
 
-_NOTIFIED = """
-SELECT DISTINCT notifier_id FROM notifications WHERE notifier_id >= $1 ORDER BY notifier_id LIMIT $2
-"""
-
-
 class PostgresTables:
     """The shared store of a router; it owns its database."""
 
@@ -134,9 +129,13 @@ class PostgresTables:
         return found, following
 
     async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
-        rows = await self.store.fetch(_NOTIFIED, start, limit + 1)
+        rows = await self.store.fetch(schema.NOTIFIED, start, limit + 1)
         found = tuple(row["notifier_id"] for row in rows)
         return found[:limit], found[limit] if len(found) > limit else None
+
+    @property
+    def loaded(self) -> int:
+        return 0
 
     def counts(self) -> dict[str, int]:
         """A queue's sender id stands in its own row, so that there are as many."""

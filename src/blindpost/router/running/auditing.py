@@ -10,8 +10,9 @@ from blindpost.router.audit import Findings, audit, repair
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.files import telling
-from blindpost.router.running.process import RunningError, locked, open_any_store
+from blindpost.router.running.process import RunningError, locked
 from blindpost.router.running.settings import Place
+from blindpost.router.running.stores import OpenStore, in_database, open_any_store, store_name
 from blindpost.router.tables import LmdbTables
 from blindpost.store.lmdb import copy_store
 
@@ -20,9 +21,9 @@ async def audit_place(place: Place, *, repairs: bool) -> Findings:
     """Audit the store of a router; while it runs, a copy of it, which cannot be repaired."""
     try:
         with locked(place):
-            return await _audited(open_any_store(place), repairs=repairs)
+            return await _audited(place, await open_any_store(place), repairs=repairs)
     except RunningError:
-        if repairs:
+        if repairs or in_database(place):
             raise
     return await _audit_copy(place)
 
@@ -31,16 +32,19 @@ async def _audit_copy(place: Place) -> Findings:
     with telling(place.folder), tempfile.TemporaryDirectory(prefix=".audit-", dir=place.folder) as folder:
         try:
             copy_store(place.store, Path(folder))
-            return await _audited(LmdbTables(Path(folder)), repairs=False)
+            tables = LmdbTables(Path(folder))
+            return await _audited(place, OpenStore(tables, LmdbBulk(tables)), repairs=False)
         except StoreFailedError as error:
             raise OperatorError(f"{place.store}: {error}.") from error
 
 
-async def _audited(tables: LmdbTables, *, repairs: bool) -> Findings:
+async def _audited(place: Place, store: OpenStore, *, repairs: bool) -> Findings:
     try:
-        found = await audit(LmdbBulk(tables))
+        found = await audit(store.bulk)
         if repairs:
-            await repair(tables, found)
+            await repair(store.tables, found)
         return found
+    except StoreFailedError as error:
+        raise OperatorError(f"{store_name(place)}: {error}.") from error
     finally:
-        tables.close()
+        store.tables.close()

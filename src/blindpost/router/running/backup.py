@@ -12,9 +12,10 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.files import make_folder, read_file, sync_folder, telling, write_file
 from blindpost.router.running.identity import CA_CERTIFICATE, CA_KEY, ONLINE, Identity
-from blindpost.router.running.process import DATA_FILE, locked
+from blindpost.router.running.process import locked
 from blindpost.router.running.reading import CONFIG_NAME, parse
 from blindpost.router.running.settings import Place
+from blindpost.router.running.stores import DATA_FILE, in_database
 from blindpost.store.lmdb import copy_store
 
 MANIFEST = "backup.json"
@@ -26,6 +27,11 @@ def back_up(place: Place, target: Path, *, with_ca_key: bool) -> int:
     """Write a backup to a folder that is not there yet; its size in bytes. The router may run meanwhile."""
     if target.exists():
         raise OperatorError(f"{target}: there is something already. Name a folder that does not exist yet.")
+    if in_database(place):
+        raise OperatorError(
+            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name} and "
+            f"{place.keys} beside it."
+        )
     if not (place.store / DATA_FILE).exists():
         raise OperatorError(f"{place.store}: the router's store is missing, there is nothing to back up.")
     fresh = target.with_name(f".{target.name}.new")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from blindpost.router.moving.progress import Progress, Report
 from blindpost.router.running import choices
 from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.files import telling, write_file
-from blindpost.router.running.process import locked, open_any_store, open_store
+from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
+from blindpost.router.running.stores import OpenStore, open_any_store, open_store, store_name
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.store.contract import Durability
 
@@ -143,13 +144,13 @@ def _written(report: Path) -> Path | None:
 
 @contextlib.asynccontextmanager
 async def _opened(
-    place: Place, opening: Callable[[Place], LmdbTables] = open_store
+    place: Place, opening: Callable[[Place], Awaitable[OpenStore]] = open_store
 ) -> AsyncIterator[tuple[RouterStore, BulkStore]]:
     """The store of a router that does not run."""
-    tables = opening(place)
+    opened = await opening(place)
     try:
-        yield tables, LmdbBulk(tables)
+        yield opened.tables, opened.bulk
     except StoreFailedError as error:
-        raise OperatorError(f"{place.store}: {error}.") from error
+        raise OperatorError(f"{store_name(place)}: {error}.") from error
     finally:
-        tables.close()
+        opened.tables.close()

@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.audit import check_at_start
-from blindpost.router.bulk_lmdb import LmdbBulk
-from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running import choices
 from blindpost.router.running.control import ControlSocket
 from blindpost.router.running.counters import KeptCounters
@@ -27,15 +25,13 @@ from blindpost.router.running.http import MetricsListener
 from blindpost.router.running.identity import Identity
 from blindpost.router.running.limits import AddressKeys, Limits
 from blindpost.router.running.logs import keep_quiet, log
-from blindpost.router.running.metrics import look, render
+from blindpost.router.running.metrics import look, look_at_services, render
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import EVERYWHERE, Place
-from blindpost.router.tables import LmdbTables
-from blindpost.store.contract import StoreVersionError
+from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.transport.plan import Plan
 from blindpost.transport.plans import smp_router_plan
 
-DATA_FILE = "data.mdb"
 _SPARE_DESCRIPTORS = 64
 
 
@@ -61,44 +57,19 @@ def locked(place: Place) -> Iterator[None]:
         os.close(descriptor)
 
 
-def open_store(place: Place) -> LmdbTables:
-    """The store, if a router may run with it."""
-    tables = open_any_store(place)
-    if is_unfinished(tables.mark(NAME)):
-        tables.close()
-        raise OperatorError(
-            f"{place.store}: an import into this store is not complete. Give the same "
-            "`blindpost router import` again: it goes on where it was stopped."
-        )
-    return tables
-
-
-def open_any_store(place: Place) -> LmdbTables:
-    """The store, which must be there: an empty one in its place would look like lost messages."""
-    if not (place.store / DATA_FILE).exists():
-        raise OperatorError(
-            f"{place.store}: the router's store is missing. "
-            "Restore a backup with `blindpost router restore`, or set up a new router in another folder."
-        )
-    try:
-        return LmdbTables(place.store, choices.durability(place.settings))
-    except (StoreVersionError, StoreFailedError) as error:
-        raise OperatorError(f"{place.store}: {error}.") from error
-
-
 class RouterProcess:
     """A router that listens, from a configuration and the files it names."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, store: OpenStore, credentials: Credentials) -> None:
+        """Use `open`."""
         settings = place.settings
         self.place = place
         self.started = time.monotonic()
-        self.credentials: Credentials = Identity(place.keys).load(place.fingerprint)
+        self.credentials = credentials
         self.limits = Limits(choices.limit_sizes(settings), time.monotonic)
-        store = open_store(place)
-        self._bulk = LmdbBulk(store)
+        self._bulk = store.bulk
         self.router = GuardedRouter(
-            store, choices.router_rules(settings), limits=self.limits, budget=choices.budget(settings)
+            store.tables, choices.router_rules(settings), limits=self.limits, budget=choices.budget(settings)
         )
         self.server = GuardedServer(self._plan(), self.router, AddressKeys(settings.limits.exempt))
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
@@ -112,6 +83,11 @@ class RouterProcess:
         self._control = ControlSocket(place.control, Operations(self).commands)
         self._metrics = MetricsListener(self._render)
         self._stop = asyncio.Event()
+
+    @classmethod
+    async def open(cls, place: Place) -> RouterProcess:
+        credentials = Identity(place.keys).load(place.fingerprint)
+        return cls(place, await open_store(place), credentials)
 
     def stop(self) -> None:
         """Drain and end."""
@@ -196,8 +172,9 @@ class RouterProcess:
         self.activity.save()
 
     async def _render(self) -> str:
+        services = await look_at_services(self._bulk)
         gauges = await look(self.router, self.server)
-        return render(self.router, gauges, self.activity.counts(int(time.time())))
+        return render(self.router, gauges, services, self.activity.counts(int(time.time())))
 
     async def _end(self, deciding: asyncio.Task[None]) -> None:
         """Take in nothing more, decide and answer what came, close every session, then the store."""
@@ -256,7 +233,7 @@ def _allow_descriptors(connections: int) -> None:
 
 async def _serve(place: Place, ready: Callable[[RouterProcess], None]) -> None:
     loop = asyncio.get_running_loop()
-    process = RouterProcess(place)
+    process = await RouterProcess.open(place)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, process, number)
     loop.add_signal_handler(signal.SIGHUP, _renew, process)

@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
@@ -36,6 +36,12 @@ def _fingerprint(text: str) -> str:
 def _password(text: str) -> str:
     if not PASSWORD_BYTES.issuperset(text.encode()):
         raise ValueError("printable characters without spaces, @, : and / expected")
+    return text
+
+
+def _database(text: str) -> str:
+    if text and not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError("postgresql://user@host/database expected")
     return text
 
 
@@ -98,8 +104,16 @@ class IdentitySection(Section):
 
 
 class StoreSection(Section):
+    kind: Literal["lmdb", "postgres"] = "lmdb"
     folder: str = "store"
+    dsn: Annotated[str, AfterValidator(_database), Field(repr=False)] = ""
     durability: Literal["full", "os"] = "full"
+
+    @model_validator(mode="after")
+    def _complete(self) -> StoreSection:
+        if self.kind == "postgres" and not self.dsn:
+            raise ValueError("the address of the database expected in dsn, since kind is postgres")
+        return self
 
 
 class RulesSection(Section):

@@ -26,8 +26,14 @@ fingerprint = "{fingerprint}"
 keys = "keys"
 
 [store]
+# "lmdb": in a folder. "postgres": in a database that no other router uses.
+kind = "{store}"
 folder = "store"
-# "full": what was answered OK survives kill -9 and power loss. "os": kill -9 only, and faster on slow disks.
+# Address of the database, such as "postgresql://user@host/database". A password may stand in it, in ~/.pgpass
+# or in the environment variable PGPASSWORD. Connect to the server itself, not through a pooler.
+dsn = {dsn}
+# "full": what was answered OK survives kill -9 and power loss. "os": kill -9 only, and faster on slow disks
+# (of a database server: not its own crash).
 durability = "full"
 
 [rules]
@@ -90,7 +96,13 @@ socket = "control.sock"
 
 
 def config_text(
-    hosts: Sequence[str], port: int, addresses: Sequence[str], fingerprint: str, password: str
+    hosts: Sequence[str],
+    port: int,
+    addresses: Sequence[str],
+    fingerprint: str,
+    password: str,
+    store: str = "lmdb",
+    dsn: str = "",
 ) -> str:
     """A complete file for these choices. JSON's lists and strings are TOML's too."""
     return _TEMPLATE.format(
@@ -99,4 +111,6 @@ def config_text(
         addresses=json.dumps(list(addresses)),
         fingerprint=fingerprint,
         password=json.dumps(password, ensure_ascii=False),
+        store=store,
+        dsn=json.dumps(dsn, ensure_ascii=False),
     )
