@@ -119,6 +119,10 @@ class RouterStore(Protocol):
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
 
+    @property
+    def loaded(self) -> int:
+        """How many queues' records are kept in memory."""
+
     def close(self) -> None: ...
 
 
@@ -270,6 +274,10 @@ class LmdbTables:
         """How far a long piece of work has come."""
         with self.store.read() as read:
             return read.get(META, mark_key(name))
+
+    @property
+    def loaded(self) -> int:
+        return len(self._cache)
 
     def counts(self) -> dict[str, int]:
         with self.store.read() as read:

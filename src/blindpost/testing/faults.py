@@ -92,6 +92,10 @@ class FaultyStore:
     async def notified(self, start: bytes, limit: int) -> tuple[tuple[bytes, ...], bytes | None]:
         return await self.tables.notified(start, limit)
 
+    @property
+    def loaded(self) -> int:
+        return self.tables.loaded
+
     def counts(self) -> dict[str, int]:
         return self.tables.counts()
 

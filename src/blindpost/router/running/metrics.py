@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import blindpost
 from blindpost.engine.histogram import Histogram
+from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
 from blindpost.router.model import Domain
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.names import OURS, REFERENCE, all_counters
+from blindpost.wire.smp.handshake import ServiceRole
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -49,6 +51,24 @@ class Gauges:
 
 def period_of(seconds: int) -> str:
     return next((name for bound, name in PERIODS if seconds <= bound), LAST_PERIOD)
+
+
+@dataclass(slots=True)
+class Services:
+    """All services that are known, connected or not."""
+
+    known: Counter[ServiceRole] = field(default_factory=Counter)
+    queues: Counter[Domain] = field(default_factory=Counter)
+
+
+async def look_at_services(bulk: BulkStore) -> Services:
+    found = Services()
+    async for chunk in chunks(bulk.services, CHUNK_ITEMS):
+        for service in chunk.items:
+            found.known[service.role] += 1
+            for domain in Domain:
+                found.queues[domain] += service.members(domain).count
+    return found
 
 
 async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
@@ -124,7 +144,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def render(router: GuardedRouter, gauges: Gauges, active: Mapping[str, int]) -> str:
+def render(router: GuardedRouter, gauges: Gauges, services: Services, active: Mapping[str, int]) -> str:
     """Everything that is measured, as text."""
     text = Text()
     text.metric(
@@ -139,7 +159,8 @@ def render(router: GuardedRouter, gauges: Gauges, active: Mapping[str, int]) -> 
     for period, count in active.items():
         text.gauge(REFERENCE + period, "Queues in which messages came or went: an estimate", count)
     _live(text, gauges)
-    _loaded(text)
+    _services(text, services)
+    _loaded(text, router.store.loaded)
     _acknowledged(text, router.plan.meters.ack_s, gauges)
     _engine(text, router)
     _sockets(text, router, gauges)
@@ -182,16 +203,22 @@ def _live(text: Text, gauges: Gauges) -> None:
     text.gauge(OURS + "router_inbox", "Blocks and events that wait to be decided", gauges.inbox)
 
 
-def _loaded(text: Text) -> None:
-    """Nothing: each turn reads what it needs from the store, which has no journals and locks of queues."""
-    for name, what in (
-        ("queue", "Queues"),
-        ("ntf", "Notifiers"),
-        ("open_journal", "Journals"),
-        ("queue_lock", "Locks of queues"),
-        ("ntf_lock", "Locks of notifiers"),
+def _services(text: Text, services: Services) -> None:
+    for role, domain, prefix in (
+        (ServiceRole.MESSAGING, Domain.MESSAGES, "rcv"),
+        (ServiceRole.NOTIFIER, Domain.NOTIFICATIONS, "ntf"),
     ):
-        text.gauge(f"{REFERENCE}loaded_queues_{name}_count", f"{what} kept in memory: always none", 0)
+        name, queues = f"{REFERENCE}{prefix}_services", services.queues[domain]
+        text.gauge(f"{name}_count", "Known services", services.known[role])
+        text.gauge(f"{name}_queues_count", "Queues that belong to services", queues)
+
+
+def _loaded(text: Text, loaded: int) -> None:
+    """What of the store is in memory: records of queues that were used last, without their messages."""
+    name = REFERENCE + "loaded_queues_{}_count"
+    text.gauge(name.format("queue"), "Queues whose records are kept in memory", loaded)
+    for part in ("ntf", "open_journal", "queue_lock", "ntf_lock"):
+        text.gauge(name.format(part), "Always none: this router has no such thing", 0)
 
 
 def _acknowledged(text: Text, ack_s: Histogram, gauges: Gauges) -> None:
