@@ -389,7 +389,7 @@ async def test_only_so_many_commands_of_one_connection_are_under_way(
         monkeypatch.setattr(relays, "perform", counted)
         sends = [SEND(False, b"%d" % number) for number in range(RELAY_COMMANDS_MAX + 8)]
         sending = [asyncio.create_task(session.send(send, queue.sender_id)) for send in sends]
-        await until(lambda: under_way == RELAY_COMMANDS_MAX)
+        await until(lambda: under_way >= RELAY_COMMANDS_MAX)
         other = await open_line(proxy)
         for _ in range(20):
             assert await other.ask(PING()) == PONG()
