@@ -19,10 +19,11 @@ from blindpost.engine.undo import Undo
 from blindpost.router.changes import Wanted
 from blindpost.router.model import Ends, QueueRecord, Secret, StoredMessage, day_of
 from blindpost.router.view import View
+from blindpost.testing.actions import all_of
 from blindpost.testing.callers import Caller, Keyring, Said
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.promises import Message, Queue
-from blindpost.testing.schedules import all_of, drain, perform
+from blindpost.testing.schedules import drain, perform
 from blindpost.testing.simulation import START_S, Simulation, World
 from blindpost.wire.smp.commands import ACK, DEL, NEW, SEND, SUB
 from blindpost.wire.smp.errors import Code
@@ -31,7 +32,7 @@ from blindpost.wire.smp.values import QueueMode, QueueRequest
 
 FIGHT = (
     *("open_service", "subscribe_service", "sub", "new", "send", "ack", "delete", "cut", "stall", "read_on"),
-    *("open_plain", "slow_store", "failing_store", "break_queue", "settle"),
+    *("open_plain", "slow_store", "failing_store", "break_queue", "hesitate", "flood", "settle"),
 )
 ONE_SERVICE = World(services=1, notifier_services=0)
 STEPS = st.lists(st.tuples(st.sampled_from(FIGHT), st.integers(0, 2**32 - 1)), max_size=60)
@@ -102,7 +103,7 @@ async def waiting_service(simulation: Simulation, count: int) -> tuple[list[Keyr
     return keyrings, sender
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, step_size=st.sampled_from((1, 2, 16)))
 def test_services_fight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int]], step_size: int

@@ -103,7 +103,7 @@ class RouterModel(Promises):
             raise Violation(f"no reply to {request!r}")
         if reply.client_id != connection.client.client_id:
             raise Violation(f"another connection got the reply to {request!r}")
-        if request.entity_id in self.broken and reply.response == ERR(Code.INTERNAL):
+        if reply.response == ERR(Code.INTERNAL) and self._is_broken(request.entity_id):
             said.remove(reply)
             return
         self.told.clear()
@@ -114,6 +114,10 @@ class RouterModel(Promises):
         if self.told:
             raise Violation(f"not said: {self.told[0][2]!r} after {request!r}")
         self._replied(connection, request, expected, reply.response)
+
+    def _is_broken(self, entity_id: bytes) -> bool:
+        queue = self.queues.get(entity_id) or self.senders.get(entity_id)
+        return queue is not None and queue.recipient_id in self.broken
 
     def _told(self, outgoing: Outgoing) -> None:
         """Something said before the reply: what the command makes necessary, or a push that it allows."""

@@ -15,8 +15,8 @@ from blindpost.transport.handshake import Agreement
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.primitives import Writer
 
-OUTBOX_HIGH = 3
-OUTBOX_LOW = 1
+OUTBOX_HIGH = 2
+OUTBOX_LOW = 0
 """In blocks: at how many a session is congested, and at how many it has drained."""
 
 
