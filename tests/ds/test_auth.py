@@ -69,7 +69,7 @@ async def test_bad_auth_comes_first(tmp_path: Path, auth: Auth) -> None:
 async def test_a_service_that_was_told_nothing_refuses_everybody(tmp_path: Path) -> None:
     store = LmdbTables(tmp_path / "store")
     service = DeliveryService(store)
-    assert isinstance(service.plan._authority, Closed)
+    assert isinstance(service.plan.authority, Closed)
     store.close()
     async with running(tmp_path, authority=Closed()) as ds, await ds.client(OF_ALICE) as client:
         with pytest.raises(RefusedError, match=r"^authentication failed$"):

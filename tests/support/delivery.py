@@ -13,6 +13,7 @@ from blindpost.ds.certificate import fingerprint, make_certificate
 from blindpost.ds.client import Client
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
+from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
@@ -37,14 +38,16 @@ async def until(true: Callable[[], bool]) -> None:
 class Running:
     """A service that listens, and how to reach it."""
 
-    def __init__(self, service: DeliveryService, port: int, certificate: Path) -> None:
+    def __init__(self, service: DeliveryService, port: int, quic_port: int, certificate: Path) -> None:
         self.service = service
         self.port = port
+        self.quic_port = quic_port
         self.certificate = certificate
         self.fingerprint = fingerprint(certificate.read_bytes())
 
-    async def client(self, token: bytes = b"") -> Client:
-        return await Client.connect("127.0.0.1", self.port, token=token, fingerprint=self.fingerprint)
+    async def client(self, token: bytes = b"", *, quic: bool = False) -> Client:
+        port = self.quic_port if quic else self.port
+        return await Client.connect("127.0.0.1", port, token=token, fingerprint=self.fingerprint, quic=quic)
 
     def count(self, meter: Meter) -> int:
         return self.service.plan.meters[meter]
@@ -77,9 +80,11 @@ async def running(
     service = DeliveryService(store, rules, authority or Open())
     deciding = asyncio.create_task(service.run())
     listener = TlsListener(service, server_context(certificate, key))
+    quic = QuicListener(service, certificate, key)
     try:
         port = await listener.listen("127.0.0.1", 0)
-        yield Running(service, port, certificate)
+        quic_port = await quic.listen("127.0.0.1", 0)
+        yield Running(service, port, quic_port, certificate)
     finally:
         listener.close()
         service.stop()
@@ -87,6 +92,7 @@ async def running(
         for connection in tuple(service.connections.values()):
             connection.close()
         await until(lambda: not service.connections)
+        quic.close()
         store.close()
 
 

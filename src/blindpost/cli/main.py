@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import blindpost
-from blindpost.cli import audit, demo, moving, operator, router
+from blindpost.cli import audit, demo, ds, moving, operator, router
 from blindpost.cli.output import fail, failing
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ operator.add_to(router.app)
 moving.add_to(router.app)
 audit.add_to(router.app)
 app.add_typer(router.app, name="router")
+app.add_typer(ds.app, name="ds")
 app.command("demo")(demo.demo)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from blindpost.ds import quic as quic_streams
 from blindpost.ds.model import DS_PORT, WIRE_VERSION
 from blindpost.ds.streams import client_context, is_pinned, keep_alive
 from blindpost.wire.capnp.framing import Framer
@@ -97,7 +98,6 @@ class _Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        keep_alive(transport.get_extra_info("socket"))
         self._transport.write(write_bootstrap(0))
 
     @property
@@ -205,15 +205,30 @@ class Client:
         device_id: bytes = b"",
         fingerprint: bytes | None = None,
         authorities: Path | None = None,
+        quic: bool = False,
     ) -> Client:
-        """Connect over TLS. `fingerprint` is the SHA-256 of the service's certificate; without it the
-        certificate must be valid for `host`, by these authorities or the system's."""
+        """Connect over TLS, or over QUIC.
+
+        `fingerprint` is the SHA-256 of the service's certificate; without it the certificate must be valid
+        for `host`, by these authorities or the system's.
+        """
+
+        async def dial_quic() -> _Wire:
+            wire = _Wire()
+            try:
+                await quic_streams.dial(wire, host, port, authorities=authorities, pinned=fingerprint)
+            except (OSError, TimeoutError) as error:
+                raise ConnectionLostError(
+                    f"cannot connect: {str(error) or 'no answer, or another certificate than expected'}"
+                ) from error
+            return wire
 
         async def dial() -> _Wire:
             context = client_context(authorities, pinned=fingerprint is not None)
             loop = asyncio.get_running_loop()
             try:
-                _, wire = await loop.create_connection(_Wire, host, port, ssl=context)
+                transport, wire = await loop.create_connection(_Wire, host, port, ssl=context)
+                keep_alive(transport.get_extra_info("socket"))
             except OSError as error:
                 raise ConnectionLostError(f"cannot connect: {error}") from error
             if fingerprint is not None and not is_pinned(wire.certificate, fingerprint):
@@ -221,7 +236,7 @@ class Client:
                 raise DsError("the service has another certificate than expected")
             return wire
 
-        client = cls(dial, Auth(1, token, device_id))
+        client = cls(dial_quic if quic else dial, Auth(1, token, device_id))
         await client.reconnect()
         return client
 

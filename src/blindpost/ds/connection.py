@@ -87,6 +87,11 @@ class Connection:
         self._held: set[str] = set()
         self._closed = False
 
+    @property
+    def in_hand(self) -> int:
+        """Bytes that came and were not looked at yet."""
+        return self._framer.waiting
+
     def receive(self, data: bytes) -> None:
         """Bytes from the peer, cut anywhere."""
         if not self._closed:

@@ -108,7 +108,7 @@ class DsPlan:
         self.meters = DsMeters()
         self.rules = rules
         self._store = store
-        self._authority = authority
+        self.authority = authority
         self._entropy = entropy
         self._shell = shell
         self._refusals: dict[int, Refusal] = {}
@@ -125,7 +125,7 @@ class DsPlan:
         self._again.clear()
         self._refusals.clear()
         calls = [event for event in batch if isinstance(event, Called)]
-        callers = await self._authority.identify([call.request.auth for call in calls])
+        callers = await self.authority.identify([call.request.auth for call in calls])
         for call, caller in zip(calls, callers, strict=True):
             refused = refusal(call.request, caller)
             if refused is not None:

@@ -88,7 +88,7 @@ class LmdbTables:
                 turn_bytes -= _load_head(read, view, queue, payloads, is_held, response_bytes, turn_bytes)
 
     async def commit(self, changes: Sequence[Change]) -> None:
-        rows = list(_rows(changes))
+        rows = list(change_rows(changes))
         if not rows:
             return
         size = sum(len(key) + len(row or b"") for _, key, row in rows)
@@ -165,7 +165,7 @@ def _load_head(
     return size
 
 
-def _rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes | None]]:
+def change_rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes | None]]:
     """The changes as rows; of what is written again and again only the last."""
     ends: dict[bytes, Ends] = {}
     totals: PutTotals | None = None

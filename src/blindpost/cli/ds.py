@@ -1,0 +1,327 @@
+"""`blindpost ds`: set up, start and use a delivery service.
+
+What only one command needs is imported by that command, so that the others answer at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from blindpost.cli.output import HERE, JsonOption, say, show
+from blindpost.ds.auth import token_digest
+from blindpost.ds.model import DS_PORT, KEY_SIZE
+from blindpost.ds.settings import CONFIG_NAME, Place, SettingsError, read_place, read_tokens
+from blindpost.router.running.failures import OperatorError
+from blindpost.router.running.files import make_folder, write_file
+
+if TYPE_CHECKING:
+    from blindpost.ds.client import Client
+    from blindpost.ds.process import DsProcess
+
+_T = TypeVar("_T")
+
+app = typer.Typer(
+    help="Run or use a delivery service for MLS groups.",
+    no_args_is_help=True,
+    epilog="First steps: `blindpost ds init my-ds --host ds.example.org`, `blindpost ds token KEY -c my-ds`, "
+    "then `blindpost ds start -c my-ds`.",
+)
+
+ConfigOption = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="BLINDPOST_DS",
+        help="The service's configuration file, or the folder it is in.",
+        show_default="the current folder",
+    ),
+]
+KeyArgument = Annotated[str, typer.Argument(help="An Ed25519 public key, 64 hexadecimal digits.")]
+ServerOption = Annotated[
+    str, typer.Option("--server", "-s", envvar="BLINDPOST_DS_SERVER", help="HOST or HOST:PORT.")
+]
+TokenOption = Annotated[
+    str, typer.Option(envvar="BLINDPOST_DS_TOKEN", help="The access token; better given by the variable.")
+]
+FingerprintOption = Annotated[
+    str, typer.Option(envvar="BLINDPOST_DS_FINGERPRINT", help="SHA-256 of the certificate, hexadecimal.")
+]
+QuicOption = Annotated[bool, typer.Option("--quic/--tls", help="Over QUIC, or over TLS on TCP.")]
+ChannelOption = Annotated[str, typer.Option(help="The channel id, hexadecimal; empty for the default one.")]
+
+_CONFIG = """\
+# A delivery service. Every setting that is missing has its default; see docs/delivery-service.md.
+
+[listen]
+address = "*"
+tls_port = {port}
+quic_port = {port}
+
+[auth]
+# "tokens": only those whom `blindpost ds token` gave one. "open": everybody, also to drain every queue.
+mode = "tokens"
+
+[store]
+# "full" survives power loss, "os" is faster and survives kill -9.
+durability = "full"
+"""
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Failures of the service's parts become messages for a person."""
+    from blindpost.ds.bincode import ImportFileError
+    from blindpost.ds.client import DsError
+
+    try:
+        yield
+    except (SettingsError, ImportFileError) as error:
+        raise OperatorError(str(error)) from error
+    except DsError as error:
+        raise OperatorError(f"the delivery service: {error}.") from error
+
+
+def place_of(config: Path) -> Place:
+    with telling():
+        return read_place(config)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for everything the service keeps.")],
+    host: Annotated[str, typer.Option(help="Where callers reach the service.")],
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 lets the system choose.")] = DS_PORT,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a certificate, an empty store and a configuration; print the certificate's fingerprint."""
+    from blindpost.ds.certificate import fingerprint, make_certificate
+    from blindpost.ds.process import open_store
+
+    if folder.exists() and any(folder.iterdir()):
+        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
+    make_folder(folder)
+    write_file(folder / CONFIG_NAME, _CONFIG.format(port=port).encode())
+    place = place_of(folder)
+    certificate, key = make_certificate(host, int(time.time()))
+    write_file(place.key, key)
+    write_file(place.certificate, certificate, 0o644)
+    write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
+    with telling():
+        open_store(place).close()
+    found = fingerprint(certificate).hex()
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "fingerprint": found, "port": port}))
+    else:
+        say(f"The service is set up in {folder}.\nFingerprint of its certificate: {found}")
+
+
+@app.command()
+def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
+    """Make an access token for an identity and print it: it is shown once, the service keeps its hash.
+
+    A running service uses it after SIGHUP.
+    """
+    place, identity = place_of(config), _bytes(identity_key, "the key", KEY_SIZE)
+    made = secrets.token_urlsafe(32)
+    with telling():
+        read_tokens(place.tokens)
+    before = place.tokens.read_bytes() if place.tokens.exists() else b""
+    line = f"{token_digest(made.encode()).hex()} {identity.hex()}\n"
+    write_file(place.tokens, before + line.encode())
+    typer.echo(made)
+
+
+@app.command()
+def start(config: ConfigOption = HERE) -> None:
+    """Run the service until SIGTERM or SIGINT, which let it answer everything it has accepted first.
+
+    SIGHUP makes it read the tokens again.
+    """
+    from blindpost.ds.process import log, serve
+    from blindpost.router.running import logs
+
+    place = place_of(config)
+    logs.set_up(place.settings.log.format, place.settings.log.level)
+
+    def ready(process: DsProcess) -> None:
+        ports = ", ".join(f"{name} on port {port}" for name, port in process.ports.items())
+        log.info("the delivery service is ready: %s", ports)
+
+    with telling():
+        serve(place, ready)
+    log.info("the delivery service has stopped; everything it accepted is stored and answered")
+
+
+@app.command()
+def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Show what a running service does, in numbers."""
+    place = place_of(config)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(60)
+            sock.connect(str(place.control))
+            with sock.makefile("rb") as lines:
+                values = json.loads(lines.readline())
+    except (OSError, ValueError) as error:
+        raise OperatorError(
+            f"{place.control}: no delivery service answers here. Start it with `blindpost ds start`."
+        ) from error
+    show(values, as_json=as_json, title="Delivery service")
+
+
+@app.command()
+def send(
+    recipient_key: KeyArgument,
+    server: ServerOption,
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="What to send; else standard input.")
+    ] = None,
+    channel: ChannelOption = "",
+    token: TokenOption = "",
+    fingerprint: FingerprintOption = "",
+    quic: QuicOption = False,
+) -> None:
+    """Store one payload for a recipient; it is durable when the command ends well."""
+    key, channel_id = _bytes(recipient_key, "the key", KEY_SIZE), _bytes(channel, "the channel id")
+    payload = file.read_bytes() if file is not None else sys.stdin.buffer.read()
+
+    async def work() -> None:
+        async with await _connect(server, token, fingerprint, quic) as client:
+            await client.enqueue(key, payload, channel_id)
+
+    _run(work())
+    say(f"Stored {len(payload)} bytes.")
+
+
+@app.command()
+def receive(
+    recipient_key: KeyArgument,
+    server: ServerOption,
+    folder: Annotated[
+        Path | None, typer.Option(file_okay=False, help="A file for each payload; else standard output.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first one.")] = 0,
+    channel: ChannelOption = "",
+    token: TokenOption = "",
+    fingerprint: FingerprintOption = "",
+    quic: QuicOption = False,
+) -> None:
+    """Take everything that is there. A payload is removed from the service after it was written here."""
+    key, channel_id = _bytes(recipient_key, "the key", KEY_SIZE), _bytes(channel, "the channel id")
+    if folder is not None:
+        make_folder(folder)
+
+    async def work() -> int:
+        count, timeout_s = 0, wait
+        async with await _connect(server, token, fingerprint, quic) as client:
+            while found := await client.lease(key, channel_id, timeout_s=timeout_s):
+                for delivery in found:
+                    _put(delivery.payload, None if folder is None else folder / delivery.id.hex())
+                    await client.ack(key, (delivery.id,), channel_id)
+                    count += 1
+                timeout_s = 0.0
+        return count
+
+    count = _run(work())
+    typer.echo(f"Received {count} payloads.", err=True)
+
+
+def _put(payload: bytes, file: Path | None) -> None:
+    if file is not None:
+        write_file(file, payload)
+    else:
+        sys.stdout.buffer.write(payload)
+        sys.stdout.buffer.flush()
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A deliveries.bin, V2 or V1.")],
+    config: ConfigOption = HERE,
+    as_json: JsonOption = False,
+) -> None:
+    """Take the queues of a bincode file into a new, stopped service: all of them, or none.
+
+    The file is kept as it is.
+    """
+    from blindpost.ds.moving import import_file
+    from blindpost.ds.process import locked, open_store
+
+    place = place_of(config)
+    with telling(), locked(place), contextlib.closing(open_store(place)) as store, _progress() as progress:
+        version, queues, payloads = import_file(file, store, progress)
+    if as_json:
+        typer.echo(json.dumps({"version": version, "queues": queues, "payloads": payloads}))
+    else:
+        say(f"Imported {payloads} payloads in {queues} queues from a V{version} file, which was kept.")
+
+
+@app.command()
+def export(
+    file: Annotated[
+        Path, typer.Argument(dir_okay=False, help="Where to; it is written whole or not at all.")
+    ],
+    config: ConfigOption = HERE,
+    as_json: JsonOption = False,
+) -> None:
+    """Write all queues of a stopped service to a bincode V2 file. Key packages are not part of it."""
+    from blindpost.ds.moving import export_file
+    from blindpost.ds.process import locked, open_store
+
+    place = place_of(config)
+    with telling(), locked(place), contextlib.closing(open_store(place)) as store:
+        queues, payloads = export_file(file.absolute(), store)
+    if as_json:
+        typer.echo(json.dumps({"queues": queues, "payloads": payloads}))
+    else:
+        say(f"Exported {payloads} payloads in {queues} queues to {file}.")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar for a person who watches."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("importing")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+async def _connect(server: str, token: str, fingerprint: str, quic: bool) -> Client:
+    from blindpost.ds.client import Client
+
+    host, _, port = server.rpartition(":") if server.count(":") == 1 else (server, "", "")
+    if port and not port.isdigit():
+        raise OperatorError(f"--server: HOST or HOST:PORT expected, not {server!r}.")
+    pinned = _bytes(fingerprint, "the fingerprint", 32) if fingerprint else None
+    return await Client.connect(
+        host, int(port or DS_PORT), token=token.encode(), fingerprint=pinned, quic=quic
+    )
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    with telling():
+        return asyncio.run(work)
+
+
+def _bytes(text: str, what: str, size: int | None = None) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError as error:
+        raise OperatorError(f"{what}: hexadecimal digits expected.") from error
+    if size is not None and len(found) != size:
+        raise OperatorError(f"{what}: {size * 2} hexadecimal digits expected.")
+    return found

@@ -1,0 +1,177 @@
+"""One delivery service from its lock to its last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+from blindpost.ds.auth import Authority, Open, Tokens
+from blindpost.ds.quic import QuicListener
+from blindpost.ds.server import DeliveryService
+from blindpost.ds.settings import Place, SettingsError, read_tokens
+from blindpost.ds.streams import TlsListener, server_context
+from blindpost.ds.tables import LmdbTables
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import Durability, StoreVersionError
+
+log = logging.getLogger("blindpost.ds")
+
+DRAIN_S = 10.0
+"""How long a stopping service waits until its last answers have left."""
+
+
+@contextlib.contextmanager
+def locked(place: Place) -> Iterator[None]:
+    """Hold the folder: there is one service, or one import, at a time."""
+    try:
+        descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise SettingsError(f"{place.lock}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingsError(
+                f"{place.folder}: a delivery service is running in this folder; stop it first."
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def open_store(place: Place) -> LmdbTables:
+    try:
+        return LmdbTables(place.store, Durability(place.settings.store.durability))
+    except (StoreVersionError, StoreFailedError) as error:
+        raise SettingsError(f"{place.store}: {error}") from error
+
+
+def authority_of(place: Place) -> Authority:
+    if place.settings.auth.mode == "open":
+        return Open()
+    return Tokens(read_tokens(place.tokens))
+
+
+class DsProcess:
+    """A delivery service that listens, from a configuration and the files it names."""
+
+    def __init__(self, place: Place, store: LmdbTables) -> None:
+        self.place = place
+        self.service = DeliveryService(store, place.settings.rules(), authority_of(place))
+        self.ports: dict[str, int] = {}
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def reload(self) -> None:
+        """Use the tokens that are in the file now."""
+        try:
+            self.service.plan.authority = authority_of(self.place)
+            log.info("the tokens were read again")
+        except SettingsError as error:
+            log.error("%s", error)
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until `stop`, then return when everything accepted is durable and answered."""
+        deciding = asyncio.create_task(self.service.run())
+        listeners: list[TlsListener | QuicListener] = []
+        control: asyncio.Server | None = None
+        try:
+            await self._listen(listeners)
+            self.place.control.unlink(missing_ok=True)
+            control = await asyncio.start_unix_server(self._status, self.place.control)
+            self.place.control.chmod(0o600)
+            ready()
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+        finally:
+            for listener in listeners:
+                if isinstance(listener, TlsListener):
+                    listener.close()
+            self.service.stop()
+            await deciding
+            await self._drain()
+            for listener in listeners:
+                listener.close()
+            if control is not None:
+                control.close()
+            self.place.control.unlink(missing_ok=True)
+
+    async def _listen(self, listeners: list[TlsListener | QuicListener]) -> None:
+        place, settings = self.place, self.place.settings.listen
+        address = None if settings.address == "*" else settings.address
+        try:
+            if settings.tls_port != "off":
+                tls = TlsListener(
+                    self.service, server_context(place.certificate, place.key), settings.connections
+                )
+                listeners.append(tls)
+                self.ports["tls"] = await tls.listen(address, settings.tls_port)
+            if settings.quic_port != "off":
+                quic = QuicListener(self.service, place.certificate, place.key, settings.connections)
+                listeners.append(quic)
+                self.ports["quic"] = await quic.listen(address, settings.quic_port)
+        except OSError as error:
+            raise SettingsError(f"cannot listen: {error.strerror or error}. Correct [listen].") from error
+
+    async def _drain(self) -> None:
+        for connection in tuple(self.service.connections.values()):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while True:
+                    if not self.service.connections:
+                        return
+                    await asyncio.sleep(0.01)
+
+    def status(self) -> dict[str, object]:
+        """Numbers only: nothing about a queue or a caller."""
+        service = self.service
+        payloads, size = service.store.totals()
+        meters, waited = service.engine.meters, service.plan.meters.wait_s
+        return {
+            "ports": self.ports,
+            "connections": len(service.connections),
+            "waiting": len(service.plan.state.waiting),
+            "in_hand": len(service.plan.state.held),
+            "payloads": payloads,
+            "bytes": size,
+            "turns": meters.turns,
+            "commit_s_mean": round(meters.commit_s.total / max(meters.commit_s.count, 1), 6),
+            "wait_s_mean": round(waited.total / max(waited.count, 1), 6),
+            "counters": service.plan.meters.values(),
+        }
+
+    async def _status(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Whoever connects to the control socket is told, in one line of JSON."""
+        writer.write(json.dumps(self.status()).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+
+async def _serve(place: Place, store: LmdbTables, ready: Callable[[DsProcess], None]) -> None:
+    process = DsProcess(place, store)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stop)
+    loop.add_signal_handler(signal.SIGHUP, process.reload)
+    await process.run(lambda: ready(process))
+
+
+def serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
+    """Run the service of this place until it is told to stop."""
+    with locked(place):
+        store = open_store(place)
+        try:
+            asyncio.run(_serve(place, store, ready))
+        finally:
+            store.close()

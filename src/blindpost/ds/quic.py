@@ -1,0 +1,266 @@
+"""Byte streams over QUIC: one bidirectional stream of each connection carries the RPC.
+
+The library tells how much of a stream did not leave yet, but cannot be told to stop taking in. When a
+connection has more in hand than it may, its datagrams are let fall: the peer's loss recovery sends them
+again, more slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qh3.asyncio.protocol import QuicConnectionProtocol
+from qh3.asyncio.server import QuicServer
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection
+from qh3.quic.events import (
+    ConnectionTerminated,
+    HandshakeCompleted,
+    QuicEvent,
+    StreamDataReceived,
+    StreamReset,
+)
+
+from blindpost.ds.connection import Connection
+from blindpost.ds.server import DeliveryService
+from blindpost.ds.streams import ALPN, WRITE_HIGH
+
+IDLE_S = 30.0
+PING_S = 10.0
+"""Waiting calls are silent: pings show that the peer is still there, and keep paths open."""
+CONNECT_S = 10.0
+IN_HAND_MAX = 8 << 20
+_RPC_STREAM = 0
+
+
+class _Quic(QuicConnectionProtocol):
+    """One connection with pings, and a word about its end."""
+
+    def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
+        super().__init__(quic, stream_handler)
+        self._pings = itertools.count(1)
+        self._pinging: asyncio.TimerHandle | None = None
+        self._over = False
+
+    @property
+    def unsent(self) -> int:
+        return self._quic.get_send_buffer_size(_RPC_STREAM)
+
+    def write(self, data: bytes) -> None:
+        if not self._over:
+            self._quic.send_stream_data(_RPC_STREAM, data)
+            self._transmit_soon()
+
+    def begin_pings(self) -> None:
+        self._pinging = self._loop.call_later(PING_S, self._ping)
+
+    def end(self) -> bool:
+        """Nothing more is sent; False if that was so already."""
+        if self._over:
+            return False
+        self._over = True
+        if self._pinging is not None:
+            self._pinging.cancel()
+        return True
+
+    def _ping(self) -> None:
+        self._quic.send_ping(next(self._pings))
+        self.transmit()
+        self.begin_pings()
+
+
+class QuicStream(_Quic):
+    """The service's side: below a `Connection`."""
+
+    def __init__(
+        self, quic: QuicConnection, service: DeliveryService, may_open: Callable[[], bool], **_: Any
+    ) -> None:
+        super().__init__(quic)
+        self._service = service
+        self._may_open = may_open
+        self._connection: Connection | None = None
+        self._paused = False
+        self._congested = False
+
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        connection = self._connection
+        if self._paused and connection is not None and connection.in_hand > IN_HAND_MAX:
+            return
+        super().datagram_received(data, addr)
+        self._look()
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self._look()
+
+    def transmit(self) -> None:
+        super().transmit()
+        self._look()
+
+    def close(self) -> None:
+        """Send what can leave at once, say that this is all, and forget."""
+        if not self._over:
+            super().transmit()
+            self._quic.close()
+            super().transmit()
+            self._lost()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        match event:
+            case HandshakeCompleted():
+                self.begin_pings()
+            case StreamDataReceived(data=data, end_stream=end, stream_id=stream):
+                self._received(stream, data, end)
+            case StreamReset():
+                self.close()
+            case ConnectionTerminated():
+                self._lost()
+            case _:
+                pass
+
+    def _received(self, stream: int, data: bytes, end: bool) -> None:
+        if self._connection is None and not self._over and stream == _RPC_STREAM and self._may_open():
+            self._connection = self._service.opened(self)
+        if stream != _RPC_STREAM or self._connection is None:
+            self.close()
+            return
+        self._connection.receive(data)
+        if end:
+            self.close()
+
+    def _look(self) -> None:
+        """Take in no more calls while answers pile up."""
+        if self._connection is None or self._over:
+            return
+        congested = self.unsent > WRITE_HIGH
+        if congested is not self._congested:
+            self._congested = congested
+            if congested:
+                self._connection.hold("outbox")
+            else:
+                self._connection.let_go("outbox")
+
+    def _lost(self) -> None:
+        if self.end() and self._connection is not None:
+            self._service.lost(self._connection)
+
+
+class QuicListener:
+    """Takes QUIC connections for a service, up to a number."""
+
+    def __init__(
+        self, service: DeliveryService, certificate: Path, key: Path, connections: int = 10_000
+    ) -> None:
+        self._service = service
+        self._connections = connections
+        self._configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], idle_timeout=IDLE_S)
+        self._configuration.load_cert_chain(certificate, key)
+        self._server: QuicServer | None = None
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Returns the port, which the system chooses if it is 0."""
+
+        def protocol(quic: QuicConnection, **options: Any) -> QuicStream:
+            return QuicStream(quic, self._service, self._may_open, **options)
+
+        transport, self._server = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: QuicServer(configuration=self._configuration, create_protocol=protocol, retry=True),
+            local_addr=(host or "::", port),
+        )
+        bound: int = transport.get_extra_info("sockname")[1]
+        return bound
+
+    def _may_open(self) -> bool:
+        return len(self._service.connections) < self._connections
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()  # type: ignore[no-untyped-call]  # as the library has it
+            self._server = None
+
+
+class QuicDialed(_Quic):
+    """A client's side: a transport for an asyncio protocol, once it is connected."""
+
+    def __init__(self, quic: QuicConnection, protocol: asyncio.Protocol) -> None:
+        super().__init__(quic)
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._over
+
+    def get_extra_info(self, name: str) -> None:
+        """There is no socket of the connection's own."""
+
+    def close(self) -> None:
+        if not self._over:
+            self.transmit()
+            self._quic.close()
+            self.transmit()
+            self._lost()
+
+    def abort(self) -> None:
+        """Fall silent, as a machine does that lost its network."""
+        self._lost()
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        match event:
+            case StreamDataReceived(data=data) if not self._over:
+                self._protocol.data_received(data)
+            case ConnectionTerminated():
+                self._lost()
+            case _:
+                pass
+
+    def _lost(self) -> None:
+        if self.end():
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._transport is not None:
+                self._transport.close()
+            self._protocol.connection_lost(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+
+async def dial(
+    protocol: asyncio.Protocol, host: str, port: int, *, authorities: Path | None, pinned: bytes | None
+) -> None:
+    """Connect `protocol` over QUIC; `pinned` is the SHA-256 that the service's certificate must have."""
+    loop = asyncio.get_running_loop()
+    configuration = QuicConfiguration(
+        is_client=True, alpn_protocols=[ALPN], idle_timeout=IDLE_S, server_name=host
+    )
+    if pinned is not None:
+        configuration.verify_mode = ssl.CERT_NONE
+        configuration.assert_fingerprint = pinned.hex()
+    elif authorities is not None:
+        configuration.load_verify_locations(cafile=str(authorities))
+    infos = await loop.getaddrinfo(host, port, type=2)
+    address = infos[0][4]
+    local = "0.0.0.0" if len(address) == 2 else "::"  # noqa: S104 - where a client sends from
+    _, dialed = await loop.create_datagram_endpoint(
+        lambda: QuicDialed(QuicConnection(configuration=configuration), protocol), local_addr=(local, 0)
+    )
+    try:
+        dialed.connect(address)
+        async with asyncio.timeout(CONNECT_S):
+            await dialed.wait_connected()
+    except BaseException:
+        dialed.abort()
+        raise
+    dialed.begin_pings()
+    protocol.connection_made(dialed)  # type: ignore[arg-type]  # as much of a transport as is used here

@@ -1,0 +1,146 @@
+"""The configuration file of a delivery service: what may stand in it, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blindpost.ds.model import DS_PORT, PAYLOAD_BYTES_MAX, DsRules
+
+CONFIG_NAME = "ds.toml"
+_DEFAULT = DsRules()
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class SettingsError(Exception):
+    """What is wrong with a configuration, for a person."""
+
+
+class Section(BaseModel):
+    """A table of the file: unknown names are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ListenSection(Section):
+    address: str = "*"
+    """An address of this machine, or "*" for all of them."""
+    tls_port: Port | Literal["off"] = DS_PORT
+    quic_port: Port | Literal["off"] = DS_PORT
+    connections: Count = 10_000
+
+
+class IdentitySection(Section):
+    certificate: str = "ds.crt"
+    key: str = "ds.key"
+
+
+class AuthSection(Section):
+    mode: Literal["tokens", "open"] = "tokens"
+    tokens: str = "tokens"
+
+
+class StoreSection(Section):
+    folder: str = "store"
+    durability: Literal["full", "os"] = "full"
+
+
+class LimitsSection(Section):
+    """`DsRules`, in the file's words."""
+
+    queue_payloads: Count = _DEFAULT.queue_payloads
+    queue_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.queue_bytes
+    total_payloads: Count = _DEFAULT.total_payloads
+    total_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.total_bytes
+    key_packages: Count = _DEFAULT.key_packages
+    response_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX, le=48 << 20)] = _DEFAULT.response_bytes
+    wait_s_max: Seconds = _DEFAULT.wait_s_max
+    waits_per_connection: Count = _DEFAULT.waits_per_connection
+    waits: Count = _DEFAULT.waits
+    hold_s: Seconds = _DEFAULT.hold_s
+    lease_s: Seconds = _DEFAULT.lease_s
+    lease_s_max: Seconds = _DEFAULT.lease_s_max
+
+
+class LogSection(Section):
+    format: Literal["plain", "json"] = "plain"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(Section):
+    """Everything that an operator can set."""
+
+    listen: ListenSection = ListenSection()
+    identity: IdentitySection = IdentitySection()
+    auth: AuthSection = AuthSection()
+    store: StoreSection = StoreSection()
+    limits: LimitsSection = LimitsSection()
+    log: LogSection = LogSection()
+
+    def rules(self) -> DsRules:
+        limits = self.limits.model_dump()
+        return DsRules(**limits, turn_bytes=max(_DEFAULT.turn_bytes, self.limits.response_bytes))
+
+
+class Place:
+    """A configuration file and the folder that its relative paths start from."""
+
+    def __init__(self, file: Path, settings: Settings) -> None:
+        self.file = file
+        self.folder = file.parent
+        self.settings = settings
+        self.certificate = self.folder / settings.identity.certificate
+        self.key = self.folder / settings.identity.key
+        self.tokens = self.folder / settings.auth.tokens
+        self.store = self.folder / settings.store.folder
+        self.control = self.folder / "control.sock"
+        self.lock = self.folder / "ds.lock"
+
+
+def read_place(given: Path) -> Place:
+    """The configuration that a person names by its file or its folder."""
+    file = (given / CONFIG_NAME if given.is_dir() else given).absolute()
+    try:
+        return Place(file, parse(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"{file}: no delivery service is set up here. Create one with `blindpost ds init FOLDER`, "
+            "or name another place with --config."
+        ) from error
+    except (UnicodeDecodeError, ValueError) as error:
+        raise SettingsError(f"{file}: {error}") from error
+
+
+def parse(text: str) -> Settings:
+    """`ValueError` with one line for each mistake."""
+    try:
+        return Settings.model_validate(tomllib.loads(text))
+    except ValidationError as error:
+        mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ValueError("\n".join(mistakes)) from error
+
+
+def read_tokens(file: Path) -> dict[bytes, bytes]:
+    """Identity keys by the SHA-256 of their tokens, one hexadecimal pair on each line."""
+    found: dict[bytes, bytes] = {}
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            digest, identity = map(bytes.fromhex, words)
+        except ValueError:
+            digest = identity = b""
+        if len(digest) != 32 or len(identity) != 32:
+            raise SettingsError(
+                f"{file}, line {number}: the SHA-256 of a token and an identity key expected, in hexadecimal"
+            )
+        found[digest] = identity
+    return found
