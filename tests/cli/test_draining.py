@@ -114,8 +114,9 @@ async def test_counters_are_saved_while_the_router_runs(tmp_path: Path) -> None:
     edit(folder, "counters_save_s = 60", "counters_save_s = 1")
     process, task = await running(folder)
     async with await connect(process) as client:
-        await new_queue(client)
-        await until((folder / "counters.json").exists)
+        queue = await new_queue(client, secured=True)
+        await client.send(SEND(False, b"use"), queue.sender_id, queue.sender_key)
+        await until((folder / "activity.json").exists)
         assert '"qCreated": 1' in (folder / "counters.json").read_text()
     process.stop()
     await task
