@@ -29,7 +29,7 @@ from blindpost.wire.smp.transmissions import Received
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
-from tests.support.lines import NEWEST, Line, Queue, Said, client_of
+from tests.support.lines import NEWEST, Line, Queue, Said, client_of, open_line
 from tests.support.routers import RunningRouter, new_key
 
 MESSAGING, NOTIFIER, PROXY = ServiceRole.MESSAGING, ServiceRole.NOTIFIER, ServiceRole.PROXY
@@ -198,3 +198,20 @@ def total(running: RunningRouter, domain: Domain = Domain.MESSAGES) -> int:
     """Queues subscribed through services on all connections."""
     clients = (connection.client for connection in running.router.connections.values())
     return sum(client.service_sub(domain).members.count for client in clients)
+
+
+async def left(running: RunningRouter, bodies: Sequence[int]) -> tuple[Credentials, list[Queue]]:
+    """A service that has gone, with so many messages in each of its queues."""
+    credentials, sender = new_service(), await open_line(running)
+    line = await open_service(running, credentials)
+    queues = await service_queues(line, len(bodies))
+    await line.stream.close()
+    for queue, count in zip(queues, bodies, strict=True):
+        for number in range(count):
+            await queue.send(sender, b"%d" % number)
+    await sender.stream.close()
+    return credentials, queues
+
+
+async def back(running: RunningRouter, credentials: Credentials) -> ServiceLine:
+    return await open_service(running, credentials)
