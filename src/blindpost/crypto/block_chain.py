@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
-from blindpost.crypto.kdf import hkdf
+from blindpost.crypto.kdf import chain_step, hkdf
 from blindpost.wire.batch import PADDING_SIZE, SMP_BLOCK_SIZE, TAG_SIZE
 from blindpost.wire.padding import unpad
 from blindpost.wire.value import Buffer
@@ -28,7 +28,7 @@ class BlockChain:
         self._chain_key = chain_key
 
     def _step(self) -> tuple[BoxKey, bytes]:
-        derived = hkdf(b"", self._chain_key, b"SimpleXSbChain", 88)
+        derived = chain_step(self._chain_key)
         self._chain_key = derived[:32]
         return BoxKey(derived[32:64]), derived[64:]
 

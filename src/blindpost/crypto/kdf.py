@@ -23,7 +23,25 @@ _INNER_REST = b"\x36" * (_BLOCK_SIZE - HASH_SIZE)
 _OUTER_REST = b"\x5c" * (_BLOCK_SIZE - HASH_SIZE)
 _ZERO_INNER = _sha512(b"\x36" * _BLOCK_SIZE)
 _ZERO_OUTER = _sha512(b"\x5c" * _BLOCK_SIZE)
+_CHAIN_FIRST, _CHAIN_SECOND, _CHAIN_REST = b"SimpleXSbChain\x01", b"SimpleXSbChain\x02", 88 - HASH_SIZE
 _COUNTERS = tuple(bytes([count]) for count in range(256))
+
+
+def chain_step(secret: bytes) -> bytes:
+    """`hkdf(b"", secret, b"SimpleXSbChain", 88)`, written out: every block takes one."""
+    inner, outer = _ZERO_INNER.copy(), _ZERO_OUTER.copy()
+    inner.update(secret)
+    outer.update(inner.digest())
+    key = outer.digest()
+    from_inner = _sha512(key.translate(_INNER) + _INNER_REST)
+    from_outer = _sha512(key.translate(_OUTER) + _OUTER_REST)
+    inner, outer = from_inner.copy(), from_outer.copy()
+    inner.update(_CHAIN_FIRST)
+    outer.update(inner.digest())
+    first = outer.digest()
+    from_inner.update(first + _CHAIN_SECOND)
+    from_outer.update(from_inner.digest())
+    return first + from_outer.digest()[:_CHAIN_REST]
 
 
 def hkdf(salt: bytes, secret: bytes, info: bytes, size: int) -> bytes:

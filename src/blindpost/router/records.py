@@ -20,7 +20,7 @@ from blindpost.router.model import (
     StoredMessage,
 )
 from blindpost.wire.errors import WireError
-from blindpost.wire.keys import read_auth_key, read_key, read_x25519, write_key
+from blindpost.wire.keys import AUTH_ALGORITHMS, PublicKey, read_key, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.error_codec import read_error, write_error
 from blindpost.wire.smp.errors import BLOCKED
@@ -29,7 +29,14 @@ from blindpost.wire.smp.values import LinkData, QueueMode, read_link_data, write
 from blindpost.wire.value import Buffer
 
 _FORMAT = 1
-_MODES: dict[bytes, QueueMode | None] = {b"-": None, b"M": QueueMode.MESSAGING, b"C": QueueMode.CONTACT}
+_MODES: dict[int, QueueMode | None] = {
+    ord("-"): None,
+    ord("M"): QueueMode.MESSAGING,
+    ord("C"): QueueMode.CONTACT,
+}
+_MARKS = {ord("0"): False, ord("1"): True}
+"""Whether an optional field follows."""
+_from_spki = PublicKey.from_spki
 _NUMBER_SIZE = 8
 _ENDS = struct.Struct(">qqc")
 _FLAGS = {b"T": True, b"F": False}
@@ -56,15 +63,16 @@ def queue_to_row(record: QueueRecord) -> bytes:
 
 
 def queue_from_row(row: bytes) -> QueueRecord:
+    """Written out, since it runs for every queue that is not in the cache."""
     reader = Reader(row)
-    _check_format(reader)
-    recipient_id, sender_id = reader.short(), reader.short()
-    recipient_keys = reader.list1(read_auth_key)
-    recipient_dh_key, secret = reader.opt(read_x25519), Secret(reader.short())
-    router_dh_key, mode = reader.opt(read_x25519), _MODES[reader.take(1)]
-    sender_key, link_id = reader.opt(read_auth_key), reader.opt(Reader.short)
-    notifier = reader.opt(_read_notifier)
-    updated_day, service_id = reader.i64(), reader.opt(Reader.short)
+    short, u8 = reader.short, reader.u8
+    if u8() != _FORMAT:
+        raise WireError("a row of a known format expected")
+    recipient_id, sender_id = short(), short()
+    recipient_keys = tuple([_auth_key(short()) for _ in range(u8())])
+    recipient_dh_key = _from_spki(short()) if _MARKS[u8()] else None
+    secret = Secret(short())
+    router_dh_key = _from_spki(short()) if _MARKS[u8()] else None
     return QueueRecord(
         recipient_id,
         sender_id,
@@ -72,14 +80,21 @@ def queue_from_row(row: bytes) -> QueueRecord:
         recipient_dh_key,
         secret,
         router_dh_key,
-        mode,
-        sender_key,
-        link_id,
-        notifier,
-        _read_status(reader),
-        updated_day,
-        service_id,
+        _MODES[u8()],
+        _auth_key(short()) if _MARKS[u8()] else None,
+        short() if _MARKS[u8()] else None,
+        _read_notifier(reader) if _MARKS[u8()] else None,
+        updated_day=reader.i64(),
+        service_id=short() if _MARKS[u8()] else None,
+        status=_read_status(reader),
     )
+
+
+def _auth_key(spki: bytes) -> PublicKey:
+    key = _from_spki(spki)
+    if key.algorithm not in AUTH_ALGORITHMS:
+        raise WireError("a stored authorization key expected")
+    return key
 
 
 def _write_notifier(writer: Writer, notifier: Notifier) -> None:
@@ -103,10 +118,10 @@ def _write_status(writer: Writer, status: Status | BLOCKED) -> None:
 
 
 def _read_status(reader: Reader) -> Status | BLOCKED:
-    mark = reader.take(1)
-    if mark == b"A":
+    mark = reader.u8()
+    if mark == ord("A"):
         return Status.ACTIVE
-    if mark == b"O":
+    if mark == ord("O"):
         return Status.OFF
     blocked = read_error(reader)
     if not isinstance(blocked, BLOCKED):

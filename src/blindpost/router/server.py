@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import deque
@@ -270,22 +269,23 @@ class Router(Handler):
                 by_client.setdefault(outgoing.client_id, []).append(transmission)
         for client_id, transmissions in by_client.items():
             connection = self.connections[client_id]
-            with contextlib.suppress(errors.ClosedError):
+            try:
                 for payload in pack(transmissions, SMP_BATCH_LIMIT).payloads:
                     connection.session.send_payload(payload)
+            except errors.ClosedError:
+                pass
             if connection.session.congested and not connection.client.congested:
                 connection.congested()
 
 
 def _transmission(client: Client, outgoing: Outgoing) -> Writer:
     response = outgoing.response
-    match response:
-        case Delivery():
-            sent: Response = _sealed(response)
-        case ForwardedAnswer():
-            sent = response.sealed()
-        case _:
-            sent = response
+    if isinstance(response, Delivery):
+        sent: Response = _sealed(response)
+    elif isinstance(response, ForwardedAnswer):
+        sent = response.sealed()
+    else:
+        sent = response
     return response_transmission(client.layout, client.version, outgoing.corr_id, outgoing.entity_id, sent)
 
 

@@ -30,19 +30,22 @@ class Algorithm(Enum):
 AUTH_ALGORITHMS = frozenset({Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519})
 """Algorithms of keys that may authorize a command."""
 
+_set = object.__setattr__
 _BY_PREFIX = {algorithm.spki_prefix: algorithm for algorithm in Algorithm}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, init=False)
 class PublicKey:
     """A public key; prints as a fingerprint."""
 
     algorithm: Algorithm
     raw: bytes
 
-    def __post_init__(self) -> None:
-        if len(self.raw) != self.algorithm.raw_size:
-            raise WireError(f"a {self.algorithm.label} key of {self.algorithm.raw_size} bytes expected")
+    def __init__(self, algorithm: Algorithm, raw: bytes) -> None:
+        if len(raw) != algorithm.raw_size:
+            raise WireError(f"a {algorithm.label} key of {algorithm.raw_size} bytes expected")
+        _set(self, "algorithm", algorithm)
+        _set(self, "raw", raw)
 
     @property
     def spki(self) -> bytes:

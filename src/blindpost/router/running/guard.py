@@ -93,7 +93,7 @@ class GuardedRouter(Router):
             meter = BATCHES.get(type(first.command))
             if meter is not None:
                 self.plan.meters.add(meter)
-        if not any(isinstance(item, Request) and isinstance(item.command, NEW) for item in items):
+        if not any(isinstance(item, Request) and type(item.command) is NEW for item in items):
             return items
         key = self.addresses.get(session)
         return [self._admitted(key, item) for item in items]
