@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test kills hostile lint format claims bench lock clean
+.PHONY: help setup demo test simulation kills hostile lint format claims bench lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ demo: $(READY) ## encrypted letters through a router that is killed in the middl
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
+	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
 
 kills: $(READY) ## kill -9 the router a hundred times under load
 	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py
