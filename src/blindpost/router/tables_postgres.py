@@ -135,7 +135,7 @@ class PostgresTables:
 
     @property
     def loaded(self) -> int:
-        return 0
+        return len(self._decoded)
 
     def counts(self) -> dict[str, int]:
         """A queue's sender id stands in its own row, so that there are as many."""
