@@ -19,7 +19,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What the router promises about subscriptions and services, it promises with either store."""
     claims = [claim for mark in metafunc.definition.iter_markers("claim") for claim in mark.args]
     on_both = any(claim.startswith(("SUB-", "SVC-")) for claim in claims)
-    if on_both and "tmp_path" in metafunc.fixturenames:
+    chooses = "database" in metafunc.fixturenames
+    if on_both and "tmp_path" in metafunc.fixturenames and not chooses:
         metafunc.parametrize("store_kind", STORES, indirect=True)
 
 
