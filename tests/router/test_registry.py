@@ -17,9 +17,9 @@ from blindpost.wire.smp.versions import connection_layout
 from tests.support.routers import new_key
 
 SOURCES = Path(blindpost.__file__).parent
-RAW_MAPS = ("_holders", "_rows", "_services")
+RAW_MAPS = ("_holders", "_rows", "_by_service")
 """The map of a registry, the dict below it, and the registries of services."""
-OWNERS = {"_holders": "router/state.py", "_rows": "engine/undo.py", "_services": "router/state.py"}
+OWNERS = {"_holders": "router/state.py", "_rows": "engine/undo.py", "_by_service": "router/state.py"}
 
 
 def a_client(undo: Undo, client_id: int = 1) -> Client:

@@ -194,10 +194,10 @@ class State:
         self.undo = undo
         self.queues = Registry(undo)
         self.notifiers = Registry(undo)
-        self._services = {domain: Registry(undo) for domain in Domain}
+        self._by_service = {domain: Registry(undo) for domain in Domain}
 
     def services(self, domain: Domain) -> Registry:
-        return self._services[domain]
+        return self._by_service[domain]
 
     def disconnect(self, client: Client) -> None:
         """Forget everything about a connection; what it had not acknowledged waits for the next."""
@@ -214,7 +214,7 @@ class State:
             client.walks.pop(domain)
             client.service_subs.pop(domain)
             if client.service is not None:
-                self._services[domain].leave(client.service.service_id, client)
+                self._by_service[domain].leave(client.service.service_id, client)
 
     def drop_sub(self, client: Client, recipient_id: bytes) -> None:
         """A connection lost its subscription: nothing more is delivered to it, nothing it ACKs counts."""
