@@ -28,6 +28,8 @@ from blindpost.wire.capnp.node import (
 )
 from tests.support.delivery import ALICE, BOB, Running, cut, running, silent, tokens
 
+pytestmark = pytest.mark.usefixtures("way")
+
 OF_ALICE, OF_BOB = b"token of alice", b"token of bob"
 
 
@@ -130,7 +132,6 @@ async def test_payloads_and_tokens_are_never_told(tmp_path: Path, caplog: pytest
     texts: list[str] = []
     async with running(tmp_path, rules, tokens()) as ds, await ds.client(token) as client:
         store = ds.service.store
-        assert isinstance(store, LmdbTables)
         await client.enqueue(ALICE, marker)
         await client.enqueue(ALICE, marker)
         for request in (

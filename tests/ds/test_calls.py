@@ -14,6 +14,8 @@ from blindpost.ds.model import CHANNEL_ID_BYTES_MAX, KEY_PACKAGE_BYTES_MAX, PAYL
 from blindpost.wire.capnp.node import Auth, Enqueue, Fetch, FetchWait, Payloads, Request
 from tests.support.delivery import ALICE, BOB, Running, running
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture
 async def ds(tmp_path: Path) -> AsyncIterator[Running]:

@@ -13,6 +13,8 @@ from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from tests.support.delivery import ALICE, BOB, Running, cut, running, silent
 
+pytestmark = pytest.mark.usefixtures("way")
+
 LONG_S = 60.0
 MEGABYTE = 1 << 20
 
@@ -146,7 +148,7 @@ async def test_producers_are_in_one_order_that_lasts(tmp_path: Path) -> None:
 
 @pytest.mark.claim("DLV-46")
 async def test_a_large_queue_comes_in_parts(ds: Running, client: Client) -> None:
-    payloads = [bytes((number,)) * (5 * MEGABYTE) for number in range(1, 31)]
+    payloads = [bytes((number,)) * (5 * MEGABYTE) for number in range(1, 7)]
     for payload in payloads:
         await client.enqueue(ALICE, payload)
     found: list[bytes] = []
@@ -223,6 +225,12 @@ async def test_an_acknowledgement_removes_only_what_it_was_given_for(ds: Running
     (new,) = await client.lease(ALICE)
     assert new.payload == b"new"
     assert new.id != old.id
+
+
+async def test_too_many_ids_are_refused(client: Client) -> None:
+    with pytest.raises(RefusedError, match=r"^too many ids \(4096 at most\)$"):
+        await client.ack(ALICE, (b"",) * 5000)
+    await client.ack(ALICE, (b"",) * 4096)
 
 
 async def test_a_finished_lease_holds_on_although_its_question_is_used_again(

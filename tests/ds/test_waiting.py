@@ -15,6 +15,8 @@ from blindpost.ds.plan import Called
 from blindpost.wire.capnp.node import Auth, FetchWait, Payloads
 from tests.support.delivery import ALICE, BOB, Running, running
 
+pytestmark = pytest.mark.usefixtures("way")
+
 LONG_S = 60.0
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.ds.auth import Authority, Open, Tokens, token_digest
@@ -17,6 +18,7 @@ from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
+from blindpost.ds.tables_postgres import PostgresTables
 
 ALICE, BOB = b"A" * 32, b"B" * 32
 TOKENS = {b"token of alice": ALICE, b"token of bob": BOB}
@@ -25,6 +27,17 @@ TURN_S_MAX = 60.0
 
 def tokens() -> Tokens:
     return Tokens({token_digest(token): identity for token, identity in TOKENS.items()})
+
+
+@dataclass
+class Way:
+    """How services are reached and where they keep what they have, where a test does not say."""
+
+    quic: bool = False
+    dsn: str | None = None
+
+
+WAY = Way()
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -45,7 +58,8 @@ class Running:
         self.certificate = certificate
         self.fingerprint = fingerprint(certificate.read_bytes())
 
-    async def client(self, token: bytes = b"", *, quic: bool = False) -> Client:
+    async def client(self, token: bytes = b"", *, quic: bool | None = None) -> Client:
+        quic = WAY.quic if quic is None else quic
         port = self.quic_port if quic else self.port
         return await Client.connect("127.0.0.1", port, token=token, fingerprint=self.fingerprint, quic=quic)
 
@@ -76,7 +90,8 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A service in this folder, open to everybody unless told otherwise."""
     certificate, key = certificate_in(folder)
-    store = store or LmdbTables(folder / "store")
+    if store is None:
+        store = LmdbTables(folder / "store") if WAY.dsn is None else await PostgresTables.open(WAY.dsn)
     service = DeliveryService(store, rules, authority or Open())
     deciding = asyncio.create_task(service.run())
     listener = TlsListener(service, server_context(certificate, key))
@@ -108,4 +123,7 @@ def cut(client: Client) -> None:
     wire = client._wire
     assert wire is not None
     assert wire._transport is not None
-    wire._transport.abort()
+    if WAY.quic:
+        wire._transport.close()  # falling silent is noticed too, but later
+    else:
+        wire._transport.abort()

@@ -14,7 +14,16 @@ from blindpost.ds.model import (
     delivery_queue,
     package_queue,
 )
-from blindpost.wire.capnp.node import Ack, Enqueue, Fetch, FetchKeyPackage, FetchWait, Lease, Request
+from blindpost.wire.capnp.node import (
+    ACK_IDS_MAX,
+    Ack,
+    Enqueue,
+    Fetch,
+    FetchKeyPackage,
+    FetchWait,
+    Lease,
+    Request,
+)
 from blindpost.wire.capnp.node import UploadKeyPackage as Upload
 from blindpost.wire.capnp.rpc import ExceptionType
 from blindpost.wire.value import Value
@@ -72,6 +81,8 @@ def _wrong(request: Request) -> str | None:
         return f"unsupported wire version {request.version} (expected 0 or {WIRE_VERSION})"
     if request.version and len(request.channel_id) > CHANNEL_ID_BYTES_MAX:
         return f"channelId exceeds max size ({CHANNEL_ID_BYTES_MAX} bytes)"
+    if isinstance(request, Ack) and len(request.ids) > ACK_IDS_MAX:
+        return f"too many ids ({ACK_IDS_MAX} at most)"
     return None
 
 

@@ -16,7 +16,8 @@ from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.settings import Place, SettingsError, read_tokens
 from blindpost.ds.streams import TlsListener, server_context
-from blindpost.ds.tables import LmdbTables
+from blindpost.ds.tables import DsStore, LmdbTables
+from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, StoreVersionError
 
@@ -46,10 +47,24 @@ def locked(place: Place) -> Iterator[None]:
 
 
 def open_store(place: Place) -> LmdbTables:
+    """The embedded store."""
+    if place.settings.store.database:
+        raise SettingsError(f"{place.file}: this works with the embedded store only, not with a database.")
     try:
         return LmdbTables(place.store, Durability(place.settings.store.durability))
     except (StoreVersionError, StoreFailedError) as error:
         raise SettingsError(f"{place.store}: {error}") from error
+
+
+async def open_any_store(place: Place) -> DsStore:
+    """The store that the configuration names."""
+    settings = place.settings.store
+    if not settings.database:
+        return open_store(place)
+    try:
+        return await PostgresTables.open(settings.database, Durability(settings.durability))
+    except (StoreVersionError, StoreFailedError) as error:
+        raise SettingsError(str(error)) from error
 
 
 def authority_of(place: Place) -> Authority:
@@ -61,7 +76,7 @@ def authority_of(place: Place) -> Authority:
 class DsProcess:
     """A delivery service that listens, from a configuration and the files it names."""
 
-    def __init__(self, place: Place, store: LmdbTables) -> None:
+    def __init__(self, place: Place, store: DsStore) -> None:
         self.place = place
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place))
         self.ports: dict[str, int] = {}
@@ -158,20 +173,20 @@ class DsProcess:
         writer.close()
 
 
-async def _serve(place: Place, store: LmdbTables, ready: Callable[[DsProcess], None]) -> None:
-    process = DsProcess(place, store)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.stop)
-    loop.add_signal_handler(signal.SIGHUP, process.reload)
-    await process.run(lambda: ready(process))
+async def _serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
+    store = await open_any_store(place)
+    try:
+        process = DsProcess(place, store)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, process.stop)
+        loop.add_signal_handler(signal.SIGHUP, process.reload)
+        await process.run(lambda: ready(process))
+    finally:
+        store.close()
 
 
 def serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
     """Run the service of this place until it is told to stop."""
     with locked(place):
-        store = open_store(place)
-        try:
-            asyncio.run(_serve(place, store, ready))
-        finally:
-            store.close()
+        asyncio.run(_serve(place, ready))

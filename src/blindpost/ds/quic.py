@@ -8,8 +8,10 @@ again, more slowly.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from qh3.asyncio.protocol import QuicConnectionProtocol
 from qh3.asyncio.server import QuicServer
 from qh3.quic.configuration import QuicConfiguration
-from qh3.quic.connection import QuicConnection
+from qh3.quic.connection import QuicConnection, QuicConnectionError
 from qh3.quic.events import (
     ConnectionTerminated,
     HandshakeCompleted,
@@ -38,7 +40,7 @@ IN_HAND_MAX = 8 << 20
 _RPC_STREAM = 0
 
 
-class _Quic(QuicConnectionProtocol):
+class _Quic(QuicConnectionProtocol, ABC):
     """One connection with pings, and a word about its end."""
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
@@ -49,11 +51,17 @@ class _Quic(QuicConnectionProtocol):
 
     @property
     def unsent(self) -> int:
-        return self._quic.get_send_buffer_size(_RPC_STREAM)
+        return 0 if self._over else self._quic.get_send_buffer_size(_RPC_STREAM)
 
     def write(self, data: bytes) -> None:
-        if not self._over:
+        """A peer that has closed is heard of here first: the library's own word comes later."""
+        if self._over:
+            return
+        try:
             self._quic.send_stream_data(_RPC_STREAM, data)
+        except QuicConnectionError:
+            self._lost()
+        else:
             self._transmit_soon()
 
     def begin_pings(self) -> None:
@@ -69,9 +77,24 @@ class _Quic(QuicConnectionProtocol):
         return True
 
     def _ping(self) -> None:
-        self._quic.send_ping(next(self._pings))
-        self.transmit()
-        self.begin_pings()
+        try:
+            self._quic.send_ping(next(self._pings))
+        except QuicConnectionError:
+            self._lost()
+        else:
+            self.transmit()
+            self.begin_pings()
+
+    def _say_goodbye(self) -> None:
+        """Send what can leave at once, and that this is all."""
+        with contextlib.suppress(QuicConnectionError):
+            super().transmit()
+            self._quic.close()
+            super().transmit()
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """The connection is over, however it ended."""
 
 
 class QuicStream(_Quic):
@@ -103,11 +126,8 @@ class QuicStream(_Quic):
         self._look()
 
     def close(self) -> None:
-        """Send what can leave at once, say that this is all, and forget."""
         if not self._over:
-            super().transmit()
-            self._quic.close()
-            super().transmit()
+            self._say_goodbye()
             self._lost()
 
     def pause_reading(self) -> None:
@@ -205,9 +225,7 @@ class QuicDialed(_Quic):
 
     def close(self) -> None:
         if not self._over:
-            self.transmit()
-            self._quic.close()
-            self.transmit()
+            self._say_goodbye()
             self._lost()
 
     def abort(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 from collections.abc import Sequence
 
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -17,6 +19,8 @@ from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
+
+log = logging.getLogger(__name__)
 
 BUDGET = Budget(batch_commands=1024, batch_bytes=4 << 20, source_commands=16, source_bytes=1 << 20)
 """A batch ends with the payload that brings it above 4 MiB: nobody waits for more than that."""
@@ -85,7 +89,18 @@ class DeliveryService:
                 timer.cancel()
             connection = self.connections.get(answer.peer.number)
             if connection is not None:
-                connection.answer(answer)
+                self._answer(connection, answer)
+
+    def _answer(self, connection: Connection, answer: Answer) -> None:
+        """A stream that fails must end neither the turn nor the service; what it held is put back."""
+        try:
+            connection.answer(answer)
+        except Exception:
+            log.exception("an answer could not be sent")
+            self.plan.meters.add(Meter.INTERNAL_ERRORS)
+            self.lost(connection)
+            with contextlib.suppress(Exception):
+                connection.close()
 
     def _begin(self, wait: Wait) -> None:
         key = (wait.peer.number, wait.question)

@@ -48,6 +48,8 @@ class AuthSection(Section):
 
 class StoreSection(Section):
     folder: str = "store"
+    database: str = ""
+    """The address of a PostgreSQL database in place of the folder."""
     durability: Literal["full", "os"] = "full"
 
 

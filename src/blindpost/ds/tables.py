@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from blindpost.ds.heads import Head
 from blindpost.ds.model import Ends, Entry, named
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals, View, Wanted
 from blindpost.store.contract import Durability
@@ -23,8 +24,6 @@ _ENDS = struct.Struct(">QQQ")
 _ENTRY = struct.Struct(">8sQ")
 _TOTALS_KEY, _TOTALS = b"totals", struct.Struct(">QQ")
 
-SCAN_MAX = 8192
-"""How many entries of one queue a turn looks at: more than that in somebody's hands hide the rest."""
 INLINE_BYTES_MAX = 256 << 10
 """A commit above this is made beside the event loop."""
 WALK_STEP = 256
@@ -85,7 +84,11 @@ class LmdbTables:
                 if row is not None:
                     view.fill_entry(queue, Entry(number, *_ENTRY.unpack(row)))
             for queue, payloads in wanted.heads.items():
-                turn_bytes -= _load_head(read, view, queue, payloads, is_held, response_bytes, turn_bytes)
+                head = Head(queue, payloads, response_bytes, turn_bytes)
+                is_all = _load_head(read, head, is_held)
+                loaded = {number: _payload(read, queue, number) for number in head.wanted}
+                head.fill(view, loaded, is_all=is_all)
+                turn_bytes -= head.size
 
     async def commit(self, changes: Sequence[Change]) -> None:
         rows = list(change_rows(changes))
@@ -132,37 +135,22 @@ class LmdbTables:
         self.store.close()
 
 
-def _load_head(
-    read: Read,
-    view: View,
-    queue: bytes,
-    payloads: int,
-    is_held: IsHeld,
-    response_bytes: int,
-    turn_bytes: int,
-) -> int:
-    """Load the first entries of a queue; returns how many bytes of payloads that were."""
-    found: list[Entry] = []
-    loaded = size = 0
-    start: bytes | None = queue
-    while start is not None and len(found) < SCAN_MAX:
-        page = read.page(ENTRIES, start, WALK_STEP, queue)
+def _load_head(read: Read, head: Head, is_held: IsHeld) -> bool:
+    """Offer the entries of a queue, as far as they are wanted; whether that was all."""
+    start: bytes | None = head.queue
+    while start is not None and not head.is_scanned:
+        page = read.page(ENTRIES, start, WALK_STEP, head.queue)
         start = page.following
         for key, row in page.rows:
             entry = Entry(int.from_bytes(key[-8:], "big"), *_ENTRY.unpack(row))
-            if not is_held(queue, entry.number):
-                full = loaded == payloads or (loaded and size + entry.size > response_bytes)
-                if full or size + entry.size > turn_bytes:
-                    view.fill_head(queue, found, cut=True)
-                    return size
-                payload = read.get(PAYLOADS, key)
-                assert payload is not None, "an entry without its payload"
-                entry = Entry(entry.number, entry.tag, entry.size, payload)
-                loaded += 1
-                size += entry.size
-            found.append(entry)
-    view.fill_head(queue, found, cut=False, whole=start is None)
-    return size
+            head.offer(entry, is_held=is_held(head.queue, entry.number))
+    return start is None
+
+
+def _payload(read: Read, queue: bytes, number: int) -> bytes:
+    payload = read.get(PAYLOADS, _key(queue, number))
+    assert payload is not None, "an entry without its payload"
+    return payload
 
 
 def change_rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -125,6 +126,8 @@ METHODS: tuple[type[Request], ...] = (
 """By ordinal."""
 
 AUTH_BYTES_MAX = 4096
+ACK_IDS_MAX = 4096
+"""How many ids one `ack` may have; one more is read, so that it can be refused."""
 
 
 def read_request(method: int, params: Struct) -> Request | None:
@@ -144,7 +147,8 @@ def read_request(method: int, params: Struct) -> Request | None:
         case 5:
             return Lease(data(0), data(1), u16, params.u64(1), params.u32(1), params.u32(4), _auth(params, 2))
         case 6:
-            return Ack(data(0), data(1), u16, tuple(map(bytes, params.datas(2))), _auth(params, 3))
+            ids = tuple(map(bytes, itertools.islice(params.datas(2), ACK_IDS_MAX + 1)))
+            return Ack(data(0), data(1), u16, ids, _auth(params, 3))
         case _:
             return None
 

@@ -140,7 +140,7 @@ def _read_call(body: Struct) -> Call:
     if target.u16(2):
         answer = target.struct(0)
         promised = answer.u32(0)
-        if any(step.u16(0) for step in answer.structs(0)):
+        if next(answer.structs(0), None) is not None:
             raise WireError("a call to a capability inside an answer")
     if body.u16(3):
         raise WireError("results are sent to the caller only")

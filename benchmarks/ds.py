@@ -1,0 +1,257 @@
+"""What the delivery service costs: per enqueue as it fills, per payload size, and until a waiter hears.
+
+    python -m benchmarks.ds [--stored 10 10000 1000000] [--cycles N] [--wakes N] [--json]
+
+Method: the service runs in a process of its own (`blindpost ds start`, durability "os", so that the disk's
+mood does not decide); CPU is that process's user and system time from /proc, bytes are what it handed to
+write calls (`wchar`). A cycle is one enqueue and one fetch of it, with Finish. The floor beside it is the
+public RPC library alone: the same schema, the same TLS, an in-memory list behind it, nothing stored.
+Stores are filled by `import`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import capnp
+
+import blindpost.ds
+from blindpost.ds.client import Client
+from blindpost.ds.streams import client_context, server_context
+
+COMMAND = (sys.executable, "-m", "blindpost.cli", "ds")
+KEY = b"K" * 32
+SIZES = (200, 4096, 1 << 20)
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Service:
+    """A service in a process, looked at from outside."""
+
+    def __init__(self, folder: Path, stored: int = 0) -> None:
+        self.folder = folder
+        made = subprocess.run(
+            [*COMMAND, "init", str(folder), "--host", "127.0.0.1", "--port", "0", "--json"],
+            capture_output=True,
+            check=True,
+        )
+        self.fingerprint = bytes.fromhex(json.loads(made.stdout)["fingerprint"])
+        config = folder / "ds.toml"
+        text = config.read_text().replace('"tokens"', '"open"', 2).replace('"full"\n', '"os"\n')
+        text = text.replace('mode = "tokens"', 'mode = "open"').replace(
+            'address = "*"', 'address = "127.0.0.1"'
+        )
+        config.write_text(text + "\n[limits]\nqueue_payloads = 10000000\n")
+        if stored:
+            self._fill(stored)
+
+    def _fill(self, stored: int) -> None:
+        file = self.folder / "fill.bin"
+        payload = struct.pack("<Q", 200) + bytes(200)
+        with file.open("wb") as out:
+            out.write(struct.pack("<QQQ", 1, 0, 32) + KEY + struct.pack("<Q", stored))
+            for _ in range(stored):
+                out.write(payload)
+        subprocess.run(
+            [*COMMAND, "import", str(file), "-c", str(self.folder)], check=True, capture_output=True
+        )
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        process = subprocess.Popen([*COMMAND, "start", "-c", str(self.folder)], stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        while b"is ready" not in process.stderr.readline():
+            assert process.poll() is None
+        self.pid = process.pid
+        status = subprocess.run(
+            [*COMMAND, "status", "-c", str(self.folder), "--json"], capture_output=True, check=True
+        )
+        self.ports: dict[str, int] = json.loads(status.stdout)["ports"]
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.stderr.read()
+            process.wait()
+
+    async def client(self, *, quic: bool = False) -> Client:
+        port = self.ports["quic" if quic else "tls"]
+        return await Client.connect("127.0.0.1", port, fingerprint=self.fingerprint, quic=quic)
+
+    def cpu_s(self) -> float:
+        return cpu_s(self.pid)
+
+    def written(self) -> int:
+        lines = Path(f"/proc/{self.pid}/io").read_text().split()
+        return int(lines[lines.index("wchar:") + 1])
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+async def flat(folder: Path, stored: int, enqueues: int) -> dict[str, float]:
+    """Bytes written and CPU of one enqueue with so many payloads stored in the same queue."""
+    service = await asyncio.to_thread(Service, folder, stored)
+    with service.started():
+        async with await service.client() as client:
+            await client.enqueue(KEY, bytes(200))
+            cpu, written = service.cpu_s(), service.written()
+            for _ in range(enqueues):
+                await client.enqueue(KEY, bytes(200))
+            return {
+                "stored": stored,
+                "bytes_per_enqueue": round((service.written() - written) / enqueues),
+                "cpu_us_per_enqueue": round((service.cpu_s() - cpu) / enqueues * 1e6),
+            }
+
+
+async def cycles(service: Service, size: int, count: int, *, quic: bool) -> float:
+    """Seconds of the service's CPU for one enqueue and fetch of a payload."""
+    payload, key = os.urandom(size), os.urandom(32)
+    async with await service.client(quic=quic) as client:
+        await client.enqueue(key, payload)
+        await client.fetch(key)
+        before = service.cpu_s()
+        for _ in range(count):
+            await client.enqueue(key, payload)
+            await client.fetch(key)
+        return (service.cpu_s() - before) / count
+
+
+async def wakes(service: Service, count: int) -> dict[str, float]:
+    """Milliseconds from the start of an enqueue until another connection's waiting call returned."""
+    found = []
+    async with await service.client() as sender, await service.client() as receiver:
+        for _ in range(count):
+            waiting = asyncio.create_task(receiver.fetch_wait(KEY, b"w", timeout_s=60))
+            await asyncio.sleep(0.005)
+            started = time.perf_counter()
+            await sender.enqueue(KEY, b"now", b"w")
+            await waiting
+            found.append((time.perf_counter() - started) * 1e3)
+    centiles = statistics.quantiles(found, n=100)
+    return {"p50_ms": round(centiles[49], 2), "p99_ms": round(centiles[98], 2)}
+
+
+SCHEMA: Any = capnp.load(str(Path(blindpost.ds.__file__).with_name("node.capnp")))
+
+
+class _InMemory(SCHEMA.NodeService.Server):  # type: ignore[misc]  # the library makes it
+    """The library's own server with a list behind it."""
+
+    def __init__(self) -> None:
+        self._payloads: list[bytes] = []
+
+    async def enqueue(self, payload: bytes, **_: Any) -> None:
+        self._payloads.append(payload)
+
+    async def fetch(self, **_: Any) -> list[bytes]:
+        found, self._payloads = self._payloads, []
+        return found
+
+
+async def serve_library(folder: Path) -> None:
+    """Run the library alone; prints its port. What the subprocess of `library_cycles` does."""
+
+    async def connected(stream: Any) -> None:
+        await capnp.TwoPartyServer(stream, bootstrap=_InMemory()).on_disconnect()
+
+    context = server_context(folder / "ds.crt", folder / "ds.key")
+    async with capnp.kj_loop():
+        server = await capnp.AsyncIoStream.create_server(connected, "127.0.0.1", 0, ssl=context)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+
+async def library_cycles(folder: Path, size: int, count: int) -> float:
+    """As `cycles`, by the library alone."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.ds", "--library", str(folder)), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    payload, auth = os.urandom(size), {"version": 1}
+    queue = {"recipientKey": KEY, "channelId": b"", "version": 1, "auth": auth}
+    try:
+        async with capnp.kj_loop():
+            stream = await capnp.AsyncIoStream.create_connection(
+                "127.0.0.1", port, ssl=client_context(pinned=True), server_hostname="127.0.0.1"
+            )
+            client = capnp.TwoPartyClient(stream)
+            service = client.bootstrap().cast_as(SCHEMA.NodeService)
+            await service.enqueue(payload=payload, **queue)
+            await service.fetch(**queue)
+            before = cpu_s(process.pid)
+            for _ in range(count):
+                await service.enqueue(payload=payload, **queue)
+                await service.fetch(**queue)
+            return (cpu_s(process.pid) - before) / count
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def measure(stored: list[int], count: int, wake_count: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        filled = [await flat(folder / f"stored{number}", number, count) for number in stored]
+        service = await asyncio.to_thread(Service, folder / "cycles")
+        rates = []
+        with service.started():
+            for size in SIZES:
+                times = max(count // (1 + size // 8192), 20)
+                ours = {quic: await cycles(service, size, times, quic=quic) for quic in (False, True)}
+                alone = await library_cycles(service.folder, size, times)
+                rates.append(
+                    {
+                        "payload_bytes": size,
+                        "cycles_per_cpu_s_tls": round(1 / ours[False]),
+                        "cycles_per_cpu_s_quic": round(1 / ours[True]),
+                        "cycles_per_cpu_s_rpc_library_tls": round(1 / alone),
+                        "tls_times_the_library": round(ours[False] / alone, 2),
+                    }
+                )
+            waked = await wakes(service, wake_count)
+        return {"filling": filled, "cycles": rates, "wake_up": waked}
+
+
+def shown(found: dict[str, Any], write: Callable[[str], object] = print) -> None:
+    for row in (*found["filling"], *found["cycles"], found["wake_up"]):
+        write("  ".join(f"{name} {value:,}" for name, value in row.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--stored", type=int, nargs="+", default=[10, 10_000, 1_000_000])
+    parser.add_argument("--cycles", type=int, default=500)
+    parser.add_argument("--wakes", type=int, default=200)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.library:
+        asyncio.run(serve_library(options.library))
+        return
+    found = asyncio.run(measure(options.stored, options.cycles, options.wakes))
+    if options.json:
+        print(json.dumps(found))
+    else:
+        shown(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Which entries at the head of a queue a turn loads, and which of them with their payloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindpost.ds.model import Entry
+from blindpost.ds.view import View
+
+SCAN_MAX = 8192
+"""How many entries of one queue a turn looks at: more than that in somebody's hands hide the rest."""
+
+
+class Head:
+    """The head of one queue, entry by entry, until an answer or the turn is full."""
+
+    def __init__(self, queue: bytes, payloads: int, response_bytes: int, turn_bytes: int) -> None:
+        self.queue = queue
+        self.size = 0
+        """Bytes of the payloads that are to be loaded."""
+        self.wanted: list[int] = []
+        """The numbers of those payloads."""
+        self.is_cut = False
+        self._entries: list[Entry] = []
+        self._payloads = payloads
+        self._response_bytes = response_bytes
+        self._turn_bytes = turn_bytes
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether no more entries may be looked at."""
+        return self.is_cut or len(self._entries) >= SCAN_MAX
+
+    def offer(self, entry: Entry, *, is_held: bool) -> None:
+        """The next entry of the queue."""
+        if self.is_scanned:
+            return
+        if not is_held:
+            size = self.size + entry.size
+            is_full = len(self.wanted) == self._payloads or (self.wanted and size > self._response_bytes)
+            if is_full or size > self._turn_bytes:
+                self.is_cut = True
+                return
+            self.wanted.append(entry.number)
+            self.size = size
+        self._entries.append(entry)
+
+    def fill(self, view: View, payloads: dict[int, bytes], *, is_all: bool) -> None:
+        """Hand over what was found; `is_all` if the queue has no more entries than were offered."""
+        entries = [replace(entry, payload=payloads.get(entry.number)) for entry in self._entries]
+        assert all(number in payloads for number in self.wanted), "an entry without its payload"
+        view.fill_head(self.queue, entries, cut=self.is_cut, whole=is_all and not self.is_scanned)

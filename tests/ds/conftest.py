@@ -1,0 +1,22 @@
+"""The ways in which the calls are tested: over TLS and QUIC, on LMDB and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import delivery
+from tests.support.postgres import database, postgres
+
+__all__ = ["database", "postgres"]
+
+
+@pytest.fixture(params=["tls", "quic", "postgres"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Everything that `running` starts and connects in a test goes this way."""
+    kind: str = request.param
+    delivery.WAY.quic = kind == "quic"
+    delivery.WAY.dsn = request.getfixturevalue("database") if kind == "postgres" else None
+    yield kind
+    delivery.WAY.quic, delivery.WAY.dsn = False, None
