@@ -164,7 +164,7 @@ async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path,
     messages.write_bytes(b"".join(encode_message_line(line) + b"\n" for line in waiting))
 
     folder = tmp_path / "router"
-    made = new_router(call, folder, "--adopt", str(old))
+    made = await asyncio.to_thread(new_router, call, folder, "--adopt", str(old))
     assert made["fingerprint"] == b64(fingerprint)
     await asyncio.to_thread(call, *import_arguments(Source(log, messages), folder))
 

@@ -132,25 +132,18 @@ class StoppedError(Exception):
     """The process was killed, as far as the store can tell."""
 
 
-class Stopping:
+class Stopping(LmdbTables):
     """A store that takes so many commits and then no more, with the last one there or not."""
 
-    def __init__(self, store: LmdbTables, commits: int, *, after: bool) -> None:
-        self._store = store
+    def __init__(self, folder: Path, commits: int, *, after: bool) -> None:
+        super().__init__(folder, Durability.OS)
         self._left = commits
         self._after = after
-        self.load = store.load
-        self.load_needed = store.load_needed
-        self.waiting = store.waiting
-        self.expired = store.expired
-        self.notified = store.notified
-        self.counts = store.counts
-        self.close = store.close
 
     async def commit(self, changes: Sequence[Change]) -> None:
         self._left -= 1
         if self._left or self._after:
-            await self._store.commit(changes)
+            await super().commit(changes)
         if not self._left:
             raise StoppedError
 
@@ -166,10 +159,9 @@ async def test_an_import_that_was_stopped_goes_on(tmp_path: Path, commits: int, 
     whole_report = (tmp_path / "report").read_text()
     (tmp_path / "report").unlink()
     for _ in range(1 if commits == 1 else 100):
-        tables = LmdbTables(tmp_path / "store", Durability.OS)
-        stopping = Stopping(tables, commits, after=after)
+        tables = Stopping(tmp_path / "store", commits, after=after)
         try:
-            await importer(source, stopping, LmdbBulk(tables), tmp_path, 97).run()
+            await importer(source, tables, LmdbBulk(tables), tmp_path, 97).run()
             break
         except StoppedError:
             with (tmp_path / "report").open("ab") as file:
@@ -189,13 +181,13 @@ async def test_a_copy_that_was_stopped_goes_on(tmp_path: Path, commits: int) -> 
     source = write_files(tmp_path, SHAPE, NOW)
     async with lmdb(tmp_path / "source") as (store, bulk):
         straight = await took(source, store, bulk, tmp_path)
-        tables = LmdbTables(tmp_path / "store", Durability.OS)
-        stopping = Stopping(tables, commits, after=True)
+        tables = Stopping(tmp_path / "store", commits, after=True)
         with contextlib.suppress(StoppedError):
-            await Copier(bulk, "source", stopping, LmdbBulk(tables)).run()
-        await Copier(bulk, "source", tables, LmdbBulk(tables)).run()
-        assert await certificate_of(LmdbBulk(tables)) == straight
+            await Copier(bulk, "source", tables, LmdbBulk(tables)).run()
         tables.close()
+        async with lmdb(tmp_path / "store") as (copied, copied_bulk):
+            await Copier(bulk, "source", copied, copied_bulk).run()
+            assert await certificate_of(copied_bulk) == straight
 
 
 async def test_other_files_do_not_go_on_from_here(tmp_path: Path) -> None:
@@ -298,9 +290,9 @@ async def test_rows_that_disagree_are_found(tmp_path: Path, part: str) -> None:
 async def test_markers_are_merged_across_a_stop(tmp_path: Path) -> None:
     markers = [MessageLine(QUEUE.recipient_id, SavedQuota(bytes([number]) * 24, NOW)) for number in (1, 2)]
     source = files(tmp_path, [QUEUE], markers)
-    tables = LmdbTables(tmp_path / "store", Durability.OS)
+    tables = Stopping(tmp_path / "store", 3, after=True)
     with pytest.raises(StoppedError):
-        await importer(source, Stopping(tables, 3, after=True), LmdbBulk(tables), tmp_path, 1).run()
+        await importer(source, tables, LmdbBulk(tables), tmp_path, 1).run()
     (held,) = (await LmdbBulk(tables).messages(b"", 10)).items
     assert held.message.is_marker
     tables.close()
