@@ -5,7 +5,8 @@
 Method: the service runs in a process of its own (`blindpost ds start`, durability "os", so that the disk's
 mood does not decide); CPU is that process's user and system time from /proc, bytes are what it handed to
 write calls (`wchar`). A cycle is one enqueue and one fetch of it, with Finish. The floor beside it is the
-public RPC library alone: the same schema, the same TLS, an in-memory list behind it, nothing stored.
+public RPC library alone: the same schema, the same TLS, an in-memory list behind it, nothing stored; and
+the QUIC library alone, which gives back what it got.
 Stores are filled by `import`.
 """
 
@@ -27,10 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import capnp
+from qh3.asyncio.protocol import QuicConnectionProtocol
+from qh3.asyncio.server import QuicServer
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.events import QuicEvent, StreamDataReceived
 
 import blindpost.ds
 from blindpost.ds.client import Client
-from blindpost.ds.streams import client_context, server_context
+from blindpost.ds.quic import dial
+from blindpost.ds.streams import ALPN, client_context, server_context
 
 COMMAND = (sys.executable, "-m", "blindpost.cli", "ds")
 KEY = b"K" * 32
@@ -50,10 +56,14 @@ class Service:
         )
         self.fingerprint = bytes.fromhex(json.loads(made.stdout)["fingerprint"])
         config = folder / "ds.toml"
-        text = config.read_text().replace('"tokens"', '"open"', 2).replace('"full"\n', '"os"\n')
-        text = text.replace('mode = "tokens"', 'mode = "open"').replace(
-            'address = "*"', 'address = "127.0.0.1"'
-        )
+        text = config.read_text()
+        for before, after in (
+            ('mode = "tokens"', 'mode = "open"'),
+            ('durability = "full"', 'durability = "os"'),
+            ('address = "*"', 'address = "127.0.0.1"'),
+        ):
+            assert text.count(before) == 1
+            text = text.replace(before, after)
         config.write_text(text + "\n[limits]\nqueue_payloads = 10000000\n")
         if stored:
             self._fill(stored)
@@ -206,6 +216,69 @@ async def library_cycles(folder: Path, size: int, count: int) -> float:
         await process.wait()
 
 
+class _Echo(QuicConnectionProtocol):
+    """Gives every byte of a stream back."""
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        if isinstance(event, StreamDataReceived):
+            self._quic.send_stream_data(event.stream_id, event.data)
+            self._transmit_soon()
+
+
+async def serve_quic(folder: Path) -> None:
+    """Run the QUIC library alone; prints its port."""
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN])
+    configuration.load_cert_chain(folder / "ds.crt", folder / "ds.key")
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: QuicServer(configuration=configuration, create_protocol=_Echo), local_addr=("127.0.0.1", 0)
+    )
+    print(transport.get_extra_info("sockname")[1], flush=True)
+    await asyncio.Event().wait()
+
+
+class _Returned(asyncio.Protocol):
+    """Counts what comes back."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.count = 0
+        self.came = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.count += len(data)
+        self.came.set()
+
+    async def until(self, count: int) -> None:
+        while self.count < count:
+            self.came.clear()
+            await self.came.wait()
+
+
+async def quic_echoes(service: Service, size: int, count: int) -> float:
+    """Seconds of CPU in which the QUIC library alone takes a payload in and gives it back."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.ds", "--quic", str(service.folder)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    port, payload, returned = int(await process.stdout.readline()), os.urandom(size), _Returned()
+    try:
+        await dial(returned, "127.0.0.1", port, authorities=None, pinned=service.fingerprint)
+        before = cpu_s(process.pid)
+        for number in range(1, count + 1):
+            returned.transport.write(payload)
+            await returned.until(number * size)
+        used = (cpu_s(process.pid) - before) / count
+        returned.transport.close()
+        return used
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def measure(stored: list[int], count: int, wake_count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -217,13 +290,16 @@ async def measure(stored: list[int], count: int, wake_count: int) -> dict[str, A
                 times = max(count // (1 + size // 8192), 20)
                 ours = {quic: await cycles(service, size, times, quic=quic) for quic in (False, True)}
                 alone = await library_cycles(service.folder, size, times)
+                echo = await quic_echoes(service, size, times)
                 rates.append(
                     {
                         "payload_bytes": size,
                         "cycles_per_cpu_s_tls": round(1 / ours[False]),
                         "cycles_per_cpu_s_quic": round(1 / ours[True]),
                         "cycles_per_cpu_s_rpc_library_tls": round(1 / alone),
-                        "tls_times_the_library": round(ours[False] / alone, 2),
+                        "echoes_per_cpu_s_quic_library": round(1 / max(echo, 1e-6)),
+                        "tls_times_the_rpc_library": round(ours[False] / alone, 2),
+                        "quic_times_the_quic_library": round(ours[True] / max(echo, 1e-6), 2),
                     }
                 )
             waked = await wakes(service, wake_count)
@@ -242,7 +318,11 @@ def main() -> None:
     parser.add_argument("--wakes", type=int, default=200)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--quic", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quic:
+        asyncio.run(serve_quic(options.quic))
+        return
     if options.library:
         asyncio.run(serve_library(options.library))
         return

@@ -200,3 +200,21 @@ async def test_nothing_is_lost_over_cuts_and_kills(tmp_path: Path) -> None:
         assert len(set(load.seen)) == len(load.seen), "each payload is seen once"
         for client in load.clients:
             await client.close()
+
+
+async def test_a_service_on_a_database(tmp_path: Path, database: str) -> None:
+    folder = tmp_path / "ds"
+    async with ds_in_process(folder) as ds:
+        configure(folder, "[store]", f'[store]\ndatabase = "{database}"')
+        await ds.start()
+        async with await ds.client() as client:
+            await client.enqueue(ALICE, b"kept")
+        await ds.end(signal.SIGKILL)
+        await ds.start()
+        async with await ds.client() as client:
+            assert await client.fetch(ALICE) == (b"kept",)
+        told = await asyncio.to_thread(run, "ds", "export", tmp_path / "x", "-c", folder, code=1)
+        assert "is running in this folder" in told.stderr
+        await ds.end(signal.SIGTERM)
+        told = await asyncio.to_thread(run, "ds", "export", tmp_path / "x", "-c", folder, code=1)
+        assert "embedded store only" in told.stderr

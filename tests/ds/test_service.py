@@ -102,6 +102,7 @@ class Failing(LmdbTables):
         await super().commit(changes)
 
 
+@pytest.mark.claim("DLV-11")
 async def test_a_store_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
     store = Failing(tmp_path / "store")
     async with running(tmp_path, store=store) as ds, await ds.client() as client:

@@ -65,6 +65,14 @@ async def test_what_comes_during_the_wait_is_returned_promptly(ds: Running, clie
         assert await task == (b"late",)
 
 
+async def test_a_queue_wakes_again_and_again(ds: Running, client: Client) -> None:
+    for number in range(5):
+        task = await blocked(ds, client)
+        await client.enqueue(ALICE, b"%d" % number)
+        async with asyncio.timeout(LONG_S / 2):
+            assert await task == (b"%d" % number,)
+
+
 @pytest.mark.claim("DLV-25")
 async def test_an_expired_wait_is_an_empty_list(client: Client) -> None:
     loop = asyncio.get_running_loop()
@@ -167,6 +175,9 @@ async def test_nothing_is_left_of_those_who_were_here(ds: Running, client: Clien
         async with asyncio.TaskGroup() as group:
             for key in keys:
                 group.create_task(client.fetch_wait(key, timeout_s=0.01))
+        await client.enqueue(ALICE, b"leased")
+        (leased,) = await client.lease(ALICE)
+        await client.ack(ALICE, (leased.id,))
     await ds.until(lambda: store.counts() == rows)
     peer = next(iter(ds.service.connections.values())).peer
     left: list[Sized] = [state.waiters, state.waiting, state.held, peer.waits, peer.holds, peer.answered]
