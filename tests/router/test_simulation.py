@@ -33,9 +33,9 @@ SEEDS_UNTIL_FOUND = 40
 
 
 @pytest.fixture(autouse=True)
-def _quiet_logs() -> None:
+def _quiet_logs(caplog: pytest.LogCaptureFixture) -> None:
     """The router tells of every planned failure."""
-    logging.getLogger("blindpost").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "blindpost")
 
 
 def trace_of(folder: Path, seed: int, steps: int = 150, weights: Mapping[str, int] = EVERYTHING) -> list[str]:
