@@ -101,6 +101,7 @@ def test_a_finish_before_the_return_takes_the_call_back() -> None:
     assert one.events == [Called(one.peer, 5, FETCH), Canceled(one.peer, 5)]
     one.answer(5)
     assert one.said() == [CanceledReturn(5)]
+    assert one.events[2:] == [Canceled(one.peer, 5)], "what came into its hands meanwhile goes back"
     one.call(5)
     assert not one.closed
 

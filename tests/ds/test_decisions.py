@@ -68,6 +68,16 @@ def test_what_is_loaded_is_given_although_there_is_more() -> None:
     assert turn.answers[0].outcome == Payloads((b"0",))
 
 
+def test_nothing_comes_into_the_hands_of_somebody_who_left() -> None:
+    """A call that had to wait for another turn may be decided after its connection is over."""
+    desk = Desk()
+    desk.one.is_gone = True
+    turn = desk.turn(entry(0))
+    assert queues.take(turn, desk.one, 1, FETCH) is True
+    assert queues.take(desk.turn(), desk.one, 2, WAIT) is True
+    assert len(desk.state.held) == len(desk.state.waiting) == 0
+
+
 def test_commands_of_one_batch_see_each_other() -> None:
     desk = Desk()
     turn = desk.turn(entry(0))

@@ -80,6 +80,8 @@ def _full_refusal(reason: str) -> Refusal:
 
 def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
     """Answer with what is there, or wait. False if the turn has not loaded enough to tell."""
+    if peer.is_gone:
+        return True  # nothing may come into its hands after it was disconnected
     queue = queue_of(request)
     found = available(turn, peer, queue, payloads_max(turn.rules, request))
     if found.entries:

@@ -76,6 +76,7 @@ class DeliveryService:
     def lost(self, connection: Connection) -> None:
         """A stream is over; what its caller held is put back in a turn."""
         connection.lost()
+        connection.peer.is_gone = True
         if self.connections.pop(connection.peer.number, None) is not None:
             self.engine.put(connection, Gone(connection.peer))
 

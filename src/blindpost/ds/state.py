@@ -19,10 +19,12 @@ from blindpost.wire.value import Value
 class Peer:
     """A connection, as the decisions know it."""
 
-    __slots__ = ("answered", "holds", "number", "waits")
+    __slots__ = ("answered", "holds", "is_gone", "number", "waits")
 
     def __init__(self, number: int, undo: Undo) -> None:
         self.number = number
+        self.is_gone = False
+        """Set by the shell when the stream is over, before the event that says so."""
         self.holds: Table[int, Hold] = Table(undo)
         """By their own numbers: the question of a lease may be used again while the lease lasts."""
         self.answered: Table[int, int] = Table(undo)
