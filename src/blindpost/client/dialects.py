@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Generic
 
 from blindpost.client.authorizing import Authorizer
@@ -64,7 +65,7 @@ def check_credentials(error: CMD | None) -> None:
         raise CredentialsError(error)
 
 
-class Dialect(Generic[C, R]):
+class Dialect(ABC, Generic[C, R]):
     """One protocol at the version agreed for one session."""
 
     framing: Framing
@@ -74,17 +75,17 @@ class Dialect(Generic[C, R]):
         """What the response will be about."""
         return call.entity_id
 
+    @abstractmethod
     def transmission(self, call: Call[C], corr_id: bytes) -> Writer:
         """The command as it is sent, or `NotSentError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self, payload: memoryview) -> list[Answer[R]]:
         """What one block holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refusal(self, response: R) -> SMPError | None:
         """The error, if the response is one."""
-        raise NotImplementedError
 
     def subscribes(self, command: C) -> bool:
         """Whether the router may send something of its own accord after this command."""

@@ -6,6 +6,7 @@ checks it must pass is in `smp_handshake` and `ntf_handshake`. Randomness is giv
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -147,15 +148,15 @@ class Failed:
 Effect = Send | FindService | Established | Failed
 
 
-class Handshake:
+class Handshake(ABC):
     """One side of one handshake. The effects that a method returns must be carried out in their order."""
 
     table: Table
     state = State.TLS
 
+    @abstractmethod
     def start(self) -> list[Effect]:
         """TLS is complete."""
-        raise NotImplementedError
 
     def received(self, payload: memoryview) -> list[Effect]:
         """A block came."""
@@ -167,15 +168,15 @@ class Handshake:
             return self._failed(HandshakeParseError(f"the handshake message could not be read: {error}"))
 
     def service_found(self, service_id: bytes) -> list[Effect]:
-        """The answer to `FindService`."""
-        raise NotImplementedError
+        """The answer to `FindService`, from those who ask for one."""
+        raise AssertionError("this handshake asks for no service")
 
     def service_refused(self) -> list[Effect]:
         """The answer to `FindService` when the service may not be used."""
-        raise NotImplementedError
+        raise AssertionError("this handshake asks for no service")
 
-    def _read(self, payload: memoryview) -> list[Effect]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, payload: memoryview) -> list[Effect]: ...
 
     def _go(self, event: Event) -> None:
         self.state = self.table[self.state, event]
