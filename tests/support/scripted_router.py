@@ -176,7 +176,7 @@ class TappedHandshake(Handshake):
     def start(self) -> list[Effect]:
         return self._logged(self._inner.start())
 
-    def received(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: memoryview) -> list[Effect]:
         self._log.append(("client", bytes(payload)))
         return self._logged(self._inner.received(payload))
 

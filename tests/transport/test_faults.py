@@ -230,7 +230,7 @@ class Mute(Handshake):
     def start(self) -> list[Effect]:
         return []
 
-    def received(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: memoryview) -> list[Effect]:
         return []
 
 

@@ -186,6 +186,6 @@ class Doubled(Handshake):
     def start(self) -> list[Effect]:
         return self._inner.start()
 
-    def received(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: memoryview) -> list[Effect]:
         self._take(self._inner.received(payload))
         return []
