@@ -1,14 +1,18 @@
-"""Memory of sessions that are idle or gone goes back to the system, not only to the allocator."""
+"""Memory of sessions that are idle or gone: given up at once, and returned to the system."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
 from blindpost.transport import keeper as keepers
+from blindpost.transport.ends import connect
 from blindpost.transport.keeper import TRIM_AFTER, Keeper
 from blindpost.transport.session import Session
+from tests.support.transport import HOST, QUICK, Recorder, serving, smp_client, smp_router
 
 
 class Idle(Session):
@@ -57,3 +61,22 @@ async def test_so_do_those_that_are_closed(asked: list[int]) -> None:
 
 def test_the_allocator_of_this_system_can_be_asked() -> None:
     assert keepers._trim(0) in {0, 1, None}
+
+
+async def test_a_session_that_the_peer_closed_is_no_garbage_that_waits() -> None:
+    """Its end must not leave a cycle: a full collection may be far away."""
+    router = Recorder()
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(smp_router(limits=QUICK), router) as port:
+            stream = await connect(smp_client(), HOST, port)
+            await router.until("sessions")
+            tls = weakref.ref(router.sessions.pop()._tls._connection)
+            await stream.close()
+            await router.until("reasons")
+            await asyncio.sleep(0)
+            assert router.reasons, "the reason is kept, the session is not"
+            assert tls() is None
+    finally:
+        gc.enable()

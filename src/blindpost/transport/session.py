@@ -259,7 +259,7 @@ class Session(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         reason = self._reason or errors.ConnectionCutError(f"the connection broke: {type(exc).__name__}")
-        self._reason = reason
+        self._reason = untraced(reason)
         self.stage = Stage.CLOSED
         self._handshake = None
         self._tls.forget()
@@ -438,6 +438,15 @@ class Session(asyncio.BufferedProtocol):
             return False
         self._warm = not self._tls.release()
         return not self._warm
+
+
+def untraced(reason: errors.TransportError) -> errors.TransportError:
+    """Without tracebacks: their frames refer to the session, which would outlive its end as a cycle."""
+    error: BaseException | None = reason
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    return reason
 
 
 def _tune(sock: Any) -> None:
