@@ -50,6 +50,9 @@ claims: $(READY) ## run the tests and count the claims they show
 bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.transport
+	$(BIN)/python -m benchmarks.router --quick
+	$(BIN)/python -m benchmarks.moving --queues 20000
+	$(BIN)/python -m benchmarks.ds --stored 10 10000 --cycles 300 --wakes 200
 
 lock: ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lock
