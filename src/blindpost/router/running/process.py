@@ -35,7 +35,7 @@ from blindpost.transport.plans import smp_router_plan
 
 _SPARE_DESCRIPTORS = 64
 COLLECT_AFTER = (20_000, 10, 10)
-"""A turn makes thousands of objects and hardly a cycle: looking for them all the time is a tenth of SUB."""
+"""A turn makes thousands of objects and hardly a cycle: looking for cycles less often is cheaper."""
 
 
 class RunningError(OperatorError):
