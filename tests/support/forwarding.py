@@ -29,7 +29,7 @@ ROOMY = 1 << 15
 
 @dataclass
 class Sender:
-    """One command on its way through a proxy to the relay with this session."""
+    """One command on its way through a proxy to the relay with the session."""
 
     session_id: bytes
     relay_key: PublicKey

@@ -21,6 +21,6 @@ def private_key(entry: dict[str, Any]) -> PrivateKey:
 def verified(
     key: PublicKey, authorization: bytes, authorized: bytes, corr_id: bytes, session: PrivateKey
 ) -> bool:
-    """Whether a router with this session key accepts the authorization."""
+    """Whether a router with the session key accepts the authorization."""
     check = check_of(key, authorization, authorized, corr_id, AuthenticatorKeys(session))
     return OneByOne().verify_many([check]) == [True]

@@ -124,7 +124,7 @@ class Transcript:
 def made_by(
     key: PrivateKey, authorization: bytes, authorized: bytes, corr_id: bytes, router_key: PublicKey | None
 ) -> bool:
-    """Whether the holder of `key` made the authorization for a router with this session key."""
+    """Whether the holder of `key` made the authorization for a router with the session key."""
     if key.algorithm is Algorithm.X25519:
         if router_key is None or len(authorization) != AUTHENTICATOR_SIZE:
             return False

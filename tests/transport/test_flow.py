@@ -299,7 +299,7 @@ def test_a_block_that_does_not_open_is_reported_and_the_session_goes_on() -> Non
         async with serving(smp_router(), router, network) as port:
             stream = await connect(smp_client(), HOST, port, network)
             stream.send(b"good")
-            # A block of the right size that the block chain of this session did not seal.
+            # A block of the right size that the block chain of the session did not seal.
             chains = stream.session._blocks._chains
             assert chains is not None
             chains.sending._step()

@@ -111,7 +111,7 @@ def sign_session_key(credentials: Credentials, session_key: PublicKey) -> CertKe
 
 
 def verify_session_key(leaf: PublicKey, signed_key: SignedKey) -> bool:
-    """Whether the owner of `leaf` signed this session key."""
+    """Whether the owner of `leaf` signed the session key."""
     return leaf.algorithm is signed_key.signer and verify(leaf, signed_key.signed, signed_key.signature)
 
 

@@ -41,7 +41,7 @@ class OpenRelay(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Forward(Value):
-    """Hand an encrypted command to the relay of this session, and its answer to the connection."""
+    """Hand an encrypted command to the relay of the session, and its answer to the connection."""
 
     client: Client
     corr_id: bytes

@@ -86,7 +86,7 @@ class Peer(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceSession(Value):
-    """A service as both sides know it for this session; only the client has `private`."""
+    """A service as both sides know it for the session; only the client has `private`."""
 
     role: ServiceRole
     service_id: bytes
@@ -99,7 +99,7 @@ class ServiceSession(Value):
 class Agreement(Value):
     """What the handshake agreed on.
 
-    `own_key` and `peer_key` are the X25519 keys of this session. A client finds in `offered` and
+    `own_key` and `peer_key` are the X25519 keys of the session. A client finds in `offered` and
     `router_proof` what a proxy passes on about its relay.
     """
 
