@@ -38,7 +38,6 @@ def test_every_file_is_replayed_or_a_matrix() -> None:
         assert transcript(name)["events"]
 
 
-@pytest.mark.claim("CON-41")
 def test_roles_of_recorded_synchronisations() -> None:
     """As with the reference: whose hash is larger starts as sender, and the first message is its EREADY."""
     roles = Counter[SyncRole]()

@@ -247,7 +247,6 @@ def test_golden_sync_hashes() -> None:
     assert sync_role(own=hash_r, peer=hash_s) is SyncRole.SENDER
 
 
-@pytest.mark.claim("CON-41")
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.binary(min_size=56, max_size=56), min_size=4, max_size=4, unique=True))
 def test_roles_are_always_complementary(privates: list[bytes]) -> None:

@@ -64,11 +64,6 @@ PARTIES: dict[type[Command], Party | None] = {
 """By whose id each command names its queue."""
 
 
-def party_of(command: Command) -> Party | None:
-    """By whose id the command names its queue; None if it names none."""
-    return PARTIES[type(command)]
-
-
 def want(wanted: Wanted, request: Request) -> None:
     """Add what must be loaded before this request can be verified and decided."""
     command = request.command

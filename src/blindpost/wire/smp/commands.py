@@ -453,7 +453,3 @@ COMMANDS: dict[bytes, ReadCommand] = {
 def read_command(reader: Reader, version: int) -> Command:
     """The command that takes up the rest of a transmission; else `RefusedError` UNKNOWN or SYNTAX."""
     return read_tagged(reader, version, COMMANDS)
-
-
-def write_command(writer: Writer, command: Command, version: int) -> None:
-    command.write(writer, version)

@@ -382,7 +382,3 @@ RESPONSES: dict[bytes, ReadResponse] = {
 def read_response(reader: Reader, version: int) -> Response:
     """The response that takes up the rest of a transmission; else `RefusedError` UNKNOWN or SYNTAX."""
     return read_tagged(reader, version, RESPONSES)
-
-
-def write_response(writer: Writer, response: Response, version: int) -> None:
-    response.write(writer, version)

@@ -41,8 +41,6 @@ MSG_PADDED_SIZE = 16106
 NMSG_PADDED_SIZE = 128
 FORWARDED_PADDED_SIZE = 16226
 """The batch of one inside PFWD and PRES."""
-ENTITY_ID_SIZE = 24
-"""Of every id that is made at random; ids of any length are carried."""
 
 _BODY_SIZE_MAX = 16048
 _BODY_SIZE_MAX_BEFORE_ENCRYPTION = 16064
