@@ -57,7 +57,7 @@ bench: $(READY) ## the benchmarks, short form
 lock: ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
-	$(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+	$(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra pipeline --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade -o requirements.lock pyproject.toml
 	rm -rf $(VENV)-lock
 
