@@ -15,12 +15,18 @@ FLOORS = {
     "transport": 1,
     "engine": 2,
     "store": 2,
+    "journal": 2,
     "client": 3,
     "router": 4,
     "ds": 4,
+    "agent": 4,
+    "ntf": 4,
+    "pipeline": 4,
     "testing": 5,
-    "demo": 5,
-    "cli": 6,
+    "canary": 5,
+    "ops": 5,
+    "demo": 6,
+    "cli": 7,
 }
 ARROWS = {("crypto", "wire"), ("store", "engine")}
 

@@ -1,0 +1,1 @@
+"""Duplex, end-to-end encrypted connections over SMP routers, for Python programs."""

@@ -1,0 +1,1 @@
+"""The notification router: device tokens, notification subscriptions at SMP routers, push providers."""

@@ -1,0 +1,1 @@
+"""What an operator looks at: the page, and several servers started as one."""
