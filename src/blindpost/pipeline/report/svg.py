@@ -1,0 +1,209 @@
+"""Plots as inline SVG: drawn here, coloured by the page's style sheet, readable at the width of a phone.
+
+Every mark carries a `<title>`, so the exact number is there for a pointer and for a screen reader; colour
+never says anything that a word or a position does not say as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+WIDTH = 400
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 22
+COLOURS = 5
+"""Series beyond this share the last colour; sections name the worst ones and sum up the rest."""
+
+_At = Callable[[float, float], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line: seconds since 1970 and a value, or None where nothing was measured."""
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar with its label, the number beside it, and whether it is what somebody must look at."""
+
+    label: str
+    value: float
+    shown: str
+    bad: bool = False
+
+
+def number(value: float) -> str:
+    """Short enough for an axis: 950, 1.2 k, 3 M, 0.25."""
+    size = abs(value)
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= limit:
+            return f"{value / limit:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def steps(top: float, wanted: int = 4) -> list[float]:
+    """Round values from zero to at least `top`."""
+    if top <= 0 or not math.isfinite(top):
+        return [0.0, 1.0]
+    raw = top / wanted
+    unit = 10 ** math.floor(math.log10(raw))
+    step = next(unit * k for k in (1, 2, 5, 10) if unit * k >= raw)
+    return [step * k for k in range(math.ceil(top / step - 1e-9) + 1)]
+
+
+def lines(series: Sequence[Series], label: str, unit: str, *, limit: float | None = None) -> str:
+    """Values over time; a dashed line where the limit is."""
+    seen = [(x, y) for one in series for x, y in one.points if y is not None]
+    if not seen:
+        return nothing(label)
+    height = 170
+    left, right = min(x for x, _ in seen), max(x for x, _ in seen)
+    span = max(right - left, 1.0)
+    ticks = steps(max(*(y for _, y in seen), limit or 0.0))
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (
+            LEFT + (x - left) / span * (WIDTH - LEFT - RIGHT),
+            height - BOTTOM - y / ticks[-1] * (height - TOP - BOTTOM),
+        )
+
+    parts = [*_value_axis(ticks, at(left, 0)[1], at(left, ticks[-1])[1], unit)]
+    parts += _time_axis(left, right, height)
+    for place, one in enumerate(series):
+        colour = min(place, COLOURS - 1)
+        parts += _line(one, colour, at, unit)
+    if limit is not None:
+        y = at(left, limit)[1]
+        parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        text = escape(f"limit {number(limit)} {unit}")
+        parts.append(f'<text class="limit-label" x="{WIDTH - RIGHT}" y="{y - 3:.1f}">{text}</text>')
+    return _frame(height, label, parts) + _legend(series)
+
+
+def bars(rows: Sequence[Bar], label: str) -> str:
+    """Horizontal bars, longest scale for all, the number at the end of each."""
+    if not rows:
+        return nothing(label)
+    top = max((row.value for row in rows), default=0.0) or 1.0
+    room, high = WIDTH - 150 - 70, 20
+    parts: list[str] = []
+    for place, row in enumerate(rows):
+        y = place * high + 2
+        length = max(row.value / top * room, 1.0 if row.value else 0.0)
+        kind = "bar bad" if row.bad else "bar"
+        said = escape(f"{row.label}: {row.shown}")
+        parts.append(f'<text class="name" x="144" y="{y + 12}">{escape(clip(row.label, 24))}</text>')
+        parts.append(
+            f'<rect class="{kind}" x="150" y="{y + 2}" width="{length:.1f}" height="13" rx="2">'
+            f"<title>{said}</title></rect>"
+        )
+        parts.append(f'<text x="{154 + length:.1f}" y="{y + 12}">{escape(row.shown)}</text>')
+    return _frame(len(rows) * high + 6, label, parts)
+
+
+def heat(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: dict[tuple[int, int], float],
+    label: str,
+    unit: str,
+    limit: float,
+) -> str:
+    """A grid whose darkness is the value against the limit; above the limit a cell is marked as bad."""
+    if not cells:
+        return nothing(label)
+    wide = (WIDTH - 110) / max(len(columns), 1)
+    high = 14
+    parts: list[str] = []
+    for y, name in enumerate(rows):
+        parts.append(f'<text class="name" x="104" y="{y * high + 11}">{escape(clip(name, 17))}</text>')
+        for x, column in enumerate(columns):
+            value = cells.get((y, x))
+            if value is None:
+                continue
+            kind = "cell bad" if value > limit else "cell"
+            depth = min(0.12 + 0.88 * value / limit, 1.0) if limit else 1.0
+            said = escape(f"{name}, {column}: {number(value)} {unit}")
+            parts.append(
+                f'<rect class="{kind}" x="{108 + x * wide:.1f}" y="{y * high + 1}" '
+                f'width="{max(wide - 0.6, 0.6):.1f}" height="{high - 2}" fill-opacity="{depth:.2f}"><title>{said}</title></rect>'
+            )
+    bottom = len(rows) * high + 12
+    if columns:
+        parts.append(f'<text x="108" y="{bottom}">{escape(columns[0])}</text>')
+        parts.append(f'<text class="name" x="{WIDTH - 2}" y="{bottom}">{escape(columns[-1])}</text>')
+    return _frame(bottom + 6, label, parts)
+
+
+def nothing(label: str) -> str:
+    """Said in words, so that an empty place is never taken for a good one."""
+    return f'<p class="nothing">{escape(label)}: nothing was recorded in this period.</p>'
+
+
+def clip(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "…"
+
+
+def _line(one: Series, colour: int, at: _At, unit: str) -> Iterable[str]:
+    """A path that is broken where nothing was measured, and a dot for each value when there are few."""
+    path, pen = [], "M"
+    for x, y in one.points:
+        if y is None:
+            pen = "M"
+            continue
+        px, py = at(x, y)
+        path.append(f"{pen}{px:.1f} {py:.1f}")
+        pen = "L"
+    yield f'<path class="line s{colour}" d="{"".join(path)}"><title>{escape(one.name)}</title></path>'
+    if len(one.points) > 200:
+        return
+    for x, y in one.points:
+        if y is not None:
+            px, py = at(x, y)
+            said = escape(f"{one.name}, {moment(x)}: {number(y)} {unit}")
+            dot = f'<circle class="dot s{colour}" cx="{px:.1f}" cy="{py:.1f}" r="2">'
+            yield f"{dot}<title>{said}</title></circle>"
+
+
+def _value_axis(ticks: Sequence[float], low: float, high: float, unit: str) -> Iterable[str]:
+    for tick in ticks:
+        y = low - (low - high) * tick / ticks[-1]
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="name" x="{LEFT - 4}" y="{y + 3:.1f}">{number(tick)}</text>'
+    yield f'<text x="2" y="9">{escape(unit)}</text>'
+
+
+def _time_axis(left: float, right: float, height: int) -> Iterable[str]:
+    y = height - 6
+    for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        x = LEFT + part * (WIDTH - LEFT - RIGHT)
+        said = moment(left + part * (right - left))
+        yield f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}">{said}</text>'
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M")
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) < 2:
+        return ""
+    named = "".join(
+        f'<span><i class="s{min(place, COLOURS - 1)}"></i>{escape(one.name)}</span>'
+        for place, one in enumerate(series)
+    )
+    return f'<p class="legend">{named}</p>'
+
+
+def _frame(height: float, label: str, parts: Iterable[str]) -> str:
+    inside = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
+        f"<title>{escape(label)}</title>{inside}</svg>"
+    )
