@@ -1,0 +1,170 @@
+"""The relational store: SQLite in one file, for the agent and for a notification router on one host.
+
+Every transaction is short, synchronous and the only one: `with store.transaction() as sql:` commits when
+the block ends and takes everything back when it raises. WAL with `synchronous=FULL` means that what was
+committed survives `kill -9` and power loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import Durability, StoreVersionError
+
+_PRIVATE = 0o600
+_APPLICATION = 0x426C706F
+"""`Blpo`: a file of ours, not just any database."""
+
+Migration = str | Callable[[sqlite3.Connection], None]
+"""Brings a store from one schema version to the next, inside one transaction: statements, or a function."""
+
+
+class NotOurFileError(Exception):
+    """The file is not a database of this program."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is not a Blindpost database: name another file, or restore a backup")
+
+
+class StoreInUseError(Exception):
+    """Another process has the store open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is in use by another process: stop it first, or name another file")
+
+
+class SqliteStore:
+    """One file, one connection, one writer: this process."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self.path = path
+
+    @classmethod
+    def open(
+        cls, path: Path, migrations: Sequence[Migration], durability: Durability = Durability.FULL
+    ) -> SqliteStore:
+        """The store at `path`, created if there is none, brought to the newest schema version.
+
+        The file is locked as long as it is open, so that two processes never work on one store.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, _PRIVATE))
+        connection = sqlite3.connect(path, isolation_level=None, timeout=0, cached_statements=512)
+        try:
+            _prepare(connection, path, durability)
+            _migrate(connection, migrations)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, path)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of the block's changes, durable when it ends, or none of them."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            raise StoreFailedError(f"{self.path}: {error}") from error
+
+    @property
+    def reading(self) -> sqlite3.Connection:
+        """For statements that only read."""
+        return self._connection
+
+    def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        """A consistent copy in a new file, synced before it gets its name; `progress` hears of pages done and all."""
+        if target.exists():
+            raise FileExistsError(f"{target} exists: a backup never overwrites a file")
+        partial = target.with_name(target.name + ".partial")
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL, _PRIVATE))
+        try:
+            with contextlib.closing(sqlite3.connect(partial)) as copy:
+
+                def step(_status: int, remaining: int, total: int) -> None:
+                    if progress is not None:
+                        progress(total - remaining, total)
+
+                self._connection.backup(copy, pages=1024, progress=step)
+            _sync(partial)
+            os.rename(partial, target)
+            _sync(target.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def close(self) -> None:
+        """Folds the log into the file and lets go of it."""
+        self._connection.close()
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, durability: Durability) -> None:
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != _APPLICATION and tables:
+            raise NotOurFileError(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durability is Durability.FULL else 'NORMAL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreInUseError(path) from error
+        raise
+    except sqlite3.DatabaseError as error:
+        raise NotOurFileError(path) from error
+
+
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > len(migrations):
+        raise StoreVersionError(found, len(migrations))
+    for number, migration in enumerate(migrations[found:], found + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if callable(migration):
+                migration(connection)
+            else:
+                for statement in _statements(migration):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, triggers with their inner semicolons whole."""
+    pending = ""
+    for piece in script.split(";"):
+        pending += piece + ";"
+        if sqlite3.complete_statement(pending):
+            if pending.strip(" \n\t;"):
+                yield pending
+            pending = ""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

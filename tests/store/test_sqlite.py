@@ -1,0 +1,182 @@
+"""The relational store: whole transactions, numbered migrations, one process, consistent backups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import StoreVersionError
+from blindpost.store.sqlite import NotOurFileError, SqliteStore, StoreInUseError
+
+ONE = """
+CREATE TABLE letters (number INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE counts (letters INTEGER NOT NULL) STRICT;
+INSERT INTO counts VALUES (0);
+CREATE TRIGGER counted AFTER INSERT ON letters BEGIN
+    UPDATE counts SET letters = letters + 1;
+    UPDATE counts SET letters = letters;
+END;
+"""
+TWO = "ALTER TABLE letters ADD COLUMN seen INTEGER NOT NULL DEFAULT 0"
+
+
+def letters(store: SqliteStore) -> int:
+    (count,) = store.reading.execute("SELECT letters FROM counts").fetchone()
+    (rows,) = store.reading.execute("SELECT count(*) FROM letters").fetchone()
+    assert count == rows
+    return int(count)
+
+
+def put(store: SqliteStore, number: int) -> None:
+    with store.transaction() as sql:
+        sql.execute("INSERT INTO letters (number, body) VALUES (?, ?)", (number, b"letter"))
+
+
+def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    put(store, 1)
+    with pytest.raises(sqlite3.IntegrityError), store.transaction() as sql:
+        sql.executemany("INSERT INTO letters (number, body) VALUES (?, x'00')", [(2,), (3,), (1,)])
+    assert letters(store) == 1
+    put(store, 2)
+    assert letters(store) == 2
+    store.close()
+
+
+def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    put(store, 1)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    store.close()
+    assert modes == {0o600}
+
+
+def test_migrations_run_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore.open(path, [ONE])
+    put(store, 1)
+    store.close()
+    store = SqliteStore.open(path, [ONE, TWO])
+    assert store.reading.execute("SELECT number, seen FROM letters").fetchall() == [(1, 0)]
+    store.close()
+    store = SqliteStore.open(path, [ONE, TWO])
+    assert letters(store) == 1
+    store.close()
+    with pytest.raises(StoreVersionError, match="version 2"):
+        SqliteStore.open(path, [ONE])
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    SqliteStore.open(path, [ONE]).close()
+    with pytest.raises(sqlite3.OperationalError):
+        SqliteStore.open(path, [ONE, TWO + "; CREATE TABLE letters (x INTEGER)"])
+    store = SqliteStore.open(path, [ONE, TWO])
+    assert letters(store) == 0
+    store.close()
+
+
+def test_a_migration_may_be_a_function(tmp_path: Path) -> None:
+    def fill(sql: sqlite3.Connection) -> None:
+        sql.executemany("INSERT INTO letters (number, body) VALUES (?, x'00')", [(1,), (2,)])
+
+    store = SqliteStore.open(tmp_path / "a.db", [ONE, fill])
+    assert letters(store) == 2
+    store.close()
+
+
+def test_two_processes_never_share_a_store(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    put(store, 1)
+    with pytest.raises(StoreInUseError, match="another process"):
+        SqliteStore.open(tmp_path / "a.db", [ONE])
+    store.close()
+    SqliteStore.open(tmp_path / "a.db", [ONE]).close()
+
+
+def test_a_stranger_is_not_touched(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to be looked at " * 50)
+    before = text.read_bytes()
+    with pytest.raises(NotOurFileError, match=r"notes\.txt"):
+        SqliteStore.open(text, [ONE])
+    assert text.read_bytes() == before
+    other = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(other)) as foreign:
+        foreign.execute("CREATE TABLE theirs (x)")
+    before = other.read_bytes()
+    with pytest.raises(NotOurFileError):
+        SqliteStore.open(other, [ONE])
+    assert other.read_bytes() == before
+
+
+def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    put(store, 1)
+    steps: list[tuple[int, int]] = []
+    store.backup(tmp_path / "copy.db", lambda done, every: steps.append((done, every)))
+    assert steps[-1][0] == steps[-1][1] > 0
+    put(store, 2)
+    with pytest.raises(FileExistsError):
+        store.backup(tmp_path / "copy.db")
+    store.close()
+    copy = SqliteStore.open(tmp_path / "copy.db", [ONE])
+    assert letters(copy) == 1
+    copy.close()
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
+
+
+def test_a_full_disk_takes_back_the_transaction(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    put(store, 1)
+    store.reading.execute("PRAGMA max_page_count = 8")
+    with pytest.raises(StoreFailedError, match="full"), store.transaction() as sql:
+        sql.execute("INSERT INTO letters (number, body) VALUES (2, zeroblob(100000))")
+    assert letters(store) == 1
+    store.reading.execute("PRAGMA max_page_count = 10000")
+    put(store, 2)
+    store.close()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from blindpost.store.sqlite import SqliteStore
+from tests.store.test_sqlite import ONE, put
+store = SqliteStore.open(Path(sys.argv[1]), [ONE])
+number = 0
+while True:
+    number += 1
+    put(store, number)
+    print(number, flush=True)
+"""
+
+
+def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as child:
+        assert child.stdout is not None
+        last = 0
+        for line in child.stdout:
+            last = int(line)
+            if last == 20:
+                child.send_signal(signal.SIGKILL)
+    store = SqliteStore.open(path, [ONE])
+    assert letters(store) >= last >= 20
+    store.close()
