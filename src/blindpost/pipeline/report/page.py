@@ -13,7 +13,6 @@ from html import escape
 
 from blindpost.pipeline.report.style import STYLE
 
-
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 FOOTER = (
     "Made by <code>blindpost pipeline report</code>. "

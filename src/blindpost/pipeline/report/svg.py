@@ -132,7 +132,8 @@ def heat(
             said = escape(f"{name}, {column}: {number(value)} {unit}")
             parts.append(
                 f'<rect class="{kind}" x="{108 + x * wide:.1f}" y="{y * high + 1}" '
-                f'width="{max(wide - 0.6, 0.6):.1f}" height="{high - 2}" fill-opacity="{depth:.2f}"><title>{said}</title></rect>'
+                f'width="{max(wide - 0.6, 0.6):.1f}" height="{high - 2}" fill-opacity="{depth:.2f}">'
+                f"<title>{said}</title></rect>"
             )
     bottom = len(rows) * high + 12
     if columns:
