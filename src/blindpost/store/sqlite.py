@@ -86,7 +86,7 @@ class SqliteStore:
         return self._connection
 
     def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        """A consistent copy in a new file, synced before it gets its name; `progress` hears of pages done and all."""
+        """A consistent copy in a new file, synced before it gets its name; `progress` hears of pages."""
         if target.exists():
             raise FileExistsError(f"{target} exists: a backup never overwrites a file")
         partial = target.with_name(target.name + ".partial")
