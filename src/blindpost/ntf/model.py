@@ -1,0 +1,173 @@
+"""What the notification router keeps: tokens, message routers, subscriptions, notifications; its rules."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from enum import Enum
+
+from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.keys import PrivateKey
+from blindpost.wire.addresses import Server
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.ntf.pushes import PADDED_SIZE, PUSH_ITEMS_MAX
+from blindpost.wire.ntf.status import SubState, SubStatus, TokenState, TokenStatus
+from blindpost.wire.ntf.tokens import DeviceToken
+from blindpost.wire.private_keys import EncodedPrivateKey
+from blindpost.wire.value import Value
+
+ID_SIZE = 24
+CODE_SIZE = 32
+DAY_S = 86_400
+NO_QUEUES = QueueSet()
+
+REGISTERED = TokenStatus(TokenState.REGISTERED)
+NEW = SubStatus(SubState.NEW)
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Secret(Value):
+    """Bytes that nobody else may know: prints as nothing, compares in constant time."""
+
+    raw: bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self.raw, other.raw)
+
+    def __repr__(self) -> str:
+        return "Secret"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Token(Value):
+    """A device that registered, by the key with which it authorizes its commands."""
+
+    token_id: bytes
+    device: DeviceToken
+    status: TokenStatus
+    verify_key: PublicKey
+    dh_key: PrivateKey
+    """The router's half; its public key is in IDTKN."""
+    secret: Secret
+    """Encrypts pushes to the device."""
+    code: Secret
+    code_at: int | None
+    """When the code was made, until it has come back."""
+    code_attempts: int = 0
+    """How many wrong codes were offered for this one."""
+    period_minutes: int = 0
+    """Of background notifications; 0 for none."""
+    period_due: int | None = None
+    """When the next of them is due."""
+    period_sent: int | None = None
+    updated_day: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Service(Value):
+    """The certificate with which one message router knows us; it gives the id when it first sees it."""
+
+    credentials: Credentials
+    service_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SmpRouter(Value):
+    """A message router, and the queues associated with our service there, as count and hash."""
+
+    server: Server
+    service: Service | None = None
+    members: QueueSet = NO_QUEUES
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Subscription(Value):
+    """A token's subscription to the notifications of one queue."""
+
+    subscription_id: bytes
+    token_id: bytes
+    server: Server
+    notifier_id: bytes
+    notifier_key: EncodedPrivateKey
+    status: SubStatus = NEW
+    is_associated: bool = False
+    """Whether NSUBS subscribes it together with the others of our service."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Notification(Value):
+    """The newest notification of a subscription. `number` tells it from those that were in its place before.
+
+    It is kept after its push too: later pushes carry it beside their own.
+    """
+
+    subscription_id: bytes
+    token_id: bytes
+    number: int
+    seconds: int
+    nonce: bytes
+    encrypted_meta: bytes
+    is_waiting: bool = True
+    """No terminal state yet."""
+
+
+class LedgerState(Enum):
+    """Where a notification is. Exactly one terminal state is its end."""
+
+    WAITING = "waiting"
+    """Stored; a push is due, under way or to be repeated."""
+    ACCEPTED = "accepted"
+    """The provider accepted a push that carried it."""
+    SUPERSEDED = "superseded"
+    """A newer one of the same queue took its place before the provider had accepted it."""
+    REJECTED = "rejected"
+    """The provider refused the push, or the token."""
+    EXPIRED = "expired"
+    """It waited longer than the rules allow."""
+    DROPPED = "dropped"
+    """By policy: token or subscription deleted, or more queues than a push may name."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self is not LedgerState.WAITING
+
+
+class PushKind(Enum):
+    """What a push is for."""
+
+    VERIFICATION = "verification"
+    MESSAGE = "message"
+    CHECK = "check"
+
+
+@dataclass(frozen=True, slots=True)
+class NtfRules:
+    """Every bound, with its default."""
+
+    test_provider: bool = False
+    """Whether tokens of the test provider (`AT`) are taken."""
+    padded_size: int = PADDED_SIZE
+    """To how many bytes the content of a push is padded before it is encrypted."""
+    push_items: int = PUSH_ITEMS_MAX
+    code_attempts: int = 5
+    code_ttl_s: int = DAY_S
+    unverified_ttl_s: int = 2 * DAY_S
+    """A token that was never verified is deleted after this time."""
+    device_code_pushes: int = 10
+    connection_code_pushes: int = 50
+    code_push_window_s: int = 3600
+    """How many codes are pushed to one device, and for one connection, in this time."""
+    token_subscriptions: int = 100_000
+    notification_ttl_s: int = 2 * DAY_S
+    retry_first_s: float = 2.0
+    retry_max_s: float = 600.0
+    """Pauses before a push is repeated: from the first they grow to the last."""
+    code_push_attempts: int = 6
+    period_step_s: float = 30.0
+    """How often is looked which periodic notifications are due, and what else has aged."""
+
+
+def day_of(seconds: float) -> int:
+    """The start of the UTC day, in Unix seconds: no time that is kept about a token is finer."""
+    return int(seconds) // DAY_S * DAY_S

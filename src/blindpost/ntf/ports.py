@@ -1,0 +1,176 @@
+"""What the two halves of the room ask of each other.
+
+Inside: commands, decisions, the store, the engine. Outside: push providers and the subscriber, which is the
+client of message routers. The outside keeps nothing: whatever it learns is an event, and durable when
+`Desk.submit` returns. It may ask for the same thing twice; a decision says when nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from blindpost.crypto.credentials import Credentials
+from blindpost.ntf.machines import SubEvent
+from blindpost.ntf.model import SmpRouter
+from blindpost.wire.addresses import Server
+from blindpost.wire.ntf.pushes import Push
+from blindpost.wire.ntf.status import InvalidReason
+from blindpost.wire.ntf.tokens import DeviceToken
+from blindpost.wire.private_keys import EncodedPrivateKey
+from blindpost.wire.value import Value
+
+# --- push providers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The provider took the push."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInvalid:
+    """The provider says that there is no such device: the token is not pushed to any more."""
+
+    reason: InvalidReason
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This push will never be accepted; the token stays as it is. `why` goes to the log: no secrets."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """An outage or throttling. The caller tries again, later each time, with the newest content."""
+
+    why: str
+    after_s: float | None = None
+    """As long as the provider asked for."""
+
+
+PushOutcome = Accepted | TokenInvalid | Failed | RetryLater
+
+
+class PushProvider(Protocol):
+    """One push service. `push` is one attempt; it raises nothing but cancellation."""
+
+    async def push(self, token: DeviceToken, push: Push) -> PushOutcome: ...
+
+    async def close(self) -> None: ...
+
+
+# --- the subscriber: what it is told --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Notifier(Value):
+    """A queue to subscribe, by the id and the key of its notifier."""
+
+    subscription_id: bytes
+    """For the order of pages; it goes nowhere else."""
+    notifier_id: bytes
+    key: EncodedPrivateKey
+
+
+class Subscriber(Protocol):
+    """The client of message routers. Neither call waits or fails."""
+
+    def subscribe(self, server: Server, notifiers: Sequence[Notifier]) -> None:
+        """Subscribe these too: they are new, and stored."""
+        ...
+
+    def forget(self, server: Server, notifier_ids: Sequence[bytes]) -> None:
+        """They are deleted: subscribe them no more. Nothing is sent to the message router."""
+        ...
+
+
+# --- the subscriber: what it says -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NmsgReceived(Value):
+    """NMSG: a message came to the queue."""
+
+    server: Server
+    notifier_id: bytes
+    nonce: bytes
+    encrypted_meta: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SubscriptionsChanged(Value):
+    """The same happened to all of these; at most `SET_MAX` of them."""
+
+    server: Server
+    notifier_ids: tuple[bytes, ...]
+    event: SubEvent
+    error: bytes = b""
+    """The text, where the event is REFUSED."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AssociatedChanged(Value):
+    """The same happened to all queues of our service there: ASSOCIATED (SOKS) or DISCONNECTED."""
+
+    server: Server
+    event: SubEvent
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceMade(Value):
+    """A new certificate for a message router, to be stored before it is first presented."""
+
+    server: Server
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceKnown(Value):
+    """A message router knows our certificate by this id. Another one than before: all associations end."""
+
+    server: Server
+    service_id: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceUnavailable(Value):
+    """In one transaction: certificate and id forgotten, every subscription INACTIVE and not associated."""
+
+    server: Server
+
+
+SubscriberEvent = (
+    NmsgReceived | SubscriptionsChanged | AssociatedChanged | ServiceMade | ServiceKnown | ServiceUnavailable
+)
+
+SET_MAX = 1360
+"""How many subscriptions one event may name."""
+
+
+class Desk(Protocol):
+    """What the subscriber reads of the store, and where it brings its events."""
+
+    async def routers(self) -> Sequence[SmpRouter]:
+        """Those with a subscription that is to be subscribed at start."""
+        ...
+
+    async def router(self, server: Server) -> SmpRouter | None:
+        """One of them as it is now."""
+        ...
+
+    async def page(
+        self, server: Server, after: bytes, count: int, *, with_associated: bool
+    ) -> Sequence[Notifier]:
+        """The next subscriptions in a status that is tried again, in the order of their random ids."""
+        ...
+
+    async def submit(self, events: Sequence[SubscriberEvent]) -> None:
+        """Decide these; durable when it returns, `StoreFailedError` if they could not be stored.
+
+        Awaiting it is the back-pressure. NMSG of one batch should come in one call.
+        """
+        ...
