@@ -1,0 +1,344 @@
+"""Transport sessions of one agent: who shares a connection, connecting once, and what comes in.
+
+A session belongs to a user, a router and, in entity mode, one connection. Concurrent callers wait for one
+attempt; a failed attempt is remembered for a moment, so that a router that is down is not asked by each.
+What a router sends of its own accord is handed on in its order and only so much at once: when nobody takes
+it, nothing more is read from the router.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from hashlib import sha256
+from itertools import count
+from typing import Protocol
+
+from blindpost.client.calls import Call, Event, Failure, Late, Push, Unexpected
+from blindpost.client.errors import ClientError
+from blindpost.client.options import DEFAULT_SMP, SmpOptions
+from blindpost.client.relay import Relay
+from blindpost.client.smp import SmpClient
+from blindpost.client.socks import SocksNetwork
+from blindpost.crypto.credentials import Credentials
+from blindpost.transport.errors import ClosedHereError, TransportError
+from blindpost.transport.handshake import ServiceSession
+from blindpost.transport.network import Network
+from blindpost.wire.addresses import Server, hosts_text
+from blindpost.wire.smp.commands import Command
+from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.smp.responses import ALLS, MSG, Response
+from blindpost.wire.text import b64
+
+log = logging.getLogger(__name__)
+
+_CLOSED = "the agent is closed"
+
+SmpCall = Call[Command]
+SmpEvent = Event[Response, Command]
+
+
+class SessionMode(Enum):
+    """Who shares a session: all of a user on a router, or one connection; the first three differ in what
+    a SOCKS proxy is told, so that it keeps circuits apart."""
+
+    USER = "user"
+    SESSION = "session"
+    SERVER = "server"
+    ENTITY = "entity"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """What one session is for."""
+
+    user_id: int
+    server: Server
+    entity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What can be chosen about sessions."""
+
+    client: SmpOptions = DEFAULT_SMP
+    mode: SessionMode = SessionMode.SESSION
+    failure_kept_s: float = 3.0
+    """For so long after a failed attempt nobody tries again; callers get the same error."""
+    messages_at_once: int = 64
+    """How many received messages of one session may be in processing before no more are taken."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One connection to a router, as long as it lasts. Its number is never used again."""
+
+    number: int
+    key: SessionKey
+    client: SmpClient
+    relays: dict[Server, asyncio.Task[Relay | Failure]] = field(default_factory=dict)
+    """Sessions with other routers that this one, as a proxy, keeps for us."""
+
+    @property
+    def session_id(self) -> bytes:
+        """What TLS calls it; it names the session in the subscription table."""
+        return self.client.agreement.session_id
+
+    @property
+    def service(self) -> ServiceSession | None:
+        return self.client.service
+
+
+class Receiver(Protocol):
+    """Where messages go: the agent's reception."""
+
+    async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
+        """One message of one queue. Called for several queues at a time, never twice at once for one
+        queue; while too many of these are unfinished, nothing more is read from the router."""
+
+
+class Watcher(Protocol):
+    """Who cares about the sessions themselves: the subscriptions."""
+
+    def credentials(self, user_id: int, server: Server) -> Credentials | None:
+        """The service to present, if this user has one at this router."""
+
+    def connected(self, session: Session, offered: Credentials | None) -> None:
+        """A session is there; nobody has used it yet."""
+
+    def connect_failed(self, key: SessionKey, failure: TransportError) -> None: ...
+
+    def disconnected(self, session: Session, reason: TransportError) -> None:
+        """Called once for each session that was connected, at once when it ends."""
+
+    async def received(self, session: Session, event: SmpEvent) -> None:
+        """Something else than a message came that no caller waits for."""
+
+
+@dataclass(eq=False)
+class _Slot:
+    """The place of a session: being connected, connected, or failed a moment ago."""
+
+    number: int
+    key: SessionKey
+    attempt: asyncio.Task[Session | TransportError]
+
+
+class Sessions:
+    """All sessions of an agent."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        watcher: Watcher,
+        options: SessionOptions | None = None,
+        *,
+        raised: Callable[[Server, Failure], Exception] = lambda _, failure: failure,
+    ) -> None:
+        self.options = options or SessionOptions()
+        self._receiver = receiver
+        self._watcher = watcher
+        self._raised = raised
+        self._slots: dict[SessionKey, _Slot] = {}
+        self._numbers = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._receiving = asyncio.Event()
+        self._receiving.set()
+        self._closed = False
+        self._started_at = self.options.client.now()
+
+    # Sessions
+
+    def key(self, user_id: int, server: Server, entity: str | None = None) -> SessionKey:
+        """Which session a command about `entity`, a connection id, belongs to."""
+        return SessionKey(user_id, server, entity if self.options.mode is SessionMode.ENTITY else None)
+
+    def current(self, key: SessionKey) -> Session | None:
+        """The session that is connected now."""
+        slot = self._slots.get(key)
+        if slot is None or not slot.attempt.done():
+            return None
+        result = slot.attempt.result()
+        return result if isinstance(result, Session) else None
+
+    def is_current(self, session: Session) -> bool:
+        """Whether this session is still the one that callers get."""
+        return self.current(session.key) is session
+
+    async def session(self, key: SessionKey) -> Session:
+        """The session, connected if need be; `TransportError` if that fails, or has just failed."""
+        slot = self._slots.get(key)
+        if slot is None:
+            if self._closed:
+                raise ClosedHereError(_CLOSED)
+            slot = self._slots[key] = self._open(key)
+        await asyncio.wait([slot.attempt])
+        if slot.attempt.cancelled():
+            raise ClosedHereError(_CLOSED)
+        result = slot.attempt.result()
+        if isinstance(result, TransportError):
+            raise result.again()
+        return result
+
+    def _open(self, key: SessionKey) -> _Slot:
+        number = next(self._numbers)
+        attempt = asyncio.get_running_loop().create_task(self._attempt(number, key))
+        return _Slot(number, key, attempt)
+
+    async def _attempt(self, number: int, key: SessionKey) -> Session | TransportError:
+        offered = self._watcher.credentials(key.user_id, key.server)
+        chosen = replace(
+            self.options.client,
+            network=self._network(key, self.options.client.network),
+            onion_network=self._onion_network(key),
+            service=None if offered is None else (ServiceRole.MESSAGING, offered),
+        )
+        try:
+            client = await SmpClient.connect(key.server, chosen)
+        except TransportError as failure:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.options.failure_kept_s, self._forget, key, number)
+            loop.call_soon(self._watcher.connect_failed, key, failure)
+            return failure
+        session = Session(number, key, client)
+        self._watcher.connected(session, offered)
+        self._spawn(self._pump(session))
+        self._spawn(self._await_end(session))
+        return session
+
+    def _forget(self, key: SessionKey, number: int) -> None:
+        """Free the place, unless another attempt has taken it since."""
+        slot = self._slots.get(key)
+        if slot is not None and slot.number == number:
+            del self._slots[key]
+
+    async def _await_end(self, session: Session) -> None:
+        reason = await session.client.wait_closed()
+        self._forget(session.key, session.number)
+        for opening in session.relays.values():
+            opening.cancel()
+        session.relays.clear()
+        self._watcher.disconnected(session, reason)
+
+    async def drop(self, session: Session) -> None:
+        """End one session, so that the next caller gets a new one."""
+        self._forget(session.key, session.number)
+        await session.client.close()
+
+    async def close(self) -> None:
+        """End all sessions; nothing comes in any more when this returns."""
+        self._closed = True
+        self._receiving.set()
+        for slot in tuple(self._slots.values()):
+            if not slot.attempt.done():
+                slot.attempt.cancel()
+                await asyncio.wait([slot.attempt])
+            elif isinstance(session := slot.attempt.result(), Session):
+                await session.client.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._slots.clear()
+
+    # Commands
+
+    async def send(
+        self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
+    ) -> Response:
+        """The router's response; everything else is raised."""
+        session = await self._session_or_raise(self.key(user_id, server, entity))
+        (result,) = await session.client.send_many([call])
+        if isinstance(result, ClientError | TransportError):
+            raise self._raised(server, result)
+        return result
+
+    async def send_many(
+        self, user_id: int, server: Server, calls: Sequence[SmpCall], *, entity: str | None = None
+    ) -> list[Response | Failure]:
+        """One result for each call; raises only when there is no connection."""
+        session = await self._session_or_raise(self.key(user_id, server, entity))
+        return await session.client.send_many(calls)
+
+    async def _session_or_raise(self, key: SessionKey) -> Session:
+        try:
+            return await self.session(key)
+        except TransportError as failure:
+            raise self._raised(key.server, failure) from failure
+
+    # What comes in
+
+    def pause_receiving(self) -> None:
+        """Take nothing that routers send of their own accord until `resume_receiving`."""
+        self._receiving.clear()
+
+    def resume_receiving(self) -> None:
+        self._receiving.set()
+
+    async def _pump(self, session: Session) -> None:
+        """Hand on what comes, until the session is over and everything is taken."""
+        limit = self.options.messages_at_once
+        handing: set[asyncio.Task[None]] = set()
+        while True:
+            try:
+                event = await session.client.next_event()
+            except TransportError:
+                return
+            await self._receiving.wait()
+            if self._closed:
+                return
+            if len(handing) >= limit:
+                await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
+            match event:
+                case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
+                    task = self._spawn(self._guarded(self._receiver.received(session, rcv_id, msg)))
+                    handing.add(task)
+                    task.add_done_callback(handing.discard)
+                    if isinstance(event, Late):
+                        await self._guarded(self._watcher.received(session, event))
+                case Unexpected():
+                    log.warning("a router sent a response that belongs to no command")
+                case _:
+                    if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
+                        await asyncio.wait(handing)
+                    await self._guarded(self._watcher.received(session, event))
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """A bug in one message must not stop those behind it."""
+        try:
+            await work
+        except Exception:
+            log.exception("processing what a router sent failed")
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Keeping circuits apart
+
+    def _onion_network(self, key: SessionKey) -> Network | None:
+        network = self.options.client.onion_network
+        return None if network is None else self._network(key, network)
+
+    def _network(self, key: SessionKey, network: Network) -> Network:
+        if not isinstance(network, SocksNetwork):
+            return network
+        return network.isolated(circuit_name(key, self.options.mode, self._started_at), "")
+
+
+def circuit_name(key: SessionKey, mode: SessionMode, started_at: float) -> str:
+    """What a SOCKS proxy is told: equal for sessions that may share a circuit, and nothing else."""
+    name = str(key.user_id)
+    if mode is not SessionMode.USER:
+        name += f":{started_at}"
+    if mode in (SessionMode.SERVER, SessionMode.ENTITY):
+        name += f"@{b64(key.server.key_hash)}@{hosts_text(key.server.hosts)}:{key.server.port}"
+    if mode is SessionMode.ENTITY:
+        name += "/" + (key.entity or "")
+    return b64(sha256(name.encode()).digest())
