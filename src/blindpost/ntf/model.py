@@ -11,7 +11,7 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import PublicKey
-from blindpost.wire.ntf.pushes import PADDED_SIZE, PUSH_ITEMS_MAX
+from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PUSH_ITEMS_MAX
 from blindpost.wire.ntf.status import SubState, SubStatus, TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
 from blindpost.wire.private_keys import EncodedPrivateKey
@@ -147,7 +147,7 @@ class NtfRules:
 
     test_provider: bool = False
     """Whether tokens of the test provider (`AT`) are taken."""
-    padded_size: int = PADDED_SIZE
+    padded_size: int = APPLE_PADDED_SIZE
     """To how many bytes the content of a push is padded before it is encrypted."""
     push_items: int = PUSH_ITEMS_MAX
     code_attempts: int = 5

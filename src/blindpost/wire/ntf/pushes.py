@@ -20,6 +20,8 @@ from blindpost.wire.value import Buffer, Value
 NONCE_SIZE = 24
 PADDED_SIZE = 3072
 """To how many bytes the reference pads the plaintext of verification and message pushes."""
+APPLE_PADDED_SIZE = 2912
+"""The largest padding with which the body of a message push keeps to Apple's limit of 4096 bytes."""
 
 PUSH_ITEMS_MAX = 6
 """A push tells of the newest notification of at most so many queues."""

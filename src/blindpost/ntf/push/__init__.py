@@ -1,0 +1,1 @@
+"""Push providers: the services that wake a phone, each behind `ports.PushProvider`."""

@@ -1,0 +1,143 @@
+"""Pushes to Apple: one HTTP/2 connection per environment, made when the first push needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from dataclasses import dataclass
+
+from blindpost.ntf.ports import Failed, PushOutcome, RetryLater, TokenInvalid
+from blindpost.ntf.push.http2 import ConnectionFailedError, Header, Http2Connection, Response
+from blindpost.ntf.push.outcome import EXPIRED_PROVIDER_TOKEN, outcome_of
+from blindpost.ntf.push.provider_tokens import ProviderTokens
+from blindpost.wire.errors import WireError
+from blindpost.wire.json_text import JsonObject
+from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, encode_apns_body
+from blindpost.wire.ntf.status import InvalidReason
+from blindpost.wire.ntf.tokens import DeviceToken
+
+PRODUCTION_HOST = "api.push.apple.com"
+DEVELOPMENT_HOST = "api.sandbox.push.apple.com"
+PORT = 443
+TOPIC = "chat.simplex.app"
+PAYLOAD_MAX = 4096
+"""Apple refuses larger bodies."""
+
+_OUT_OF_ORDER = 503
+_DEVICE_TOKEN = re.compile(rb"(?:[0-9a-fA-F]{2}){1,100}")
+_ALERT: tuple[Header, ...] = ((b"apns-push-type", b"alert"),)
+_BACKGROUND: tuple[Header, ...] = ((b"apns-push-type", b"background"), (b"apns-priority", b"5"))
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where Apple, or a server like Apple's, is reached and how it is verified."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext
+    topic: str = TOPIC
+    connect_timeout_s: float = 25.0
+    response_timeout_s: float = 25.0
+
+
+class Apns:
+    """The `PushProvider` of one environment of Apple."""
+
+    def __init__(self, endpoint: Endpoint, tokens: ProviderTokens) -> None:
+        self._endpoint = endpoint
+        self._tokens = tokens
+        self._connection: Http2Connection | None = None
+        self._connecting: asyncio.Task[Http2Connection] | None = None
+        self._common: tuple[Header, ...] = (
+            (b":method", b"POST"),
+            (b":scheme", b"https"),
+            (b":authority", f"{endpoint.host}:{endpoint.port}".encode("ascii")),
+        )
+        self._topic: Header = (b"apns-topic", endpoint.topic.encode("ascii"))
+
+    async def push(self, token: DeviceToken, push: Push) -> PushOutcome:
+        """One attempt."""
+        if _DEVICE_TOKEN.fullmatch(token.token) is None:
+            return TokenInvalid(InvalidReason.BAD)
+        body = encode_apns_body(push)
+        if len(body) > PAYLOAD_MAX:
+            return Failed("the payload is larger than Apple takes")
+        bearer = self._tokens.current()
+        try:
+            connection = await self._connected()
+            response = await connection.post(
+                self._headers(token.token, push, bearer), body, self._endpoint.response_timeout_s
+            )
+        except ConnectionFailedError as error:
+            return RetryLater(str(error))
+        if response.status == _OUT_OF_ORDER:
+            connection.retire()
+        return self._read(response, bearer)
+
+    async def close(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait([connecting])
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _headers(self, device_token: bytes, push: Push, bearer: str) -> list[Header]:
+        return [
+            *self._common,
+            (b":path", b"/3/device/" + device_token),
+            self._topic,
+            *_kind_headers(push),
+            (b"authorization", b"bearer " + bearer.encode("ascii")),
+        ]
+
+    async def _connected(self) -> Http2Connection:
+        """The open connection; whoever needs one while it is being made waits for the same attempt."""
+        connection = self._connection
+        if connection is not None and connection.usable:
+            return connection
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        try:
+            return await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            if self._connecting is None:
+                raise ConnectionFailedError("the provider was closed") from None
+            raise
+
+    async def _connect(self) -> Http2Connection:
+        endpoint = self._endpoint
+        try:
+            self._connection = await Http2Connection.connect(
+                endpoint.host, endpoint.port, endpoint.tls, endpoint.connect_timeout_s
+            )
+        finally:
+            self._connecting = None
+        return self._connection
+
+    def _read(self, response: Response, bearer: str) -> PushOutcome:
+        reason = _reason(response.body)
+        if reason == EXPIRED_PROVIDER_TOKEN:
+            self._tokens.refused(bearer)
+        return outcome_of(response.status, reason)
+
+
+def _kind_headers(push: Push) -> tuple[Header, ...]:
+    match push:
+        case MessagePush():
+            return _ALERT
+        case VerificationPush() | CheckPush():
+            return _BACKGROUND
+
+
+def _reason(body: bytes) -> str:
+    """Empty when the body says nothing that can be read."""
+    if not body:
+        return ""
+    try:
+        return JsonObject.from_bytes(body).optional_text("reason") or ""
+    except WireError:
+        return ""

@@ -1,0 +1,292 @@
+"""One HTTP/2 connection over TLS for many small POSTs at once.
+
+It is h2 with as little around it as pushes need: a general HTTP client spends ten times as much on a
+request as the protocol itself does. Requests wait while the peer's stream limit, its window or the network
+has no room; what the peer answers settles the one future that waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error, ProtocolError
+
+ALPN = "h2"
+RESPONSE_MAX = 64 * 1024
+"""Longer bodies are not read: the answers that matter here are short."""
+
+_STREAM_IDS_LAST = 2**31 - 1
+_CONFIG = H2Configuration(client_side=True, header_encoding=None, normalize_outbound_headers=False)
+
+Header = tuple[bytes, bytes]
+
+
+class ConnectionFailedError(Exception):
+    """The connection could not be made, broke, or the peer did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the peer answered."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(eq=False, slots=True)
+class _Exchange:
+    """A request on its way."""
+
+    headers: Sequence[Header]
+    body: memoryview
+    done: asyncio.Future[Response]
+    stream_id: int = 0
+    status: int = 0
+    received: bytearray = field(default_factory=bytearray)
+
+
+def tls_context(ca_file: str | None = None) -> ssl.SSLContext:
+    """Verifies the peer's certificate and name against these authorities, or against the system's."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols([ALPN])
+    return context
+
+
+class Http2Connection(asyncio.Protocol):
+    """A connection for as long as it is `usable`; then a new one is needed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._h2 = H2Connection(_CONFIG)
+        self._transport: asyncio.Transport
+        self._waiting: OrderedDict[_Exchange, None] = OrderedDict()
+        self._unfinished: OrderedDict[int, _Exchange] = OrderedDict()
+        self._streams: dict[int, _Exchange] = {}
+        self._writable = True
+        self._pump_planned = False
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._retired = False
+        self.closed = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes another request."""
+        return not (self.closed or self._retired)
+
+    @classmethod
+    async def connect(
+        cls, host: str, port: int, context: ssl.SSLContext, timeout_s: float
+    ) -> Http2Connection:
+        """A connection whose TLS handshake is done, or `ConnectionFailedError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, connection = await loop.create_connection(cls, host, port, ssl=context)
+        except (OSError, TimeoutError) as error:
+            raise ConnectionFailedError(f"no connection: {type(error).__name__}") from error
+        agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        if agreed not in (ALPN, None):
+            connection.abort()
+            raise ConnectionFailedError("the peer does not speak HTTP/2")
+        return connection
+
+    async def post(self, headers: Sequence[Header], body: bytes, timeout_s: float) -> Response:
+        """The response to one request, or `ConnectionFailedError`."""
+        if not self.usable:
+            raise ConnectionFailedError("the connection is closed")
+        exchange = _Exchange(headers, memoryview(body), self._loop.create_future())
+        self._waiting[exchange] = None
+        self._plan_pump()
+        timer = self._loop.call_later(timeout_s, self._timed_out, exchange)
+        try:
+            return await exchange.done
+        except asyncio.CancelledError:
+            self._take_back(exchange)
+            raise
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Say goodbye. Requests that still wait fail."""
+        if not self.closed:
+            self._say_goodbye()
+        await asyncio.shield(self._gone)
+
+    def retire(self) -> None:
+        """Take no more requests, and close when those under way have their responses."""
+        self._retired = True
+        self._plan_pump()
+
+    def abort(self) -> None:
+        self._end("the connection was given up")
+        self._transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._h2.initiate_connection()
+        transport.write(self._h2.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        try:
+            for event in self._h2.receive_data(data):
+                self._received(event)
+        except ProtocolError:
+            self.abort()
+            return
+        self._pump()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end("the connection broke")
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._pump()
+
+    # Out
+
+    def _plan_pump(self) -> None:
+        """Requests of one turn of the event loop leave in one write."""
+        if not self._pump_planned:
+            self._pump_planned = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_planned = False
+        if self.closed:
+            return
+        for exchange in tuple(self._unfinished.values()):
+            self._send_body(exchange)
+        while self._waiting and self._room():
+            exchange, _ = self._waiting.popitem(last=False)
+            exchange.stream_id = stream_id = self._h2.get_next_available_stream_id()
+            self._streams[stream_id] = exchange
+            self._h2.send_headers(stream_id, exchange.headers, end_stream=not exchange.body)
+            self._send_body(exchange)
+            if stream_id >= _STREAM_IDS_LAST:
+                self.abort()
+                return
+        data = self._h2.data_to_send()
+        if data:
+            self._transport.write(data)
+        if self._retired and not self._streams and not self._waiting:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        self._end("the connection was closed on this side")
+        self._h2.close_connection()
+        self._transport.write(self._h2.data_to_send())
+        self._transport.close()
+
+    def _room(self) -> bool:
+        """No new stream while an older one has not sent all: the window is full."""
+        if not self._writable or self._unfinished:
+            return False
+        return len(self._streams) < self._h2.remote_settings.max_concurrent_streams
+
+    def _send_body(self, exchange: _Exchange) -> None:
+        stream_id = exchange.stream_id
+        while exchange.body:
+            window = self._h2.local_flow_control_window(stream_id)
+            size = min(window, self._h2.max_outbound_frame_size, len(exchange.body))
+            if size <= 0:
+                self._unfinished[stream_id] = exchange
+                return
+            part, exchange.body = exchange.body[:size], exchange.body[size:]
+            self._h2.send_data(stream_id, part.tobytes(), end_stream=not exchange.body)
+        self._unfinished.pop(stream_id, None)
+
+    # In
+
+    def _received(self, event: Event) -> None:
+        match event:
+            case ResponseReceived(stream_id=stream_id, headers=headers):
+                self._streams[stream_id].status = _status(headers)
+            case DataReceived(stream_id=stream_id, data=data):
+                self._h2.acknowledge_received_data(event.flow_controlled_length, stream_id)
+                exchange = self._streams.get(stream_id)
+                if exchange is not None and len(exchange.received) < RESPONSE_MAX:
+                    exchange.received += data
+            case StreamEnded(stream_id=stream_id):
+                self._answered(stream_id)
+            case StreamReset(stream_id=stream_id):
+                self._forget(stream_id, "the peer reset the request")
+            case ConnectionTerminated():
+                self.abort()
+            case WindowUpdated() | RemoteSettingsChanged():
+                self._plan_pump()
+
+    def _answered(self, stream_id: int) -> None:
+        exchange = self._streams.pop(stream_id, None)
+        if exchange is None:
+            return
+        if self._unfinished.pop(stream_id, None) is not None:
+            self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        if not exchange.done.done():
+            exchange.done.set_result(Response(exchange.status, bytes(exchange.received)))
+
+    def _forget(self, stream_id: int, why: str) -> None:
+        exchange = self._streams.pop(stream_id, None)
+        self._unfinished.pop(stream_id, None)
+        if exchange is not None and not exchange.done.done():
+            exchange.done.set_exception(ConnectionFailedError(why))
+
+    def _take_back(self, exchange: _Exchange) -> None:
+        """The caller left: what was not sent is not, and the peer may stop with the rest."""
+        if self._waiting.pop(exchange, exchange) is None or exchange.stream_id not in self._streams:
+            return
+        del self._streams[exchange.stream_id]
+        self._unfinished.pop(exchange.stream_id, None)
+        try:
+            self._h2.reset_stream(exchange.stream_id, ErrorCodes.CANCEL)
+        except H2Error:
+            self.abort()
+            return
+        self._plan_pump()
+
+    def _timed_out(self, exchange: _Exchange) -> None:
+        """A peer that does not answer one request does not answer the others: they need a new connection."""
+        self.abort()
+
+    def _end(self, why: str) -> None:
+        self.closed = True
+        for exchange in (*self._waiting, *self._streams.values()):
+            if not exchange.done.done():
+                exchange.done.set_exception(ConnectionFailedError(why))
+        self._waiting.clear()
+        self._streams.clear()
+        self._unfinished.clear()
+
+
+def _status(headers: Sequence[Header]) -> int:
+    for name, value in headers:
+        if name == b":status":
+            return int(value) if value.isdigit() else 0
+    return 0

@@ -1,0 +1,45 @@
+"""What the answers of Apple mean for a push and for its device token."""
+
+from __future__ import annotations
+
+from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
+from blindpost.wire.ntf.status import InvalidReason
+
+_INVALID: dict[tuple[int, str], InvalidReason] = {
+    (400, "BadDeviceToken"): InvalidReason.BAD,
+    (400, "DeviceTokenNotForTopic"): InvalidReason.TOPIC,
+    (410, "ExpiredToken"): InvalidReason.EXPIRED,
+    (410, "Unregistered"): InvalidReason.UNREGISTERED,
+}
+
+EXPIRED_PROVIDER_TOKEN = "ExpiredProviderToken"  # noqa: S105 (a reason that Apple gives)
+
+_TEMPORARY = frozenset({(400, "IdleTimeout"), (403, EXPIRED_PROVIDER_TOKEN)})
+"""Refusals that the same push, sent again over a new connection or with a new provider token, outlives."""
+
+_THROTTLED = 429
+_GONE = 410
+_BROKEN = 500
+_REASON_MAX = 64
+
+
+def outcome_of(status: int, reason: str) -> PushOutcome:
+    """What an HTTP status and the reason in its body mean for the push and for its device token.
+
+    Only the four reasons that speak of the device token invalidate it.
+    """
+    if status == 200:
+        return Accepted()
+    invalid = _INVALID.get((status, reason))
+    if invalid is not None:
+        return TokenInvalid(invalid)
+    told = f"{status} {_printable(reason)}".strip()
+    temporary = (status, reason) in _TEMPORARY or status in (_THROTTLED, _GONE) or status >= _BROKEN
+    if not temporary:
+        return Failed(told)
+    return RetryLater(told, 0.0 if reason == EXPIRED_PROVIDER_TOKEN else None)
+
+
+def _printable(reason: str) -> str:
+    """Reasons go to logs and are Apple's words or nobody's."""
+    return reason if reason.isascii() and reason.isalnum() and len(reason) <= _REASON_MAX else ""
