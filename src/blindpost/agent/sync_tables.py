@@ -1,0 +1,167 @@
+"""Ratchet synchronisation as a machine: what a failure to decrypt means for it, what it forbids to send."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from blindpost.agent.machines import Machine, Move, Refused, row
+from blindpost.agent.model import SyncState
+from blindpost.crypto.ratchet import RatchetErrorKind
+
+
+class SyncEvent(Enum):
+    """What can happen to the ratchet of a connection."""
+
+    ASKED = "the application asks to synchronise"
+    FORCED = "the application insists on it"
+    KEY = "new ratchet keys came from the peer"
+    KEY_AGAIN = "ratchet keys came that were processed before"
+    KEY_REFLECTED = "our own ratchet keys came back"
+    READ = "a message was decrypted"
+    MISSED = "a message was not decrypted; the next one may be"
+    BROKEN = "a message was not decrypted, and no later one can be"
+
+
+class SyncEffect(Enum):
+    """What is done about it."""
+
+    MAKE_KEYS = "make ratchet keys for the peer's version"
+    OFFER_KEYS = "make ratchet keys, keep them, and send them to the peer"
+    SEND_KEYS = "send our ratchet keys to the peer"
+    TAKE_KEPT_KEYS = "take the ratchet keys that were kept"
+    AGREE = "replace the ratchet; as its sender, send EREADY"
+    TELL = "tell the application the new state"
+    REPORT = "report the ratchet keys as an error"
+
+
+_E, _D = SyncEvent, SyncEffect
+_NOT_NEEDED = Refused("the ratchets are in step")
+_UNDER_WAY = Refused("a synchronisation is under way")
+_REFLECTED = Refused("the peer's ratchet keys are our own")
+
+_STARTED: Move[SyncState, SyncEffect] = Move(SyncState.STARTED, (_D.OFFER_KEYS,))
+_ANSWERED: Move[SyncState, SyncEffect] = Move(
+    SyncState.AGREED, (_D.MAKE_KEYS, _D.SEND_KEYS, _D.AGREE, _D.TELL)
+)
+_MISSED: Move[SyncState, SyncEffect] = Move(SyncState.ALLOWED, (_D.TELL,))
+_BROKEN: Move[SyncState, SyncEffect] = Move(SyncState.REQUIRED, (_D.TELL,))
+_IN_STEP: Move[SyncState, SyncEffect] = Move(SyncState.OK, (_D.TELL,))
+
+SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
+    name="ratchet synchronisation",
+    about="How two ratchets that no longer fit are replaced. The state is stored with the connection.",
+    states=tuple(SyncState),
+    events=tuple(SyncEvent),
+    effects=tuple(SyncEffect),
+    cells={
+        **row(
+            SyncState.OK,
+            {
+                _E.ASKED: _NOT_NEEDED,
+                _E.FORCED: _STARTED,
+                _E.KEY: _ANSWERED,
+                _E.KEY_AGAIN: Move(SyncState.OK),
+                _E.KEY_REFLECTED: _REFLECTED,
+                _E.READ: Move(SyncState.OK),
+                _E.MISSED: _MISSED,
+                _E.BROKEN: _BROKEN,
+            },
+        ),
+        **row(
+            SyncState.ALLOWED,
+            {
+                _E.ASKED: _STARTED,
+                _E.FORCED: _STARTED,
+                _E.KEY: _ANSWERED,
+                _E.KEY_AGAIN: Move(SyncState.ALLOWED),
+                _E.KEY_REFLECTED: _REFLECTED,
+                _E.READ: _IN_STEP,
+                _E.MISSED: _MISSED,
+                _E.BROKEN: _BROKEN,
+            },
+        ),
+        **row(
+            SyncState.REQUIRED,
+            {
+                _E.ASKED: _STARTED,
+                _E.FORCED: _STARTED,
+                _E.KEY: _ANSWERED,
+                _E.KEY_AGAIN: Move(SyncState.REQUIRED),
+                _E.KEY_REFLECTED: _REFLECTED,
+                _E.READ: _IN_STEP,
+                _E.MISSED: _MISSED,
+                _E.BROKEN: _BROKEN,
+            },
+        ),
+        **row(
+            SyncState.STARTED,
+            {
+                _E.ASKED: _UNDER_WAY,
+                _E.FORCED: _STARTED,
+                _E.KEY: Move(SyncState.AGREED, (_D.TAKE_KEPT_KEYS, _D.AGREE, _D.TELL)),
+                _E.KEY_AGAIN: Move(SyncState.STARTED),
+                _E.KEY_REFLECTED: _REFLECTED,
+                _E.READ: Move(SyncState.STARTED),
+                _E.MISSED: Move(SyncState.STARTED),
+                _E.BROKEN: Move(SyncState.STARTED),
+            },
+        ),
+        **row(
+            SyncState.AGREED,
+            {
+                _E.ASKED: _UNDER_WAY,
+                _E.FORCED: _STARTED,
+                _E.KEY: Move(SyncState.REQUIRED, (_D.TELL, _D.REPORT)),
+                _E.KEY_AGAIN: Move(SyncState.AGREED),
+                _E.KEY_REFLECTED: _REFLECTED,
+                _E.READ: _IN_STEP,
+                _E.MISSED: Move(SyncState.AGREED),
+                _E.BROKEN: Move(SyncState.AGREED),
+            },
+        ),
+    },
+)
+
+FAILURES: dict[RatchetErrorKind, SyncEvent | None] = {
+    RatchetErrorKind.AES: SyncEvent.MISSED,
+    RatchetErrorKind.EARLIER: SyncEvent.MISSED,
+    RatchetErrorKind.HEADER: SyncEvent.BROKEN,
+    RatchetErrorKind.SKIPPED: SyncEvent.BROKEN,
+    RatchetErrorKind.DUPLICATE: None,
+    RatchetErrorKind.MALFORMED: None,
+    RatchetErrorKind.PADDING: None,
+    RatchetErrorKind.KEM_STATE: None,
+}
+"""What a message that was not decrypted means for the ratchets; some failures say nothing about them."""
+
+
+class Sending(Enum):
+    """What an agent may want to send or start."""
+
+    MESSAGE = "A_MSG"
+    RECEIPT = "A_RCVD"
+    HELLO = "HELLO"
+    CONTINUE = "A_QCONT"
+    QADD = "QADD"
+    QKEY = "QKEY"
+    QUSE = "QUSE"
+    QTEST = "QTEST"
+    ABORT = "taking a rotation back"
+    EREADY = "EREADY"
+    RATCHET_KEY = "ratchet keys"
+
+
+_UNDER_THE_RATCHET = frozenset(Sending) - {Sending.EREADY, Sending.RATCHET_KEY}
+
+PROHIBITED: dict[SyncState, frozenset[Sending]] = {
+    SyncState.OK: frozenset(),
+    SyncState.ALLOWED: frozenset(),
+    SyncState.REQUIRED: _UNDER_THE_RATCHET,
+    SyncState.STARTED: _UNDER_THE_RATCHET,
+    SyncState.AGREED: _UNDER_THE_RATCHET,
+}
+"""What may not be sent while the ratchets are out of step: all that the peer could not read."""
+
+
+def may_send(state: SyncState, sending: Sending) -> bool:
+    return sending not in PROHIBITED[state]
