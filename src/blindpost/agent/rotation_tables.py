@@ -32,7 +32,7 @@ class RecipientEffect(Enum):
 
     STORE_SWITCH = "store a command that makes the new queue"
     SEND_QADD = "send QADD to all send queues"
-    AGREE_SECRET = "agree with the sender on the secret of the new queue"
+    AGREE_KEYS = "agree with the sender on the secret of the new queue"
     STORE_SECURE = "store a command that secures the new queue"
     SEND_QUSE = "send QUSE to all send queues"
     MAKE_PRIMARY = "make the new queue the primary one"
@@ -122,9 +122,7 @@ RECIPIENT: Machine[RcvSwitch | None, RecipientEvent, RecipientEffect] = Machine(
             {
                 _R.ASKED: _SWITCHING,
                 _R.QUEUE_MADE: _MADE,
-                _R.QKEY: Move(
-                    RcvSwitch.SENDING_QADD, (_RD.AGREE_SECRET, _RD.STORE_SECURE, _RD.TELL_CONFIRMED)
-                ),
+                _R.QKEY: Move(RcvSwitch.SENDING_QADD, (_RD.AGREE_KEYS, _RD.STORE_SECURE, _RD.TELL_CONFIRMED)),
                 _R.QKEY_AGAIN: Move(RcvSwitch.SENDING_QADD),
                 _R.SECURED: Move(RcvSwitch.SENDING_QUSE, (_RD.SEND_QUSE, _RD.TELL_SECURED)),
                 _R.FIRST_MESSAGE: _EARLY,
