@@ -1,0 +1,83 @@
+"""Suspension: kinds of work end in order, late ones are left, and everything goes on afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from blindpost.agent.suspension import Operation, Operations
+from blindpost.testing.clock import run_virtual
+
+
+async def work(operations: Operations, log: list[str], name: str, *kinds: Operation, seconds: float) -> None:
+    """Enter the first kind, and from inside it, after a while, the others."""
+    async with operations.under_way(kinds[0]):
+        log.append(f"{name} starts")
+        await asyncio.sleep(seconds)
+        for kind in kinds[1:]:
+            async with operations.under_way(kind):
+                log.append(f"{name} needs {kind.value}")
+        log.append(f"{name} ends")
+
+
+def test_kinds_end_in_order_and_work_under_way_is_finished() -> None:
+    async def main() -> None:
+        operations, log = Operations(), list[str]()
+        receiving = work(operations, log, "one", Operation.RECEIVING, Operation.SENDING, seconds=3)
+        delivery = work(operations, log, "two", Operation.DELIVERY, Operation.DATABASE, seconds=5)
+        running = [asyncio.create_task(receiving), asyncio.create_task(delivery)]
+        await asyncio.sleep(1)
+        suspending = asyncio.create_task(operations.suspend(60))
+        await asyncio.sleep(1)
+        assert not operations.is_open(Operation.RECEIVING)
+        assert operations.is_open(Operation.DELIVERY), "receiving has not ended"
+        late = work(operations, log, "late", Operation.RECEIVING, seconds=1)
+        running.append(asyncio.create_task(late))
+        assert await suspending
+        assert operations.suspended
+        assert asyncio.get_running_loop().time() == 5
+        assert log == [
+            "one starts",
+            "two starts",
+            "one needs sending",
+            "one ends",
+            "two needs database",
+            "two ends",
+        ]
+        operations.resume()
+        await asyncio.gather(*running)
+        assert log[6:] == ["late starts", "late ends"]
+        assert not operations.suspended
+
+    run_virtual(main())
+
+
+def test_work_that_does_not_end_in_time_is_left() -> None:
+    async def main() -> None:
+        operations, log = Operations(), list[str]()
+        stuck = work(operations, log, "stuck", Operation.DELIVERY, Operation.SENDING, seconds=100)
+        running = asyncio.create_task(stuck)
+        await asyncio.sleep(1)
+        assert not await operations.suspend(10)
+        assert asyncio.get_running_loop().time() == 11
+        assert not any(operations.is_open(kind) for kind in Operation)
+        await asyncio.sleep(200)
+        assert log == ["stuck starts"], "what it needs is closed"
+        operations.resume()
+        await running
+        assert log == ["stuck starts", "stuck needs sending", "stuck ends"]
+
+    run_virtual(main())
+
+
+def test_failed_work_does_not_hold_suspension_back() -> None:
+    async def main() -> None:
+        operations = Operations()
+        with pytest.raises(ValueError, match="broken"):
+            async with operations.under_way(Operation.SENDING):
+                raise ValueError("broken")
+        assert await operations.suspend(0.5)
+        assert asyncio.get_running_loop().time() == 0
+
+    run_virtual(main())
