@@ -1,0 +1,249 @@
+"""What can go wrong for an application, in the protocol's families; each error says its word for it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+from blindpost.agent.failures import Kind, kind_of
+from blindpost.client.calls import Failure
+from blindpost.client.errors import (
+    ClientError,
+    GarbledResponseError,
+    NoHostError,
+    NoServiceError,
+    ProxyFailedError,
+    RefusedError,
+    ResponseTimeoutError,
+    TooLargeError,
+    UnexpectedResponseError,
+    error_text,
+)
+from blindpost.transport.errors import HandshakeError, StageTimeoutError
+from blindpost.wire.addresses import Server
+from blindpost.wire.smp.errors import Code, SMPError
+
+
+class AgentError(Exception):
+    """Anything that the agent reports, raised from a call or carried by an event."""
+
+    family: ClassVar[str]
+    kind: Kind = Kind.PERMANENT
+
+    @property
+    def word(self) -> str:
+        """The error as the protocol names it."""
+        return self.family
+
+    @property
+    def temporary(self) -> bool:
+        return self.kind is Kind.TEMPORARY
+
+    @property
+    def retried(self) -> bool:
+        """Whether the same may succeed later, so that workers try again."""
+        return self.kind is not Kind.PERMANENT
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        return f"{self.word}: {said}" if said else self.word
+
+
+class CommandCode(Enum):
+    PROHIBITED = "PROHIBITED"
+    SYNTAX = "SYNTAX"
+    NO_CONN = "NO_CONN"
+    SIZE = "SIZE"
+    LARGE = "LARGE"
+
+
+class CommandError(AgentError):
+    """The call cannot be done as it is, or not now."""
+
+    family = "CMD"
+
+    def __init__(self, code: CommandCode, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def word(self) -> str:
+        return f"CMD {self.code.value}"
+
+
+def prohibited(message: str) -> CommandError:
+    return CommandError(CommandCode.PROHIBITED, message)
+
+
+class ConnectionCode(Enum):
+    NOT_FOUND = "NOT_FOUND"
+    DUPLICATE = "DUPLICATE"
+    SIMPLEX = "SIMPLEX"
+    NOT_ACCEPTED = "NOT_ACCEPTED"
+    NOT_AVAILABLE = "NOT_AVAILABLE"
+
+
+class ConnError(AgentError):
+    """The connection as such cannot be used."""
+
+    family = "CONN"
+
+    def __init__(self, code: ConnectionCode, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def word(self) -> str:
+        return f"CONN {self.code.value}"
+
+
+class ProtocolCode(Enum):
+    A_MESSAGE = "A_MESSAGE"
+    A_PROHIBITED = "A_PROHIBITED"
+    A_VERSION = "A_VERSION"
+    A_LINK = "A_LINK"
+    A_CRYPTO = "A_CRYPTO"
+    A_DUPLICATE = "A_DUPLICATE"
+    A_QUEUE = "A_QUEUE"
+
+
+class ProtocolError(AgentError):
+    """What a peer sent, or a link says, does not hold. `detail` names the kind of cryptographic failure."""
+
+    family = "AGENT"
+
+    def __init__(self, code: ProtocolCode, message: str = "", *, detail: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.detail = detail
+
+    @property
+    def word(self) -> str:
+        return " ".join(part for part in ("AGENT", self.code.value, self.detail) if part)
+
+
+class NetworkError(AgentError):
+    """A call to a router failed; `failure` says how, and `kind` whether to try again."""
+
+    def __init__(self, server: Server, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.server = server
+        self.failure = failure
+        self.kind = kind_of(failure)
+
+
+class SmpError(NetworkError):
+    """The router of a queue refused."""
+
+    family = "SMP"
+
+    def __init__(self, server: Server, failure: RefusedError) -> None:
+        super().__init__(server, failure)
+        self.error: SMPError = failure.error
+
+    @property
+    def word(self) -> str:
+        return f"SMP {error_text(self.error)}"
+
+
+class ProxyError(NetworkError):
+    """A proxy could not pass a command on."""
+
+    family = "PROXY"
+
+    def __init__(self, server: Server, failure: ProxyFailedError) -> None:
+        super().__init__(server, failure)
+        self.error: SMPError = failure.error
+
+    @property
+    def word(self) -> str:
+        return f"PROXY {error_text(self.error)}"
+
+
+class BrokerCode(Enum):
+    RESPONSE = "RESPONSE"
+    UNEXPECTED = "UNEXPECTED"
+    NETWORK = "NETWORK"
+    HOST = "HOST"
+    NO_SERVICE = "NO_SERVICE"
+    TRANSPORT = "TRANSPORT"
+    TIMEOUT = "TIMEOUT"
+
+
+class BrokerError(NetworkError):
+    """The router cannot be reached, or does not answer as it should."""
+
+    family = "BROKER"
+
+    def __init__(self, server: Server, failure: Failure) -> None:
+        super().__init__(server, failure)
+        self.code = _broker_code(failure)
+
+    @property
+    def word(self) -> str:
+        return f"BROKER {self.code.value}"
+
+
+def _broker_code(failure: Failure) -> BrokerCode:
+    match failure:
+        case ResponseTimeoutError() | StageTimeoutError():
+            return BrokerCode.TIMEOUT
+        case UnexpectedResponseError():
+            return BrokerCode.UNEXPECTED
+        case GarbledResponseError():
+            return BrokerCode.RESPONSE
+        case NoHostError():
+            return BrokerCode.HOST
+        case NoServiceError():
+            return BrokerCode.NO_SERVICE
+        case HandshakeError():
+            return BrokerCode.TRANSPORT
+    return BrokerCode.NETWORK
+
+
+def network_error(server: Server, failure: Failure) -> AgentError:
+    """The failure of a call as applications know it."""
+    match failure:
+        case RefusedError():
+            return SmpError(server, failure)
+        case ProxyFailedError():
+            return ProxyError(server, failure)
+        case TooLargeError():
+            return CommandError(CommandCode.LARGE)
+        case ClientError() if not isinstance(
+            failure, ResponseTimeoutError | UnexpectedResponseError | GarbledResponseError | NoServiceError
+        ):
+            return InternalError(str(failure))
+    return BrokerError(server, failure)
+
+
+def refused_with(error: AgentError, code: Code) -> bool:
+    """Whether the queue's own router answered this."""
+    return isinstance(error, SmpError) and error.error is code
+
+
+class InternalError(AgentError):
+    """Something that should not be: a state that does not fit, a row that is missing."""
+
+    family = "INTERNAL"
+
+
+class CriticalError(AgentError):
+    """The agent itself is in trouble, such as a full disk; some work stops until it is over."""
+
+    family = "CRITICAL"
+
+    def __init__(self, message: str, *, temporary: bool = False) -> None:
+        super().__init__(message)
+        self.kind = Kind.TEMPORARY if temporary else Kind.PERMANENT
+
+
+class InactiveError(AgentError):
+    """The agent is suspended or closed."""
+
+    family = "INACTIVE"
+    kind = Kind.TEMPORARY
+
+
+class NoUserError(AgentError):
+    family = "NO_USER"

@@ -1,0 +1,135 @@
+"""The table of connections, and connections with all of their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blindpost.agent.errors import ConnectionCode, ConnError
+from blindpost.agent.model import ConnId, ConnMode, ConnRecord, SyncState, UserId, Whole
+from blindpost.agent.store import queues
+from blindpost.agent.store.database import Db
+
+_COLUMNS = """conn_id, user_id, conn_mode, smp_agent_version, pq_support, ratchet_sync_state,
+    last_internal_msg_id, last_internal_rcv_msg_id, last_internal_snd_msg_id, last_external_snd_msg_id,
+    last_rcv_msg_hash, last_snd_msg_hash, enable_ntfs, auto_allow, own_conn_info, deleted"""
+
+
+def insert(
+    db: Db,
+    conn_id: ConnId,
+    user_id: UserId,
+    mode: ConnMode,
+    *,
+    agent_version: int,
+    pq_support: bool,
+    auto_allow: bool = True,
+    own_info: bytes = b"",
+) -> None:
+    db.sql.execute(
+        "INSERT INTO connections (conn_id, user_id, conn_mode, smp_agent_version, pq_support, auto_allow,"
+        " own_conn_info) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            conn_id,
+            user_id,
+            mode.value,
+            agent_version,
+            int(pq_support),
+            int(auto_allow),
+            db.vault.seal(own_info),
+        ),
+    )
+
+
+def find(db: Db, conn_id: ConnId, *, deleted: bool = False) -> ConnRecord | None:
+    """The record, or None; those that are being deleted only when asked for."""
+    row = db.sql.execute(f"SELECT {_COLUMNS} FROM connections WHERE conn_id = ?", (conn_id,)).fetchone()
+    if row is None or (row[15] and not deleted):
+        return None
+    return ConnRecord(
+        conn_id=row[0],
+        user_id=row[1],
+        mode=ConnMode(row[2]),
+        agent_version=row[3],
+        pq_support=bool(row[4]),
+        sync_state=SyncState(row[5]),
+        last_internal_id=row[6],
+        last_rcv_id=row[7],
+        last_snd_id=row[8],
+        last_external_id=row[9],
+        last_rcv_hash=row[10],
+        last_snd_hash=row[11],
+        enable_ntfs=bool(row[12]),
+        auto_allow=bool(row[13]),
+        own_info=db.vault.open(row[14]),
+        deleted=bool(row[15]),
+    )
+
+
+def load(db: Db, conn_id: ConnId, *, deleted: bool = False) -> ConnRecord:
+    record = find(db, conn_id, deleted=deleted)
+    if record is None:
+        raise ConnError(ConnectionCode.NOT_FOUND)
+    return record
+
+
+def load_whole(db: Db, conn_id: ConnId, *, deleted: bool = False) -> Whole:
+    """The connection with its queues; one whose queues make no sense counts as not found."""
+    whole = Whole(
+        load(db, conn_id, deleted=deleted), queues.rcv_queues(db, conn_id), queues.snd_queues(db, conn_id)
+    )
+    if whole.type is None:
+        raise ConnError(ConnectionCode.NOT_FOUND, "a contact address with send queues")
+    return whole
+
+
+def conn_ids(db: Db, user_id: UserId | None = None) -> Iterator[ConnId]:
+    """All connections that are not being deleted."""
+    query = "SELECT conn_id FROM connections WHERE deleted = 0 AND (?1 IS NULL OR user_id = ?1)"
+    return (conn_id for (conn_id,) in db.sql.execute(query, (user_id,)))
+
+
+def delete(db: Db, conn_id: ConnId) -> None:
+    db.sql.execute("DELETE FROM connections WHERE conn_id = ?", (conn_id,))
+
+
+def set_version(db: Db, conn_id: ConnId, agent_version: int) -> None:
+    db.sql.execute("UPDATE connections SET smp_agent_version = ? WHERE conn_id = ?", (agent_version, conn_id))
+
+
+def set_pq_support(db: Db, conn_id: ConnId, pq_support: bool) -> None:
+    db.sql.execute("UPDATE connections SET pq_support = ? WHERE conn_id = ?", (int(pq_support), conn_id))
+
+
+def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
+    db.sql.execute("UPDATE connections SET ratchet_sync_state = ? WHERE conn_id = ?", (state.value, conn_id))
+
+
+def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
+    """Take the next internal id and the next number on the wire for a message with this hash."""
+    internal_id, snd_id = record.last_internal_id + 1, record.last_snd_id + 1
+    db.sql.execute(
+        "UPDATE connections SET last_internal_msg_id = ?, last_internal_snd_msg_id = ?,"
+        " last_snd_msg_hash = ? WHERE conn_id = ?",
+        (internal_id, snd_id, msg_hash, record.conn_id),
+    )
+    return internal_id, snd_id
+
+
+def next_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> tuple[int, int]:
+    """Take the next ids for a received message that has this number and hash with the peer."""
+    internal_id, rcv_id = record.last_internal_id + 1, record.last_rcv_id + 1
+    db.sql.execute(
+        "UPDATE connections SET last_internal_msg_id = ?, last_internal_rcv_msg_id = ?,"
+        " last_external_snd_msg_id = ?, last_rcv_msg_hash = ? WHERE conn_id = ?",
+        (internal_id, rcv_id, external_id, msg_hash, record.conn_id),
+    )
+    return internal_id, rcv_id
+
+
+def confirmation_counted(db: Db, conn_id: ConnId, msg_hash: bytes) -> None:
+    """A confirmation is the peer's message number 1, unless messages were received before it."""
+    db.sql.execute(
+        "UPDATE connections SET last_external_snd_msg_id = 1, last_rcv_msg_hash = ?"
+        " WHERE conn_id = ? AND last_external_snd_msg_id = 0",
+        (msg_hash, conn_id),
+    )

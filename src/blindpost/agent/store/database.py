@@ -1,0 +1,73 @@
+"""The agent's file: opened, unlocked, copied; and the handle that every function of these tables takes."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from blindpost.agent.store.schema import MIGRATIONS, add_functions
+from blindpost.agent.store.vault import Vault, open_vault
+from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.store.contract import Durability
+from blindpost.store.sqlite import SqliteStore
+
+
+class Db:
+    """SQL and the vault of the secret columns."""
+
+    __slots__ = ("sql", "vault")
+
+    def __init__(self, sql: sqlite3.Connection, vault: Vault) -> None:
+        self.sql = sql
+        self.vault = vault
+
+
+class AgentStore:
+    """One agent's connections, keys and messages. This process is the only one that has it open."""
+
+    def __init__(self, file: SqliteStore, vault: Vault) -> None:
+        self._file = file
+        self._db = Db(file.reading, vault)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        passphrase: str | None = None,
+        *,
+        durability: Durability = Durability.FULL,
+        entropy: Entropy = system_entropy,
+    ) -> AgentStore:
+        """The store at `path`, made if there is none; a new one is sealed with the passphrase, if any."""
+        file = SqliteStore.open(path, MIGRATIONS, durability)
+        try:
+            add_functions(file.reading)
+            with file.transaction() as sql:
+                unused = "SELECT NOT EXISTS (SELECT 1 FROM settings WHERE name = 'made')"
+                (new,) = sql.execute(unused).fetchone()
+                vault = open_vault(sql, passphrase, entropy, new=bool(new))
+                sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('made', x'01')")
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, vault)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Db]:
+        """All of the block's changes, durable when it ends, or none."""
+        with self._file.transaction():
+            yield self._db
+
+    @property
+    def reading(self) -> Db:
+        """For functions that only read."""
+        return self._db
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy, sealed like the store itself."""
+        self._file.backup(target)
+
+    def close(self) -> None:
+        self._file.close()

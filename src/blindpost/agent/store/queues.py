@@ -1,0 +1,369 @@
+"""Receive and send queues, and the keys of queues that are being made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blindpost.agent.model import (
+    ConnId,
+    QueueLink,
+    QueueStatus,
+    RcvQueue,
+    RcvSwitch,
+    SndQueue,
+    SndSwitch,
+    UserId,
+)
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.servers import loaded_server, server_key, stored_server
+from blindpost.crypto.keys import PrivateKey
+from blindpost.wire.addresses import Server
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.value import Value
+
+RCV_COLUMNS = """q.conn_id, q.user_id, q.rcv_queue_id, q.host, q.port,
+    COALESCE(q.server_key_hash, s.key_hash), q.rcv_id, q.snd_id, q.queue_mode, q.rcv_private_key,
+    q.rcv_dh_secret, q.e2e_priv_key, q.e2e_dh_secret, q.smp_client_version, q.status, q.rcv_primary,
+    q.replace_rcv_queue_id, q.switch_status, q.switch_at, q.link_id, q.link_key, q.link_priv_sig_key,
+    q.link_enc_fixed_data, q.rcv_service_assoc, q.delete_errors, q.deleted"""
+RCV_TABLES = "rcv_queues q JOIN servers s ON s.host = q.host AND s.port = q.port"
+_SND_COLUMNS = """q.conn_id, q.user_id, q.snd_queue_id, q.host, q.port,
+    COALESCE(q.server_key_hash, s.key_hash), q.snd_id, q.queue_mode, q.snd_private_key, q.e2e_pub_key,
+    q.e2e_dh_secret, q.smp_client_version, q.status, q.snd_primary, q.replace_snd_queue_id,
+    q.switch_status, q.switch_at"""
+_SND_TABLES = "snd_queues q JOIN servers s ON s.host = q.host AND s.port = q.port"
+
+
+def _mode_text(mode: QueueMode | None) -> str | None:
+    return None if mode is None else mode.value.decode("ascii")
+
+
+def _mode(text: str | None) -> QueueMode | None:
+    return None if text is None else QueueMode(text.encode("ascii"))
+
+
+# Receive queues
+
+
+def read_rcv(db: Db, row: Sequence[Any]) -> RcvQueue:
+    """A row of `RCV_COLUMNS` from `RCV_TABLES`."""
+    vault = db.vault
+    link = None
+    if row[21] is not None:
+        root_key = PrivateKey.from_pkcs8(vault.open(row[21]))
+        link = QueueLink(row[19], vault.open(row[20]), root_key, row[22])
+    return RcvQueue(
+        conn_id=row[0],
+        user_id=row[1],
+        number=row[2],
+        server=loaded_server(row[3], row[4], row[5]),
+        rcv_id=row[6],
+        snd_id=row[7],
+        mode=_mode(row[8]),
+        key=PrivateKey.from_pkcs8(vault.open(row[9])),
+        dh_secret=vault.open(row[10]),
+        e2e_key=PrivateKey.from_pkcs8(vault.open(row[11])),
+        e2e_secret=None if row[12] is None else vault.open(row[12]),
+        client_version=row[13],
+        status=QueueStatus(row[14]),
+        primary=bool(row[15]),
+        replaces=row[16],
+        switch=None if row[17] is None else RcvSwitch(row[17]),
+        switch_at=row[18],
+        link=link,
+        service_associated=bool(row[23]),
+        delete_errors=row[24],
+        deleted=bool(row[25]),
+    )
+
+
+def insert_rcv(db: Db, queue: RcvQueue, *, to_subscribe: bool = False) -> None:
+    """Store a new queue; its number must be `next_rcv_number`."""
+    vault, link = db.vault, queue.link
+    host, port, key_hash = stored_server(db, queue.server)
+    db.sql.execute(
+        "INSERT INTO rcv_queues (host, port, rcv_id, server_key_hash, conn_id, user_id, rcv_queue_id,"
+        " rcv_primary, replace_rcv_queue_id, status, rcv_private_key, rcv_dh_secret, e2e_priv_key,"
+        " e2e_dh_secret, snd_id, queue_mode, smp_client_version, link_id, link_key, link_priv_sig_key,"
+        " link_enc_fixed_data, to_subscribe, rcv_service_assoc)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            host,
+            port,
+            queue.rcv_id,
+            key_hash,
+            queue.conn_id,
+            queue.user_id,
+            queue.number,
+            int(queue.primary),
+            queue.replaces,
+            queue.status.value,
+            vault.seal(queue.key.pkcs8),
+            vault.seal(queue.dh_secret),
+            vault.seal(queue.e2e_key.pkcs8),
+            None if queue.e2e_secret is None else vault.seal(queue.e2e_secret),
+            queue.snd_id,
+            _mode_text(queue.mode),
+            queue.client_version,
+            None if link is None else link.link_id,
+            None if link is None else vault.seal(link.link_key),
+            None if link is None else vault.seal(link.root_key.pkcs8),
+            None if link is None else link.fixed_data,
+            int(to_subscribe),
+            int(queue.service_associated),
+        ),
+    )
+
+
+def next_rcv_number(db: Db, conn_id: ConnId) -> int:
+    query = "SELECT COALESCE(MAX(rcv_queue_id), 0) + 1 FROM rcv_queues WHERE conn_id = ?"
+    (number,) = db.sql.execute(query, (conn_id,)).fetchone()
+    return int(number)
+
+
+def rcv_queues(db: Db, conn_id: ConnId, *, deleted: bool = False) -> tuple[RcvQueue, ...]:
+    """The queues of a connection in their order; those being deleted only when asked for."""
+    query = (
+        f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.conn_id = ? AND q.deleted <= ?"
+        " ORDER BY q.rcv_primary DESC, q.replace_rcv_queue_id IS NOT NULL, q.rcv_queue_id"
+    )
+    return tuple(read_rcv(db, row) for row in db.sql.execute(query, (conn_id, int(deleted))))
+
+
+def find_rcv(db: Db, server: Server, rcv_id: bytes) -> RcvQueue | None:
+    query = f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.host = ? AND q.port = ? AND q.rcv_id = ?"
+    row = db.sql.execute(query, (*server_key(server), rcv_id)).fetchone()
+    return None if row is None else read_rcv(db, row)
+
+
+def find_rcv_number(db: Db, conn_id: ConnId, number: int) -> RcvQueue | None:
+    query = f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.conn_id = ? AND q.rcv_queue_id = ?"
+    row = db.sql.execute(query, (conn_id, number)).fetchone()
+    return None if row is None else read_rcv(db, row)
+
+
+def set_rcv_status(db: Db, queue: RcvQueue, status: QueueStatus) -> None:
+    _update_rcv(db, queue, "status = ?", status.value)
+
+
+def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version: int) -> None:
+    """The secret with the sender is agreed, and what client version both know."""
+    _update_rcv(
+        db,
+        queue,
+        "e2e_dh_secret = ?, smp_client_version = MIN(smp_client_version, ?), status = ?",
+        db.vault.seal(e2e_secret),
+        client_version,
+        QueueStatus.CONFIRMED.value,
+    )
+
+
+def set_rcv_switch(db: Db, queue: RcvQueue, switch: RcvSwitch | None, at: int | None) -> None:
+    _update_rcv(db, queue, "switch_status = ?, switch_at = ?", switch and switch.value, at)
+
+
+def set_rcv_primary(db: Db, queue: RcvQueue) -> None:
+    """Make this the primary queue of its connection; it replaces nothing any more."""
+    db.sql.execute("UPDATE rcv_queues SET rcv_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
+    _update_rcv(db, queue, "rcv_primary = 1, replace_rcv_queue_id = NULL")
+
+
+def set_rcv_deleted(db: Db, queue: RcvQueue) -> None:
+    _update_rcv(db, queue, "deleted = 1")
+
+
+def count_delete_error(db: Db, queue: RcvQueue) -> None:
+    _update_rcv(db, queue, "delete_errors = delete_errors + 1")
+
+
+def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
+    _update_rcv(
+        db,
+        queue,
+        "link_id = ?, link_key = ?, link_priv_sig_key = ?, link_enc_fixed_data = ?",
+        None if link is None else link.link_id,
+        None if link is None else db.vault.seal(link.link_key),
+        None if link is None else db.vault.seal(link.root_key.pkcs8),
+        None if link is None else link.fixed_data,
+    )
+
+
+def set_broker_ts(db: Db, queue: RcvQueue, broker_ts: int) -> None:
+    _update_rcv(db, queue, "last_broker_ts = ?", broker_ts)
+
+
+def _update_rcv(db: Db, queue: RcvQueue, assignments: str, *values: object) -> None:
+    db.sql.execute(
+        f"UPDATE rcv_queues SET {assignments} WHERE conn_id = ? AND rcv_queue_id = ?",
+        (*values, queue.conn_id, queue.number),
+    )
+
+
+def delete_rcv(db: Db, queue: RcvQueue) -> None:
+    db.sql.execute(
+        "DELETE FROM rcv_queues WHERE conn_id = ? AND rcv_queue_id = ?", (queue.conn_id, queue.number)
+    )
+
+
+# Queues that are being made
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RcvQueueRequest(Value):
+    """The keys of a NEW, stored before it is sent, so that a repeated one has the same."""
+
+    conn_id: ConnId
+    user_id: UserId
+    server: Server
+    replaces: int | None
+    key: PrivateKey
+    dh_key: PrivateKey
+    e2e_key: PrivateKey
+    corr_id: bytes
+    mode: QueueMode
+
+
+def insert_request(db: Db, request: RcvQueueRequest) -> None:
+    """Remember the keys; those of an earlier attempt for the same place are forgotten."""
+    seal = db.vault.seal
+    db.sql.execute(
+        "INSERT OR REPLACE INTO rcv_queue_requests (host, port, server_key_hash, conn_id,"
+        " replace_rcv_queue_id, rcv_private_key, rcv_dh_key, e2e_priv_key, corr_id, queue_mode)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *stored_server(db, request.server),
+            request.conn_id,
+            request.replaces or 0,
+            seal(request.key.pkcs8),
+            seal(request.dh_key.pkcs8),
+            seal(request.e2e_key.pkcs8),
+            request.corr_id,
+            _mode_text(request.mode),
+        ),
+    )
+
+
+def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQueueRequest | None:
+    query = (
+        "SELECT c.user_id, q.host, q.port, COALESCE(q.server_key_hash, s.key_hash), q.rcv_private_key,"
+        " q.rcv_dh_key, q.e2e_priv_key, q.corr_id, q.queue_mode"
+        " FROM rcv_queue_requests q JOIN servers s ON s.host = q.host AND s.port = q.port"
+        " JOIN connections c ON c.conn_id = q.conn_id"
+        " WHERE q.conn_id = ? AND q.replace_rcv_queue_id = ?"
+    )
+    row = db.sql.execute(query, (conn_id, replaces or 0)).fetchone()
+    if row is None:
+        return None
+    key, dh_key, e2e_key = (PrivateKey.from_pkcs8(db.vault.open(stored)) for stored in row[4:7])
+    mode = QueueMode(row[8].encode("ascii"))
+    server = loaded_server(*row[1:4])
+    return RcvQueueRequest(conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode)
+
+
+def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None:
+    db.sql.execute(
+        "DELETE FROM rcv_queue_requests WHERE conn_id = ? AND replace_rcv_queue_id = ?",
+        (conn_id, replaces or 0),
+    )
+
+
+# Send queues
+
+
+def _read_snd(db: Db, row: Sequence[Any]) -> SndQueue:
+    vault = db.vault
+    return SndQueue(
+        conn_id=row[0],
+        user_id=row[1],
+        number=row[2],
+        server=loaded_server(row[3], row[4], row[5]),
+        snd_id=row[6],
+        mode=_mode(row[7]),
+        key=PrivateKey.from_pkcs8(vault.open(row[8])),
+        e2e_public=PublicKey.from_spki(row[9]),
+        e2e_secret=vault.open(row[10]),
+        client_version=row[11],
+        status=QueueStatus(row[12]),
+        primary=bool(row[13]),
+        replaces=row[14],
+        switch=None if row[15] is None else SndSwitch(row[15]),
+        switch_at=row[16],
+    )
+
+
+def insert_snd(db: Db, queue: SndQueue) -> None:
+    vault = db.vault
+    host, port, key_hash = stored_server(db, queue.server)
+    db.sql.execute(
+        "INSERT INTO snd_queues (host, port, snd_id, server_key_hash, conn_id, user_id, snd_queue_id,"
+        " snd_primary, replace_snd_queue_id, status, snd_private_key, e2e_pub_key, e2e_dh_secret,"
+        " queue_mode, smp_client_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            host,
+            port,
+            queue.snd_id,
+            key_hash,
+            queue.conn_id,
+            queue.user_id,
+            queue.number,
+            int(queue.primary),
+            queue.replaces,
+            queue.status.value,
+            vault.seal(queue.key.pkcs8),
+            queue.e2e_public.spki,
+            vault.seal(queue.e2e_secret),
+            _mode_text(queue.mode),
+            queue.client_version,
+        ),
+    )
+
+
+def next_snd_number(db: Db, conn_id: ConnId) -> int:
+    query = "SELECT COALESCE(MAX(snd_queue_id), 0) + 1 FROM snd_queues WHERE conn_id = ?"
+    (number,) = db.sql.execute(query, (conn_id,)).fetchone()
+    return int(number)
+
+
+def snd_queues(db: Db, conn_id: ConnId) -> tuple[SndQueue, ...]:
+    query = (
+        f"SELECT {_SND_COLUMNS} FROM {_SND_TABLES} WHERE q.conn_id = ?"
+        " ORDER BY q.snd_primary DESC, q.replace_snd_queue_id IS NOT NULL, q.snd_queue_id"
+    )
+    return tuple(_read_snd(db, row) for row in db.sql.execute(query, (conn_id,)))
+
+
+def find_snd_number(db: Db, conn_id: ConnId, number: int) -> SndQueue | None:
+    query = f"SELECT {_SND_COLUMNS} FROM {_SND_TABLES} WHERE q.conn_id = ? AND q.snd_queue_id = ?"
+    row = db.sql.execute(query, (conn_id, number)).fetchone()
+    return None if row is None else _read_snd(db, row)
+
+
+def set_snd_status(db: Db, queue: SndQueue, status: QueueStatus) -> None:
+    _update_snd(db, queue, "status = ?", status.value)
+
+
+def set_snd_switch(db: Db, queue: SndQueue, switch: SndSwitch | None, at: int | None) -> None:
+    _update_snd(db, queue, "switch_status = ?, switch_at = ?", switch and switch.value, at)
+
+
+def set_snd_primary(db: Db, queue: SndQueue) -> None:
+    """Make this the primary queue of its connection; it replaces nothing any more."""
+    db.sql.execute("UPDATE snd_queues SET snd_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
+    _update_snd(db, queue, "snd_primary = 1, replace_snd_queue_id = NULL")
+
+
+def _update_snd(db: Db, queue: SndQueue, assignments: str, *values: object) -> None:
+    db.sql.execute(
+        f"UPDATE snd_queues SET {assignments} WHERE conn_id = ? AND snd_queue_id = ?",
+        (*values, queue.conn_id, queue.number),
+    )
+
+
+def delete_snd(db: Db, queue: SndQueue) -> None:
+    """The queue and what waits to be delivered to it."""
+    db.sql.execute(
+        "DELETE FROM snd_queues WHERE conn_id = ? AND snd_queue_id = ?", (queue.conn_id, queue.number)
+    )

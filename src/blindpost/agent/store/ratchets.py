@@ -1,0 +1,123 @@
+"""Ratchets: keys that wait for a peer's, ratchet states, and keys of messages that have not come."""
+
+from __future__ import annotations
+
+from blindpost.agent.model import ConnId
+from blindpost.agent.store.database import Db
+from blindpost.crypto.ratchet_state import (
+    MessageKey,
+    Ratchet,
+    SkippedAdded,
+    SkippedChange,
+    SkippedKeys,
+    SkippedRemoved,
+)
+from blindpost.crypto.ratchet_storage import (
+    dump_message_key,
+    dump_params,
+    dump_ratchet,
+    load_message_key,
+    load_params,
+    load_ratchet,
+)
+from blindpost.crypto.x3dh import PrivateParams
+from blindpost.wire.e2e import E2EParams, read_e2e_params, write_e2e_params
+from blindpost.wire.primitives import decode_whole, encode
+
+SKIPPED_MAX = 4096
+"""How many keys of missing messages a connection keeps; the oldest go first."""
+
+
+def find_params(db: Db, conn_id: ConnId) -> PrivateParams | None:
+    """The private half of parameters that were sent, while the peer's are awaited."""
+    query = "SELECT x3dh_params FROM ratchets WHERE conn_id = ?"
+    row = db.sql.execute(query, (conn_id,)).fetchone()
+    return None if row is None or row[0] is None else load_params(db.vault.open(row[0]))
+
+
+def set_params(db: Db, conn_id: ConnId, params: PrivateParams) -> None:
+    """Remember the private half of parameters before they are sent. A ratchet in use stays."""
+    db.sql.execute(
+        "INSERT INTO ratchets (conn_id, x3dh_params) VALUES (?1, ?2)"
+        " ON CONFLICT DO UPDATE SET x3dh_params = ?2",
+        (conn_id, db.vault.seal(dump_params(params))),
+    )
+
+
+def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
+    """Store the state after a step; keys that waited for the peer's are erased."""
+    db.sql.execute(
+        "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?1, ?2)"
+        " ON CONFLICT DO UPDATE SET ratchet_state = ?2, x3dh_params = NULL",
+        (conn_id, db.vault.seal(dump_ratchet(ratchet))),
+    )
+
+
+def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
+    """Store the state after a step while keys for another ratchet may be waiting."""
+    db.sql.execute(
+        "UPDATE ratchets SET ratchet_state = ? WHERE conn_id = ?",
+        (db.vault.seal(dump_ratchet(ratchet)), conn_id),
+    )
+
+
+def set_sending(db: Db, conn_id: ConnId, ratchet: Ratchet, public: E2EParams) -> None:
+    """The ratchet of a joiner, with what a repeated confirmation must carry."""
+    set_ratchet(db, conn_id, ratchet)
+    db.sql.execute(
+        "UPDATE ratchets SET x3dh_pub_params = ? WHERE conn_id = ?",
+        (encode(public, write_e2e_params), conn_id),
+    )
+
+
+def find_public(db: Db, conn_id: ConnId) -> E2EParams | None:
+    row = db.sql.execute("SELECT x3dh_pub_params FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
+    return None if row is None or row[0] is None else decode_whole(row[0], read_e2e_params)
+
+
+def find_ratchet(db: Db, conn_id: ConnId) -> Ratchet | None:
+    row = db.sql.execute("SELECT ratchet_state FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
+    return None if row is None or row[0] is None else load_ratchet(db.vault.open(row[0]))
+
+
+def delete_ratchet(db: Db, conn_id: ConnId) -> None:
+    """The ratchet and its skipped keys."""
+    db.sql.execute("DELETE FROM ratchets WHERE conn_id = ?", (conn_id,))
+
+
+def skipped_keys(db: Db, conn_id: ConnId) -> SkippedKeys:
+    loaded: dict[bytes, dict[int, MessageKey]] = {}
+    query = "SELECT header_key, msg_n, msg_key FROM skipped_messages WHERE conn_id = ?"
+    opened: dict[bytes, bytes] = {}
+    for stored, number, key in db.sql.execute(query, (conn_id,)):
+        header_key = opened.get(stored)
+        if header_key is None:
+            header_key = opened[stored] = db.vault.open(stored)
+        loaded.setdefault(header_key, {})[number] = load_message_key(db.vault.open(key))
+    return loaded
+
+
+def change_skipped(db: Db, conn_id: ConnId, change: SkippedChange, now: int) -> None:
+    """Store what a step did to the skipped keys; there is a bound on how many are kept."""
+    match change:
+        case SkippedRemoved(header_key, number):
+            query = "SELECT rowid, header_key FROM skipped_messages WHERE conn_id = ? AND msg_n = ?"
+            for rowid, stored in db.sql.execute(query, (conn_id, number)).fetchall():
+                if db.vault.open(stored) == header_key:
+                    db.sql.execute("DELETE FROM skipped_messages WHERE rowid = ?", (rowid,))
+        case SkippedAdded(keys):
+            for header_key, numbered in keys.items():
+                sealed = db.vault.seal(header_key)
+                db.sql.executemany(
+                    "INSERT INTO skipped_messages (conn_id, header_key, msg_n, msg_key, created_at)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    (
+                        (conn_id, sealed, number, db.vault.seal(dump_message_key(key)), now)
+                        for number, key in numbered.items()
+                    ),
+                )
+            db.sql.execute(
+                "DELETE FROM skipped_messages WHERE rowid IN (SELECT rowid FROM skipped_messages"
+                " WHERE conn_id = ? ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+                (conn_id, SKIPPED_MAX),
+            )

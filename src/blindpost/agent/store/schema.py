@@ -1,0 +1,368 @@
+"""The agent's tables. A migration is added at the end and never changed once it was released.
+
+Columns that hold keys, secrets or content are sealed under the passphrase when there is one (`vault`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from blindpost.crypto.ids_hash import id_hash, xor
+
+_FIRST = """
+CREATE TABLE settings (
+    name TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE users (
+    user_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    deleted INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO users (user_id) VALUES (1);
+
+CREATE TABLE servers (
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    key_hash BLOB NOT NULL,
+    PRIMARY KEY (host, port)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE connections (
+    conn_id TEXT PRIMARY KEY,
+    user_id INTEGER NOT NULL REFERENCES users ON DELETE CASCADE,
+    conn_mode TEXT NOT NULL,
+    smp_agent_version INTEGER NOT NULL,
+    enable_ntfs INTEGER NOT NULL DEFAULT 1,
+    pq_support INTEGER NOT NULL,
+    ratchet_sync_state TEXT NOT NULL DEFAULT 'ok',
+    last_internal_msg_id INTEGER NOT NULL DEFAULT 0,
+    last_internal_rcv_msg_id INTEGER NOT NULL DEFAULT 0,
+    last_internal_snd_msg_id INTEGER NOT NULL DEFAULT 0,
+    last_external_snd_msg_id INTEGER NOT NULL DEFAULT 0,
+    last_rcv_msg_hash BLOB NOT NULL DEFAULT x'',
+    last_snd_msg_hash BLOB NOT NULL DEFAULT x'',
+    auto_allow INTEGER NOT NULL DEFAULT 1,
+    own_conn_info BLOB NOT NULL DEFAULT x'',
+    deleted INTEGER NOT NULL DEFAULT 0,
+    deleted_at_wait_delivery INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX connections_user ON connections (user_id);
+CREATE INDEX connections_deleted ON connections (deleted) WHERE deleted = 1;
+CREATE INDEX connections_waiting ON connections (deleted_at_wait_delivery)
+    WHERE deleted_at_wait_delivery IS NOT NULL;
+
+CREATE TABLE rcv_queues (
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    rcv_id BLOB NOT NULL,
+    server_key_hash BLOB,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    user_id INTEGER NOT NULL,
+    rcv_queue_id INTEGER NOT NULL,
+    rcv_primary INTEGER NOT NULL DEFAULT 1,
+    replace_rcv_queue_id INTEGER,
+    status TEXT NOT NULL,
+    switch_status TEXT,
+    switch_at INTEGER,
+    rcv_private_key BLOB NOT NULL,
+    rcv_dh_secret BLOB NOT NULL,
+    e2e_priv_key BLOB NOT NULL,
+    e2e_dh_secret BLOB,
+    snd_id BLOB NOT NULL,
+    queue_mode TEXT,
+    smp_client_version INTEGER NOT NULL,
+    link_id BLOB,
+    link_key BLOB,
+    link_priv_sig_key BLOB,
+    link_enc_fixed_data BLOB,
+    ntf_public_key BLOB,
+    ntf_private_key BLOB,
+    ntf_id BLOB,
+    rcv_ntf_dh_secret BLOB,
+    last_broker_ts INTEGER,
+    to_subscribe INTEGER NOT NULL DEFAULT 0,
+    rcv_service_assoc INTEGER NOT NULL DEFAULT 0,
+    client_notice_id INTEGER REFERENCES client_notices ON DELETE SET NULL,
+    delete_errors INTEGER NOT NULL DEFAULT 0,
+    deleted INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (host, port, rcv_id),
+    FOREIGN KEY (host, port) REFERENCES servers
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX rcv_queues_snd ON rcv_queues (host, port, snd_id);
+CREATE UNIQUE INDEX rcv_queues_number ON rcv_queues (conn_id, rcv_queue_id);
+CREATE UNIQUE INDEX rcv_queues_link ON rcv_queues (host, port, link_id) WHERE link_id IS NOT NULL;
+CREATE UNIQUE INDEX rcv_queues_ntf ON rcv_queues (host, port, ntf_id) WHERE ntf_id IS NOT NULL;
+CREATE INDEX rcv_queues_page ON rcv_queues (user_id, host, port, rcv_id) WHERE deleted = 0;
+CREATE INDEX rcv_queues_to_subscribe ON rcv_queues (user_id, host, port, rcv_id) WHERE to_subscribe = 1;
+
+CREATE TABLE rcv_queue_requests (
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    server_key_hash BLOB,
+    replace_rcv_queue_id INTEGER NOT NULL DEFAULT 0,
+    rcv_private_key BLOB NOT NULL,
+    rcv_dh_key BLOB NOT NULL,
+    e2e_priv_key BLOB NOT NULL,
+    corr_id BLOB NOT NULL,
+    queue_mode TEXT NOT NULL,
+    link BLOB,
+    PRIMARY KEY (conn_id, replace_rcv_queue_id),
+    FOREIGN KEY (host, port) REFERENCES servers
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE snd_queues (
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    snd_id BLOB NOT NULL,
+    server_key_hash BLOB,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    user_id INTEGER NOT NULL,
+    snd_queue_id INTEGER NOT NULL,
+    snd_primary INTEGER NOT NULL DEFAULT 1,
+    replace_snd_queue_id INTEGER,
+    status TEXT NOT NULL,
+    switch_status TEXT,
+    switch_at INTEGER,
+    snd_private_key BLOB NOT NULL,
+    e2e_pub_key BLOB NOT NULL,
+    e2e_dh_secret BLOB NOT NULL,
+    queue_mode TEXT,
+    smp_client_version INTEGER NOT NULL,
+    PRIMARY KEY (conn_id, snd_queue_id),
+    FOREIGN KEY (host, port) REFERENCES servers
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX snd_queues_address ON snd_queues (host, port, snd_id, conn_id);
+
+CREATE TABLE ratchets (
+    conn_id TEXT PRIMARY KEY REFERENCES connections ON DELETE CASCADE,
+    x3dh_params BLOB,
+    x3dh_pub_params BLOB,
+    ratchet_state BLOB
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE skipped_messages (
+    conn_id TEXT NOT NULL REFERENCES ratchets ON DELETE CASCADE,
+    header_key BLOB NOT NULL,
+    msg_n INTEGER NOT NULL,
+    msg_key BLOB NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX skipped_messages_conn ON skipped_messages (conn_id, created_at);
+
+CREATE TABLE conn_confirmations (
+    confirmation_id TEXT PRIMARY KEY,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    sender_key BLOB,
+    e2e_snd_pub_key BLOB NOT NULL,
+    sender_conn_info BLOB NOT NULL,
+    smp_reply_queues BLOB NOT NULL,
+    smp_client_version INTEGER NOT NULL,
+    accepted INTEGER NOT NULL DEFAULT 0,
+    own_conn_info BLOB
+) STRICT, WITHOUT ROWID;
+CREATE INDEX conn_confirmations_conn ON conn_confirmations (conn_id);
+
+CREATE TABLE conn_invitations (
+    invitation_id TEXT PRIMARY KEY,
+    contact_conn_id TEXT REFERENCES connections ON DELETE SET NULL,
+    cr_invitation BLOB NOT NULL,
+    recipient_conn_info BLOB NOT NULL,
+    accepted INTEGER NOT NULL DEFAULT 0,
+    own_conn_info BLOB,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX conn_invitations_contact ON conn_invitations (contact_conn_id);
+
+CREATE TABLE messages (
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    internal_id INTEGER NOT NULL,
+    internal_ts INTEGER NOT NULL,
+    internal_rcv_id INTEGER,
+    internal_snd_id INTEGER,
+    msg_type TEXT NOT NULL,
+    msg_body BLOB NOT NULL,
+    msg_flags INTEGER NOT NULL DEFAULT 0,
+    pq_encryption INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (conn_id, internal_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX messages_ts ON messages (internal_ts) WHERE internal_snd_id IS NOT NULL;
+
+CREATE TABLE rcv_messages (
+    conn_id TEXT NOT NULL,
+    internal_rcv_id INTEGER NOT NULL,
+    internal_id INTEGER NOT NULL,
+    external_snd_id INTEGER NOT NULL,
+    broker_id BLOB NOT NULL,
+    broker_ts INTEGER NOT NULL,
+    rcv_queue_id INTEGER NOT NULL,
+    internal_hash BLOB NOT NULL,
+    external_prev_snd_hash BLOB NOT NULL,
+    integrity BLOB NOT NULL,
+    user_ack INTEGER NOT NULL DEFAULT 0,
+    receive_attempts INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (conn_id, internal_rcv_id),
+    FOREIGN KEY (conn_id, internal_id) REFERENCES messages ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX rcv_messages_internal ON rcv_messages (conn_id, internal_id);
+
+CREATE TABLE snd_message_bodies (
+    snd_message_body_id INTEGER PRIMARY KEY,
+    agent_msg BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE snd_messages (
+    conn_id TEXT NOT NULL,
+    internal_snd_id INTEGER NOT NULL,
+    internal_id INTEGER NOT NULL,
+    internal_hash BLOB NOT NULL,
+    previous_msg_hash BLOB NOT NULL,
+    retry_int_slow INTEGER,
+    retry_int_fast INTEGER,
+    rcpt_internal_id INTEGER,
+    rcpt_status TEXT,
+    msg_encrypt_key BLOB,
+    padded_msg_len INTEGER,
+    snd_message_body_id INTEGER REFERENCES snd_message_bodies ON DELETE SET NULL,
+    PRIMARY KEY (conn_id, internal_snd_id),
+    FOREIGN KEY (conn_id, internal_id) REFERENCES messages ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX snd_messages_internal ON snd_messages (conn_id, internal_id);
+CREATE INDEX snd_messages_body ON snd_messages (snd_message_body_id) WHERE snd_message_body_id IS NOT NULL;
+
+CREATE TABLE snd_message_deliveries (
+    snd_message_delivery_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    conn_id TEXT NOT NULL,
+    snd_queue_id INTEGER NOT NULL,
+    internal_id INTEGER NOT NULL,
+    failed INTEGER NOT NULL DEFAULT 0,
+    FOREIGN KEY (conn_id, internal_id) REFERENCES messages ON DELETE CASCADE,
+    FOREIGN KEY (conn_id, snd_queue_id) REFERENCES snd_queues ON DELETE CASCADE
+) STRICT;
+CREATE INDEX snd_message_deliveries_queue ON snd_message_deliveries (conn_id, snd_queue_id, internal_id);
+CREATE INDEX snd_message_deliveries_message ON snd_message_deliveries (conn_id, internal_id);
+
+CREATE TABLE commands (
+    command_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    host TEXT,
+    port TEXT,
+    server_key_hash BLOB,
+    corr_id TEXT NOT NULL DEFAULT '',
+    command_tag TEXT NOT NULL,
+    command BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    failed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX commands_worker ON commands (conn_id, host, port, created_at, command_id);
+
+CREATE TABLE encrypted_rcv_message_hashes (
+    encrypted_rcv_message_hash_id INTEGER PRIMARY KEY,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    hash BLOB NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX encrypted_rcv_message_hashes_hash ON encrypted_rcv_message_hashes (conn_id, hash);
+CREATE INDEX encrypted_rcv_message_hashes_at ON encrypted_rcv_message_hashes (created_at);
+
+CREATE TABLE processed_ratchet_key_hashes (
+    processed_ratchet_key_hash_id INTEGER PRIMARY KEY,
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    hash BLOB NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX processed_ratchet_key_hashes_hash ON processed_ratchet_key_hashes (conn_id, hash);
+CREATE INDEX processed_ratchet_key_hashes_at ON processed_ratchet_key_hashes (created_at);
+
+CREATE TABLE inv_short_links (
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    link_id BLOB NOT NULL,
+    server_key_hash BLOB,
+    link_key BLOB NOT NULL,
+    snd_private_key BLOB NOT NULL,
+    snd_id BLOB,
+    PRIMARY KEY (host, port, link_id),
+    FOREIGN KEY (host, port) REFERENCES servers
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE client_services (
+    user_id INTEGER NOT NULL REFERENCES users ON DELETE CASCADE,
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    server_key_hash BLOB,
+    service_cert BLOB NOT NULL,
+    service_cert_hash BLOB NOT NULL,
+    service_priv_key BLOB NOT NULL,
+    service_id BLOB,
+    service_queue_count INTEGER NOT NULL DEFAULT 0,
+    service_queue_ids_hash BLOB NOT NULL DEFAULT x'00000000000000000000000000000000',
+    PRIMARY KEY (user_id, host, port),
+    FOREIGN KEY (host, port) REFERENCES servers
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER rcv_queues_service_insert AFTER INSERT ON rcv_queues
+WHEN NEW.rcv_service_assoc = 1 AND NEW.deleted = 0
+BEGIN
+    UPDATE client_services
+    SET service_queue_count = service_queue_count + 1,
+        service_queue_ids_hash = ids_hash_xor(service_queue_ids_hash, NEW.rcv_id)
+    WHERE user_id = NEW.user_id AND host = NEW.host AND port = NEW.port;
+END;
+
+CREATE TRIGGER rcv_queues_service_delete AFTER DELETE ON rcv_queues
+WHEN OLD.rcv_service_assoc = 1 AND OLD.deleted = 0
+BEGIN
+    UPDATE client_services
+    SET service_queue_count = service_queue_count - 1,
+        service_queue_ids_hash = ids_hash_xor(service_queue_ids_hash, OLD.rcv_id)
+    WHERE user_id = OLD.user_id AND host = OLD.host AND port = OLD.port;
+END;
+
+CREATE TRIGGER rcv_queues_service_joined AFTER UPDATE OF rcv_service_assoc, deleted ON rcv_queues
+WHEN NEW.rcv_service_assoc = 1 AND NEW.deleted = 0 AND NOT (OLD.rcv_service_assoc = 1 AND OLD.deleted = 0)
+BEGIN
+    UPDATE client_services
+    SET service_queue_count = service_queue_count + 1,
+        service_queue_ids_hash = ids_hash_xor(service_queue_ids_hash, NEW.rcv_id)
+    WHERE user_id = NEW.user_id AND host = NEW.host AND port = NEW.port;
+END;
+
+CREATE TRIGGER rcv_queues_service_left AFTER UPDATE OF rcv_service_assoc, deleted ON rcv_queues
+WHEN OLD.rcv_service_assoc = 1 AND OLD.deleted = 0 AND NOT (NEW.rcv_service_assoc = 1 AND NEW.deleted = 0)
+BEGIN
+    UPDATE client_services
+    SET service_queue_count = service_queue_count - 1,
+        service_queue_ids_hash = ids_hash_xor(service_queue_ids_hash, NEW.rcv_id)
+    WHERE user_id = NEW.user_id AND host = NEW.host AND port = NEW.port;
+END;
+
+CREATE TABLE client_notices (
+    client_notice_id INTEGER PRIMARY KEY,
+    protocol TEXT NOT NULL,
+    host TEXT NOT NULL,
+    port TEXT NOT NULL,
+    entity_id BLOB NOT NULL,
+    notice_ttl INTEGER,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX client_notices_entity ON client_notices (protocol, host, port, entity_id);
+
+CREATE TABLE servers_stats (
+    servers_stats_id INTEGER PRIMARY KEY CHECK (servers_stats_id = 1),
+    servers_stats TEXT NOT NULL
+) STRICT;
+"""
+
+MIGRATIONS = (_FIRST,)
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """What the triggers call; SQLite forgets it when the file is closed."""
+
+    def ids_hash_xor(ids_hash: bytes, rcv_id: bytes) -> bytes:
+        return xor(ids_hash, id_hash(rcv_id))
+
+    connection.create_function("ids_hash_xor", 2, ids_hash_xor, deterministic=True)

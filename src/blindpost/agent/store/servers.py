@@ -1,0 +1,33 @@
+"""Routers as tables name them: by hosts and port, with a fingerprint of their own only where it differs."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from blindpost.agent.store.database import Db
+from blindpost.wire.addresses import Server, hosts_from_text, hosts_text
+
+ServerRow: TypeAlias = tuple[str, str, bytes | None]
+"""Host list, port, own fingerprint."""
+
+
+def server_key(server: Server) -> tuple[str, str]:
+    """How tables name the place of a router."""
+    return hosts_text(server.hosts), server.port
+
+
+def stored_server(db: Db, server: Server) -> ServerRow:
+    """The columns for a router, which is made known if it was not."""
+    host, port = server_key(server)
+    db.sql.execute(
+        "INSERT INTO servers (host, port, key_hash) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (host, port, server.key_hash),
+    )
+    query = "SELECT key_hash FROM servers WHERE host = ? AND port = ?"
+    (known,) = db.sql.execute(query, (host, port)).fetchone()
+    return host, port, None if known == server.key_hash else server.key_hash
+
+
+def loaded_server(host: str, port: str, key_hash: bytes) -> Server:
+    """The router of a row that was joined with its fingerprint."""
+    return Server(hosts_from_text(host), port, key_hash)
