@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindpost.router.running.control import NotRunningError, ask
-from blindpost.router.running.identity import Identity
 from blindpost.router.running.reading import CONFIG_NAME
 from blindpost.router.running.template import config_text
 from blindpost.router.tables import LmdbTables
+from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.identity import Identity
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from blindpost.router.config import RouterRules
 from blindpost.router.running import choices
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.limits import LimitSizes
 from blindpost.router.running.reading import parse
 from blindpost.router.running.settings import AddressSection, Settings
 from blindpost.router.running.template import config_text
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.limits import LimitSizes
 from blindpost.wire.text import b64
 
 FILE = Path("/somewhere/router.toml")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from blindpost.cli.main import main
-from blindpost.router.running.identity import Identity
 from blindpost.router.running.process import locked
 from blindpost.router.running.reading import read_place
 from blindpost.router.tables import MIGRATIONS
+from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import LmdbStore
 from blindpost.wire.keys import Algorithm
 from tests.support.commands import edit, init, run
@@ -90,10 +90,10 @@ def test_init_does_not_touch_a_folder_that_has_something(call: Call, router: Pat
 
 @pytest.mark.parametrize("command", ["status", "stats", "connections"])
 def test_nobody_at_the_control_socket(call: Call, router: Path, command: str) -> None:
-    assert "no router listens at this control socket" in call("router", command, "-c", router)
+    assert "no server listens at this control socket" in call("router", command, "-c", router)
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(router / "control.sock"))
-    assert "no router listens" in call("router", command, "-c", router)
+    assert "no server listens" in call("router", command, "-c", router)
 
 
 def test_a_wrong_configuration(call: Call, router: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_metrics_port_in_use(call: Call, router: Path) -> None:
 @pytest.mark.parametrize("name", ["router.pem", "ca.crt"])
 def test_a_missing_key_or_certificate(call: Call, router: Path, name: str) -> None:
     (router / "keys" / name).unlink()
-    assert f"{name}: the router's" in call("router", "start", "-c", router)
+    assert f"{name}: the server's" in call("router", "start", "-c", router)
     assert "missing" in call("router", "address", "-c", router)
 
 

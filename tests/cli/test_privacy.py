@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.router.running import logs
-from blindpost.router.running.control import ControlSocket, ask, short_path
-from blindpost.router.running.failures import OperatorError
+from blindpost.serving import logs
+from blindpost.serving.control import ControlSocket, ask, short_path
+from blindpost.serving.failures import OperatorError
 
 SECRET = "a queue's id"
 

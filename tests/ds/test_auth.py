@@ -14,7 +14,7 @@ from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.tables import LmdbTables
-from blindpost.router.running.logs import _Lines
+from blindpost.serving.logs import _Lines
 from blindpost.wire.capnp.node import (
     Ack,
     Auth,

@@ -17,6 +17,7 @@ FLOORS = {
     "store": 2,
     "journal": 2,
     "client": 3,
+    "serving": 3,
     "router": 4,
     "ds": 4,
     "agent": 4,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blindpost.router.running import limits as limits_module
-from blindpost.router.running.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving import limits as limits_module
+from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 
 ONE, TWO = b"\x7f\x00\x00\x01", b"\x7f\x00\x00\x02"
 

@@ -31,9 +31,9 @@ from blindpost.router.moving.exporting import NO_BODY, NO_LINK, Files, certifica
 from blindpost.router.moving.importing import Importer, Source
 from blindpost.router.moving.progress import Report
 from blindpost.router.moving.values import queue_of
-from blindpost.router.running.failures import OperatorError
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.tables_postgres import PostgresTables
+from blindpost.serving.failures import OperatorError
 from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.message_log import MessageLine, SavedQuota

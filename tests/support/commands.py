@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blindpost.client.smp import SmpClient
-from blindpost.router.running.control import ask
+from blindpost.serving.control import ask
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 

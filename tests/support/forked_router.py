@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from blindpost.router.running import logs
 from blindpost.router.running.process import RouterProcess, serve
 from blindpost.router.running.reading import read_place
+from blindpost.serving import logs
 
 
 def live(folder: Path) -> None:

@@ -18,8 +18,8 @@ import lmdb
 
 from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
-from blindpost.router.running.control import ask
 from blindpost.router.tables import TABLES
+from blindpost.serving.control import ask
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 from tests.support.commands import ENVIRONMENT, edit, init

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,9 +20,10 @@ import typer
 from blindpost.cli.output import HERE, JsonOption, say, show
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
-from blindpost.ds.settings import CONFIG_NAME, Place, SettingsError, read_place, read_tokens
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import make_folder, write_file
+from blindpost.ds.settings import CONFIG_NAME, Place, read_place, read_tokens
+from blindpost.serving.control import ask
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder, write_file
 
 if TYPE_CHECKING:
     from blindpost.ds.client import Client
@@ -87,15 +87,14 @@ def telling() -> Iterator[None]:
 
     try:
         yield
-    except (SettingsError, ImportFileError) as error:
+    except ImportFileError as error:
         raise OperatorError(str(error)) from error
     except DsError as error:
         raise OperatorError(f"the delivery service: {error}.") from error
 
 
 def place_of(config: Path) -> Place:
-    with telling():
-        return read_place(config)
+    return read_place(config)
 
 
 @app.command()
@@ -118,8 +117,7 @@ def init(
     write_file(place.key, key)
     write_file(place.certificate, certificate, 0o644)
     write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
-    with telling():
-        open_store(place).close()
+    open_store(place).close()
     found = fingerprint(certificate).hex()
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "fingerprint": found, "port": port}))
@@ -135,8 +133,7 @@ def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
     """
     place, identity = place_of(config), _bytes(identity_key, "the key", KEY_SIZE)
     made = secrets.token_urlsafe(32)
-    with telling():
-        read_tokens(place.tokens)
+    read_tokens(place.tokens)
     before = place.tokens.read_bytes() if place.tokens.exists() else b""
     line = f"{token_digest(made.encode()).hex()} {identity.hex()}\n"
     write_file(place.tokens, before + line.encode())
@@ -150,7 +147,7 @@ def start(config: ConfigOption = HERE) -> None:
     SIGHUP makes it read the tokens again.
     """
     from blindpost.ds.process import log, serve
-    from blindpost.router.running import logs
+    from blindpost.serving import logs
 
     place = place_of(config)
     logs.set_up(place.settings.log.format, place.settings.log.level)
@@ -159,26 +156,14 @@ def start(config: ConfigOption = HERE) -> None:
         ports = ", ".join(f"{name} on port {port}" for name, port in process.ports.items())
         log.info("the delivery service is ready: %s", ports)
 
-    with telling():
-        serve(place, ready)
+    serve(place, ready)
     log.info("the delivery service has stopped; everything it accepted is stored and answered")
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running service does, in numbers."""
-    place = place_of(config)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(60)
-            sock.connect(str(place.control))
-            with sock.makefile("rb") as lines:
-                values = json.loads(lines.readline())
-    except (OSError, ValueError) as error:
-        raise OperatorError(
-            f"{place.control}: no delivery service answers here. Start it with `blindpost ds start`."
-        ) from error
-    show(values, as_json=as_json, title="Delivery service")
+    show(ask(place_of(config).control, "status"), as_json=as_json, title="Delivery service")
 
 
 @app.command()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blindpost.cli.output import JsonOption, place_of, say
-from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.settings import Place
+from blindpost.serving.failures import OperatorError
 
 if TYPE_CHECKING:
     from blindpost.router.moving.progress import Progress

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, show
-from blindpost.router.running.control import ask
+from blindpost.serving.control import ask
 
 QueueArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The sender id or link id of the queue, in base64url.")

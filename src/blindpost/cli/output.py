@@ -15,9 +15,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from blindpost.router.running.failures import OperatorError, about_file
 from blindpost.router.running.reading import read_place
 from blindpost.router.running.settings import Place
+from blindpost.serving.failures import OperatorError, about_file
 
 CONFIG_VARIABLE = "BLINDPOST_ROUTER"
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, working
-from blindpost.router.running.control import NotRunningError, ask
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import make_folder, write_file
 from blindpost.router.running.reading import CONFIG_NAME, parse
 from blindpost.router.running.settings import EVERYWHERE, SMP_PORT, Place
 from blindpost.router.running.template import config_text
+from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -96,8 +96,8 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
-    from blindpost.router.running.identity import Identity
     from blindpost.router.running.stores import make_store
+    from blindpost.serving.identity import Identity
 
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
@@ -132,8 +132,8 @@ def start(config: ConfigOption = HERE) -> None:
 
     SIGHUP makes it use the online certificate that is on disk.
     """
-    from blindpost.router.running import logs
     from blindpost.router.running.process import serve
+    from blindpost.serving import logs
 
     place = place_of(config)
     settings = place.settings
@@ -158,7 +158,7 @@ def address(
     as_json: JsonOption = False,
 ) -> None:
     """Print the address to give to users. It holds the password, if the router has one."""
-    from blindpost.router.running.identity import Identity
+    from blindpost.serving.identity import Identity
 
     place = place_of(config)
     credentials = Identity(place.keys).load(place.fingerprint)
@@ -239,7 +239,7 @@ def rotate_cert(
 
     The address does not change, and connections that are open stay open.
     """
-    from blindpost.router.running.identity import Identity
+    from blindpost.serving.identity import Identity
 
     place = place_of(config)
     Identity(place.keys).rotate(place.settings.address.hosts[0], ca_key)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blindpost.client.smp import SmpClient
-from blindpost.router.running.control import NotRunningError, ask
+from blindpost.serving.control import NotRunningError, ask
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 

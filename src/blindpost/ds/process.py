@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import json
 import logging
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from blindpost.ds.auth import Authority, Open, Tokens
 from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
-from blindpost.ds.settings import Place, SettingsError, read_tokens
+from blindpost.ds.settings import Place, read_tokens
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.engine.loop import StoreFailedError
+from blindpost.serving import locking
+from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
 from blindpost.store.contract import Durability, StoreVersionError
 
 log = logging.getLogger("blindpost.ds")
@@ -27,33 +28,21 @@ DRAIN_S = 10.0
 """How long a stopping service waits until its last answers have left."""
 
 
-@contextlib.contextmanager
-def locked(place: Place) -> Iterator[None]:
+def locked(place: Place) -> contextlib.AbstractContextManager[None]:
     """Hold the folder: there is one service, or one import, at a time."""
-    try:
-        descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise SettingsError(f"{place.lock}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SettingsError(
-                f"{place.folder}: a delivery service is running in this folder; stop it first."
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locking.locked(
+        place.lock, "a delivery service is running in this folder. Stop it first, or name another one."
+    )
 
 
 def open_store(place: Place) -> LmdbTables:
     """The embedded store."""
     if place.settings.store.database:
-        raise SettingsError(f"{place.file}: this works with the embedded store only, not with a database.")
+        raise OperatorError(f"{place.file}: this works with the embedded store only, not with a database.")
     try:
         return LmdbTables(place.store, Durability(place.settings.store.durability))
     except (StoreVersionError, StoreFailedError) as error:
-        raise SettingsError(f"{place.store}: {error}") from error
+        raise OperatorError(f"{place.store}: {error}") from error
 
 
 async def open_any_store(place: Place) -> DsStore:
@@ -64,7 +53,7 @@ async def open_any_store(place: Place) -> DsStore:
     try:
         return await PostgresTables.open(settings.database, Durability(settings.durability))
     except (StoreVersionError, StoreFailedError) as error:
-        raise SettingsError(str(error)) from error
+        raise OperatorError(str(error)) from error
 
 
 def authority_of(place: Place) -> Authority:
@@ -90,19 +79,17 @@ class DsProcess:
         try:
             self.service.plan.authority = authority_of(self.place)
             log.info("the tokens were read again")
-        except SettingsError as error:
+        except OperatorError as error:
             log.error("%s", error)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until `stop`, then return when everything accepted is durable and answered."""
         deciding = asyncio.create_task(self.service.run())
         listeners: list[TlsListener | QuicListener] = []
-        control: asyncio.Server | None = None
+        control = ControlSocket(self.place.control, {"status": self._answer})
         try:
             await self._listen(listeners)
-            self.place.control.unlink(missing_ok=True)
-            control = await asyncio.start_unix_server(self._status, self.place.control)
-            self.place.control.chmod(0o600)
+            await control.listen()
             ready()
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
@@ -116,9 +103,7 @@ class DsProcess:
             await self._drain()
             for listener in listeners:
                 listener.close()
-            if control is not None:
-                control.close()
-            self.place.control.unlink(missing_ok=True)
+            await control.close()
 
     async def _listen(self, listeners: list[TlsListener | QuicListener]) -> None:
         place, settings = self.place, self.place.settings.listen
@@ -135,7 +120,7 @@ class DsProcess:
                 listeners.append(quic)
                 self.ports["quic"] = await quic.listen(address, settings.quic_port)
         except OSError as error:
-            raise SettingsError(f"cannot listen: {error.strerror or error}. Correct [listen].") from error
+            raise OperatorError(f"cannot listen: {error.strerror or error}. Correct [listen].") from error
 
     async def _drain(self) -> None:
         for connection in tuple(self.service.connections.values()):
@@ -165,12 +150,8 @@ class DsProcess:
             "counters": service.plan.meters.values(),
         }
 
-    async def _status(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Whoever connects to the control socket is told, in one line of JSON."""
-        writer.write(json.dumps(self.status()).encode() + b"\n")
-        with contextlib.suppress(OSError):
-            await writer.drain()
-        writer.close()
+    async def _answer(self, _request: Mapping[str, Any]) -> dict[str, object]:
+        return self.status()
 
 
 async def _serve(place: Place, ready: Callable[[DsProcess], None]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from blindpost.ds.model import DS_PORT, PAYLOAD_BYTES_MAX, DsRules
+from blindpost.serving import settings as reading
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import read_file
+from blindpost.serving.settings import Section
 
 CONFIG_NAME = "ds.toml"
 _DEFAULT = DsRules()
@@ -16,16 +19,6 @@ _DEFAULT = DsRules()
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
-
-
-class SettingsError(Exception):
-    """What is wrong with a configuration, for a person."""
-
-
-class Section(BaseModel):
-    """A table of the file: unknown names are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ListenSection(Section):
@@ -107,25 +100,8 @@ class Place:
 
 def read_place(given: Path) -> Place:
     """The configuration that a person names by its file or its folder."""
-    file = (given / CONFIG_NAME if given.is_dir() else given).absolute()
-    try:
-        return Place(file, parse(file.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise SettingsError(
-            f"{file}: no delivery service is set up here. Create one with `blindpost ds init FOLDER`, "
-            "or name another place with --config."
-        ) from error
-    except (UnicodeDecodeError, ValueError) as error:
-        raise SettingsError(f"{file}: {error}") from error
-
-
-def parse(text: str) -> Settings:
-    """`ValueError` with one line for each mistake."""
-    try:
-        return Settings.model_validate(tomllib.loads(text))
-    except ValidationError as error:
-        mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise ValueError("\n".join(mistakes)) from error
+    file = reading.find_config(given, CONFIG_NAME, "delivery service")
+    return Place(file, reading.parse(read_file(file), file, Settings))
 
 
 def read_tokens(file: Path) -> dict[bytes, bytes]:
@@ -141,7 +117,7 @@ def read_tokens(file: Path) -> dict[bytes, bytes]:
         except ValueError:
             digest = identity = b""
         if len(digest) != 32 or len(identity) != 32:
-            raise SettingsError(
+            raise OperatorError(
                 f"{file}, line {number}: the SHA-256 of a token and an identity key expected, in hexadecimal"
             )
         found[digest] = identity

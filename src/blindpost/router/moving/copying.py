@@ -29,8 +29,8 @@ from blindpost.router.changes import (
 )
 from blindpost.router.model import EMPTY
 from blindpost.router.moving.progress import NAME, Mark, Progress, untold
-from blindpost.router.running.failures import OperatorError
 from blindpost.router.tables import RouterStore
+from blindpost.serving.failures import OperatorError
 from blindpost.wire.text import b64, unb64
 
 T = TypeVar("T")

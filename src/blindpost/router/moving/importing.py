@@ -29,9 +29,9 @@ from blindpost.router.moving.waiting import (
     decode_notification,
     take_notification,
 )
-from blindpost.router.running.failures import OperatorError
 from blindpost.router.tables import RouterStore
 from blindpost.router.view import View
+from blindpost.serving.failures import OperatorError
 from blindpost.wire.errors import WireError
 from blindpost.wire.store_log import StoreRecord
 from blindpost.wire.text import b64, unb64

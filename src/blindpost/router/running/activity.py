@@ -16,8 +16,8 @@ from pathlib import Path
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
 from blindpost.crypto.entropy import Entropy, system_entropy
-from blindpost.router.running.files import read_file, set_aside, write_file
-from blindpost.router.running.logs import log
+from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.logs import log
 
 DAY_S = 86_400
 PERIODS = {"daily": 1, "weekly": 7, "monthly": 30}

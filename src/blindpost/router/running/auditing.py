@@ -8,12 +8,13 @@ from pathlib import Path
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.audit import Findings, audit, repair
 from blindpost.router.bulk_lmdb import LmdbBulk
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import telling
-from blindpost.router.running.process import RunningError, locked
+from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, in_database, open_any_store, store_name
 from blindpost.router.tables import LmdbTables
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import telling
+from blindpost.serving.locking import RunningError
 from blindpost.store.lmdb import copy_store
 
 

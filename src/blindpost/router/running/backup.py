@@ -9,13 +9,13 @@ from pathlib import Path
 
 import blindpost
 from blindpost.engine.loop import StoreFailedError
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import make_folder, read_file, sync_folder, telling, write_file
-from blindpost.router.running.identity import CA_CERTIFICATE, CA_KEY, ONLINE, Identity
 from blindpost.router.running.process import locked
 from blindpost.router.running.reading import CONFIG_NAME, parse
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import DATA_FILE, in_database
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder, read_file, sync_folder, telling, write_file
+from blindpost.serving.identity import CA_CERTIFICATE, CA_KEY, Identity
 from blindpost.store.lmdb import copy_store
 
 MANIFEST = "backup.json"
@@ -41,7 +41,7 @@ def back_up(place: Place, target: Path, *, with_ca_key: bool) -> int:
         make_folder(fresh / STORE)
         _copy_store(place.store, fresh / STORE)
         write_file(fresh / CONFIG_NAME, read_file(place.file))
-        for name in (CA_CERTIFICATE, ONLINE, *((CA_KEY,) if with_ca_key else ())):
+        for name in (CA_CERTIFICATE, Identity(place.keys).online.name, *((CA_KEY,) if with_ca_key else ())):
             write_file(fresh / KEYS / name, read_file(place.keys / name))
         if place.counters.exists():
             write_file(fresh / COUNTERS, read_file(place.counters))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
-from blindpost.router.running.limits import LimitSizes
 from blindpost.router.running.settings import Settings
+from blindpost.serving.limits import LimitSizes
 from blindpost.store.contract import Durability
 from blindpost.transport.plan import Limits as SessionLimits
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.running.files import read_file, set_aside, write_file
-from blindpost.router.running.logs import log
+from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.logs import log
 
 _FORMAT = 1
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
-from blindpost.router.running.limits import AddressKey, AddressKeys, Limits
 from blindpost.router.server import Router
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
+from blindpost.serving.limits import AddressKey, AddressKeys, Limits
 from blindpost.transport import errors
 from blindpost.transport.ends import Server
 from blindpost.transport.handshake import FindService

@@ -18,12 +18,12 @@ from blindpost.router.moving.exporting import Files, certificate_of_files, expor
 from blindpost.router.moving.importing import Importer, Source
 from blindpost.router.moving.progress import Progress, Report
 from blindpost.router.running import choices
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import telling, write_file
 from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_any_store, open_store, store_name
 from blindpost.router.tables import LmdbTables, RouterStore
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import telling, write_file
 from blindpost.store.contract import Durability
 
 RESTART = ".start"

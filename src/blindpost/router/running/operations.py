@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import blindpost
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
-from blindpost.router.running.failures import OperatorError
 from blindpost.router.running.metrics import look
+from blindpost.serving.failures import OperatorError
 from blindpost.wire.errors import WireError
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.text import b64, unb64
 
 if TYPE_CHECKING:
-    from blindpost.router.running.control import Answer
     from blindpost.router.running.process import RouterProcess
+    from blindpost.serving.control import Answer
 
 Request = Mapping[str, Any]
 

@@ -5,31 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import gc
-import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.audit import check_at_start
 from blindpost.router.running import choices
-from blindpost.router.running.control import ControlSocket
 from blindpost.router.running.counters import KeptCounters
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import telling
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
-from blindpost.router.running.http import MetricsListener
-from blindpost.router.running.identity import Identity
-from blindpost.router.running.limits import AddressKeys, Limits
-from blindpost.router.running.logs import keep_quiet, log
 from blindpost.router.running.metrics import look, look_at_services, render
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import EVERYWHERE, Place
 from blindpost.router.running.stores import OpenStore, open_store
+from blindpost.serving import locking
+from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.http import MetricsListener
+from blindpost.serving.identity import Identity
+from blindpost.serving.limits import AddressKeys, Limits
+from blindpost.serving.logs import keep_quiet, log
 from blindpost.transport.plan import Plan
 from blindpost.transport.plans import smp_router_plan
 
@@ -38,26 +36,12 @@ COLLECT_AFTER = (20_000, 10, 10)
 """A turn makes thousands of objects and hardly a cycle: looking for cycles less often is cheaper."""
 
 
-class RunningError(OperatorError):
-    """A router runs in this folder."""
-
-
-@contextlib.contextmanager
-def locked(place: Place) -> Iterator[None]:
+def locked(place: Place) -> contextlib.AbstractContextManager[None]:
     """Hold the router's folder: there is one router, or one restore, at a time."""
-    with telling(place.lock):
-        descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunningError(
-                f"{place.folder}: a router is running in this folder. Look at it with "
-                "`blindpost router status`, or stop it first."
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locking.locked(
+        place.lock,
+        "a router is running in this folder. Look at it with `blindpost router status`, or stop it first.",
+    )
 
 
 class RouterProcess:

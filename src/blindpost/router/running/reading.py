@@ -1,103 +1,21 @@
-"""Reading a configuration file, and saying on which line a mistake is and how to correct it."""
+"""Where a router's configuration is, and what is in it."""
 
 from __future__ import annotations
 
-import difflib
-import re
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import read_file
 from blindpost.router.running.settings import Place, Settings
+from blindpost.serving import settings
+from blindpost.serving.files import read_file
 
 CONFIG_NAME = "router.toml"
-
-_TABLE = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
-_KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-_PYDANTIC_PREFIX = "Value error, "
-
-
-def find_config(given: Path) -> Path:
-    """The configuration that a person names by its file or its folder."""
-    file = given / CONFIG_NAME if given.is_dir() else given
-    if not file.exists():
-        raise OperatorError(
-            f"{file}: no router is set up here. Create one with `blindpost router init {file.parent}`, "
-            "or name another place with --config."
-        )
-    return file.absolute()
 
 
 def read_place(given: Path) -> Place:
     """The configuration at `given`, complete and checked."""
-    file = find_config(given)
+    file = settings.find_config(given, CONFIG_NAME, "router")
     return Place(file, parse(read_file(file), file))
 
 
 def parse(content: bytes, file: Path) -> Settings:
-    try:
-        text = content.decode("utf-8")
-        tables = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise OperatorError(f"{file}: UTF-8 text expected.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise OperatorError(f"{file}: not valid TOML: {error}.") from error
-    try:
-        return Settings.model_validate(tables)
-    except ValidationError as error:
-        lines = Lines(text)
-        told = [_told(file, lines, mistake) for mistake in error.errors()]
-        raise OperatorError("\n".join(told)) from error
-
-
-class Lines:
-    """Where tables and keys stand in the text."""
-
-    def __init__(self, text: str) -> None:
-        self._found: dict[tuple[str, ...], int] = {}
-        table: tuple[str, ...] = ()
-        for number, line in enumerate(text.splitlines(), start=1):
-            if (header := _TABLE.match(line)) is not None:
-                table = (header[1],)
-                self._found.setdefault(table, number)
-            elif (key := _KEY.match(line)) is not None:
-                self._found.setdefault((*table, key[1]), number)
-
-    def of(self, path: tuple[str, ...]) -> int | None:
-        """The line of a key, or of the table that should have it."""
-        while path:
-            if path in self._found:
-                return self._found[path]
-            path = path[:-1]
-        return None
-
-
-def _told(file: Path, lines: Lines, mistake: ErrorDetails) -> str:
-    path = tuple(str(part) for part in mistake["loc"])[:2]
-    number = lines.of(path)
-    place = f"{file}, line {number}" if number is not None else f"{file}"
-    name = ".".join(path)
-    if mistake["type"] == "extra_forbidden":
-        return f"{place}: unknown setting {name}. {_hint(path)}"
-    if mistake["type"] == "missing":
-        return f"{place}: {name} is missing. Add it, as in a file that `blindpost router init` writes."
-    return f"{place}: {name}: {mistake['msg'].removeprefix(_PYDANTIC_PREFIX)}."
-
-
-def _hint(path: tuple[str, ...]) -> str:
-    """Names that would be right at this place, the nearest first."""
-    model: type[BaseModel] = Settings
-    for part in path[:-1]:
-        annotation: Any = model.model_fields[part].annotation
-        model = annotation
-    names = list(model.model_fields)
-    near = difflib.get_close_matches(path[-1], names, n=1)
-    if near:
-        return f"Did you mean {'.'.join((*path[:-1], near[0]))}?"
-    kind = "Tables" if len(path) == 1 else f"Settings of [{path[0]}]"
-    return f"{kind} are: {', '.join(names)}."
+    return settings.parse(content, file, Settings)

@@ -6,9 +6,10 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
+from blindpost.serving.settings import Section
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.text import unb64
@@ -82,12 +83,6 @@ Listening = Annotated[str, AfterValidator(_listening)]
 NetworkText = Annotated[str, AfterValidator(_network)]
 
 
-class Section(BaseModel):
-    """A table of the file: unknown names are mistakes, and a number is not a text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
 class AddressSection(Section):
     hosts: list[HostText] = Field(min_length=1)
     port: Port = SMP_PORT
@@ -139,7 +134,7 @@ class LimitsSection(Section):
     new_per_address_burst: Count = 500
     inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
     outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
-    exempt: list[NetworkText] = []
+    exempt: list[NetworkText] = Field(default_factory=list)
 
 
 class TimesSection(Section):

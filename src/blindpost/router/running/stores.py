@@ -9,10 +9,10 @@ from blindpost.router.bulk import BulkStore
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running import choices
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import make_folder
 from blindpost.router.running.settings import Place
 from blindpost.router.tables import LmdbTables, RouterStore
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder
 from blindpost.store.contract import StoreVersionError
 
 DATA_FILE = "data.mdb"

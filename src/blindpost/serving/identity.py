@@ -1,8 +1,8 @@
-"""The router's keys on disk: its authority, which may be kept elsewhere, and what it runs with.
+"""A server's keys on disk: its authority, which may be kept elsewhere, and what it runs with.
 
 `ca.crt` is the identity that the address names. `ca.key` signs new online certificates and is needed for
-nothing else. `router.pem` holds the online key and its certificate in one file, so that both are replaced
-at once.
+nothing else. `router.pem`, or `ntf.pem`: named for the kind of server, holds the online key and its
+certificate in one file, so that both are replaced at once.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from blindpost.crypto.chains import ChainError, fingerprint, leaf_key, validate_
 from blindpost.crypto.credentials import Authority, Credentials, issue_router, make_authority
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
-from blindpost.router.running.failures import OperatorError
-from blindpost.router.running.files import PUBLIC, make_folder, read_file, write_file
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
-CA_CERTIFICATE, CA_KEY, ONLINE = "ca.crt", "ca.key", "router.pem"
+CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 ADOPTED_CERTIFICATE, ADOPTED_KEY = "server.crt", "server.key"
 
 _KEY_START = b"-----BEGIN PRIVATE KEY-----"
 
 
 class Identity:
-    """The folder with the keys of one router."""
+    """The folder with the keys of one server; its kind is the word after `blindpost`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str = "router") -> None:
         self.folder = folder
+        self._rotate = f"`blindpost {kind} rotate-cert`"
         self.ca_certificate = folder / CA_CERTIFICATE
         self.ca_key = folder / CA_KEY
-        self.online = folder / ONLINE
+        self.online = folder / f"{kind}.pem"
 
     def create(self, host: str, algorithm: Algorithm, entropy: Entropy = system_entropy) -> Credentials:
         """A new identity and its first online certificate."""
@@ -58,7 +59,7 @@ class Identity:
         return credentials
 
     def adopt(self, source: Path) -> Credentials:
-        """The identity of another router, from the files that smp-server keeps: the address stays the same.
+        """The identity of another server, from the files that smp-server keeps: the address stays the same.
 
         Its CA key comes too if it is there; everything is checked before anything is written.
         """
@@ -84,14 +85,14 @@ class Identity:
         """The identity certificate."""
         if not self.ca_certificate.exists():
             raise OperatorError(
-                f"{self.ca_certificate}: the router's identity certificate is missing. "
+                f"{self.ca_certificate}: the server's identity certificate is missing. "
                 "Restore it from a backup: a new one would have another address."
             )
         (certificate,) = _certificates(self.ca_certificate, 1)
         return certificate
 
     def load(self, expected: bytes | None, now: int | None = None) -> Credentials:
-        """What a router runs with, after a check that all files belong together."""
+        """What a server runs with, after a check that all files belong together."""
         authority = self.authority()
         if expected is not None and not hmac.compare_digest(expected, fingerprint(authority)):
             raise OperatorError(
@@ -101,8 +102,8 @@ class Identity:
             )
         if not self.online.exists():
             raise OperatorError(
-                f"{self.online}: the router's key is missing. "
-                "Make a new one with `blindpost router rotate-cert`, or restore a backup."
+                f"{self.online}: the server's key is missing. "
+                f"Make a new one with {self._rotate}, or restore a backup."
             )
         (leaf,) = _certificates(self.online, 1)
         credentials = Credentials((leaf, authority), _read_key(self.online))
@@ -136,7 +137,7 @@ class Identity:
         if credentials.key.public != leaf_key(credentials.chain):
             raise OperatorError(
                 f"{self.online}: the key in this file is not the key of the certificate in it. "
-                "Make a new pair with `blindpost router rotate-cert`, or restore a backup."
+                f"Make a new pair with {self._rotate}, or restore a backup."
             )
         try:
             validate_router_chain(credentials.chain, credentials.fingerprint, now)
@@ -144,7 +145,7 @@ class Identity:
             raise OperatorError(
                 f"fingerprint mismatch: the certificate in {self.online} was not issued by "
                 f"{self.ca_certificate} ({error}). "
-                "Make a new one with `blindpost router rotate-cert`, or restore a backup."
+                f"Make a new one with {self._rotate}, or restore a backup."
             ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from blindpost.router.running.failures import OperatorError
+from blindpost.serving.failures import OperatorError
 
 _HEAD_MAX = 8 * 1024
 _TIMEOUT_S = 5.0

@@ -13,7 +13,7 @@ def about_file(error: OSError, path: Path) -> OperatorError:
     """The message for a file or folder that could not be used."""
     if isinstance(error, PermissionError):
         return OperatorError(
-            f"{path}: permission denied. Run this as the user who owns the router's folder, "
+            f"{path}: permission denied. Run this as the user who owns the server's folder, "
             "or change the owner of the file."
         )
     if isinstance(error, FileNotFoundError):

@@ -15,7 +15,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-log = logging.getLogger("blindpost.router")
+log = logging.getLogger("blindpost")
 
 
 class _Lines(logging.Formatter):

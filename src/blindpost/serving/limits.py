@@ -1,4 +1,4 @@
-"""How much one address, and all of them together, may ask of the router.
+"""How much one address, and all of them together, may ask of a server.
 
 An address is an IPv4 address or an IPv6 /64. What is counted here lives in memory, for as long as it
 matters, and is never written anywhere.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from blindpost.router.running.failures import about_file
+from blindpost.serving.failures import about_file
 
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700

@@ -1,7 +1,7 @@
 """The control socket: one JSON object on a line asks, one on a line answers.
 
 `{"command": "status"}` is answered `{"ok": true, "result": {...}}`, or `{"ok": false, "error": "..."}`. The
-socket belongs to the router's user alone. Answers hold no ids, keys or addresses, not even those that the
+socket belongs to the server's user alone. Answers hold no ids, keys or addresses, not even those that the
 question named.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from blindpost.router.running.failures import OperatorError, about_file
-from blindpost.router.running.logs import log
+from blindpost.serving.failures import OperatorError, about_file
+from blindpost.serving.logs import log
 
 LINE_MAX = 64 * 1024
 ASK_TIMEOUT_S = 60.0
@@ -56,7 +56,7 @@ class ControlSocket:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def listen(self) -> None:
-        """Take the place of a socket that a killed router left; the caller holds the router's lock."""
+        """Take the place of a socket that a killed server left; the caller holds the lock of its folder."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ class ControlSocket:
             return _failure(str(error))
         except Exception:
             log.exception("an operator's command failed")
-            return _failure("the router failed to answer; its log says where")
+            return _failure("the server failed to answer; its log says where")
 
 
 def _failure(message: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _failure(message: str) -> dict[str, Any]:
 
 
 def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
-    """The answer of the router that listens at `path`."""
+    """The answer of the server that listens at `path`."""
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -131,11 +131,11 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NotRunningError(path) from error
     except TimeoutError as error:
-        raise OperatorError(f"{path}: the router did not answer within {ASK_TIMEOUT_S:.0f} s.") from error
+        raise OperatorError(f"{path}: the server did not answer within {ASK_TIMEOUT_S:.0f} s.") from error
     except OSError as error:
         raise about_file(error, path) from error
     if not line:
-        raise OperatorError(f"{path}: the router closed the control socket; it is stopping.")
+        raise OperatorError(f"{path}: the server closed the control socket; it is stopping.")
     answer = json.loads(line)
     if not answer["ok"]:
         raise OperatorError(answer["error"])
@@ -148,6 +148,6 @@ class NotRunningError(OperatorError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"{path}: no router listens at this control socket. Start it with `blindpost router start`, "
+            f"{path}: no server listens at this control socket. Start it, as with `blindpost router start`, "
             "or name the right configuration with --config."
         )

@@ -1,0 +1,31 @@
+"""One process at a time in a server's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import telling
+
+
+class RunningError(OperatorError):
+    """A server runs in this folder."""
+
+
+@contextlib.contextmanager
+def locked(lock: Path, running: str) -> Iterator[None]:
+    """Hold a folder by its lock file; `running` says what somebody else who holds it is, and what to do."""
+    with telling(lock):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunningError(f"{lock.parent}: {running}") from error
+        yield
+    finally:
+        os.close(descriptor)
