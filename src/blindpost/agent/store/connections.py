@@ -9,10 +9,6 @@ from blindpost.agent.model import ConnId, ConnMode, ConnRecord, SyncState, UserI
 from blindpost.agent.store import queues
 from blindpost.agent.store.database import Db
 
-_COLUMNS = """conn_id, user_id, conn_mode, smp_agent_version, pq_support, ratchet_sync_state,
-    last_internal_msg_id, last_internal_rcv_msg_id, last_internal_snd_msg_id, last_external_snd_msg_id,
-    last_rcv_msg_hash, last_snd_msg_hash, enable_ntfs, auto_allow, own_conn_info, deleted"""
-
 
 def insert(
     db: Db,
@@ -42,7 +38,7 @@ def insert(
 
 def find(db: Db, conn_id: ConnId, *, deleted: bool = False) -> ConnRecord | None:
     """The record, or None; those that are being deleted only when asked for."""
-    row = db.sql.execute(f"SELECT {_COLUMNS} FROM connections WHERE conn_id = ?", (conn_id,)).fetchone()
+    row = db.sql.execute("SELECT * FROM connection_rows WHERE conn_id = ?", (conn_id,)).fetchone()
     if row is None or (row[15] and not deleted):
         return None
     return ConnRecord(

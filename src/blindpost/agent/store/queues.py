@@ -24,18 +24,6 @@ from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.value import Value
 
-RCV_COLUMNS = """q.conn_id, q.user_id, q.rcv_queue_id, q.host, q.port,
-    COALESCE(q.server_key_hash, s.key_hash), q.rcv_id, q.snd_id, q.queue_mode, q.rcv_private_key,
-    q.rcv_dh_secret, q.e2e_priv_key, q.e2e_dh_secret, q.smp_client_version, q.status, q.rcv_primary,
-    q.replace_rcv_queue_id, q.switch_status, q.switch_at, q.link_id, q.link_key, q.link_priv_sig_key,
-    q.link_enc_fixed_data, q.rcv_service_assoc, q.delete_errors, q.deleted"""
-RCV_TABLES = "rcv_queues q JOIN servers s ON s.host = q.host AND s.port = q.port"
-_SND_COLUMNS = """q.conn_id, q.user_id, q.snd_queue_id, q.host, q.port,
-    COALESCE(q.server_key_hash, s.key_hash), q.snd_id, q.queue_mode, q.snd_private_key, q.e2e_pub_key,
-    q.e2e_dh_secret, q.smp_client_version, q.status, q.snd_primary, q.replace_snd_queue_id,
-    q.switch_status, q.switch_at"""
-_SND_TABLES = "snd_queues q JOIN servers s ON s.host = q.host AND s.port = q.port"
-
 
 def _mode_text(mode: QueueMode | None) -> str | None:
     return None if mode is None else mode.value.decode("ascii")
@@ -49,7 +37,7 @@ def _mode(text: str | None) -> QueueMode | None:
 
 
 def read_rcv(db: Db, row: Sequence[Any]) -> RcvQueue:
-    """A row of `RCV_COLUMNS` from `RCV_TABLES`."""
+    """A row of `rcv_queue_rows`."""
     vault = db.vault
     link = None
     if row[21] is not None:
@@ -127,26 +115,28 @@ def next_rcv_number(db: Db, conn_id: ConnId) -> int:
 def rcv_queues(db: Db, conn_id: ConnId, *, deleted: bool = False) -> tuple[RcvQueue, ...]:
     """The queues of a connection in their order; those being deleted only when asked for."""
     query = (
-        f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.conn_id = ? AND q.deleted <= ?"
-        " ORDER BY q.rcv_primary DESC, q.replace_rcv_queue_id IS NOT NULL, q.rcv_queue_id"
+        "SELECT * FROM rcv_queue_rows WHERE conn_id = ? AND deleted <= ?"
+        " ORDER BY rcv_primary DESC, replace_rcv_queue_id IS NOT NULL, rcv_queue_id"
     )
     return tuple(read_rcv(db, row) for row in db.sql.execute(query, (conn_id, int(deleted))))
 
 
 def find_rcv(db: Db, server: Server, rcv_id: bytes) -> RcvQueue | None:
-    query = f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.host = ? AND q.port = ? AND q.rcv_id = ?"
+    query = "SELECT * FROM rcv_queue_rows WHERE host = ? AND port = ? AND rcv_id = ?"
     row = db.sql.execute(query, (*server_key(server), rcv_id)).fetchone()
     return None if row is None else read_rcv(db, row)
 
 
 def find_rcv_number(db: Db, conn_id: ConnId, number: int) -> RcvQueue | None:
-    query = f"SELECT {RCV_COLUMNS} FROM {RCV_TABLES} WHERE q.conn_id = ? AND q.rcv_queue_id = ?"
+    query = "SELECT * FROM rcv_queue_rows WHERE conn_id = ? AND rcv_queue_id = ?"
     row = db.sql.execute(query, (conn_id, number)).fetchone()
     return None if row is None else read_rcv(db, row)
 
 
 def set_rcv_status(db: Db, queue: RcvQueue, status: QueueStatus) -> None:
-    _update_rcv(db, queue, "status = ?", status.value)
+    _update_rcv(
+        db, queue, "UPDATE rcv_queues SET status = ? WHERE conn_id = ? AND rcv_queue_id = ?", status.value
+    )
 
 
 def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version: int) -> None:
@@ -154,7 +144,8 @@ def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version
     _update_rcv(
         db,
         queue,
-        "e2e_dh_secret = ?, smp_client_version = MIN(smp_client_version, ?), status = ?",
+        "UPDATE rcv_queues SET e2e_dh_secret = ?, smp_client_version = MIN(smp_client_version, ?),"
+        " status = ? WHERE conn_id = ? AND rcv_queue_id = ?",
         db.vault.seal(e2e_secret),
         client_version,
         QueueStatus.CONFIRMED.value,
@@ -162,28 +153,44 @@ def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version
 
 
 def set_rcv_switch(db: Db, queue: RcvQueue, switch: RcvSwitch | None, at: int | None) -> None:
-    _update_rcv(db, queue, "switch_status = ?, switch_at = ?", switch and switch.value, at)
+    _update_rcv(
+        db,
+        queue,
+        "UPDATE rcv_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND rcv_queue_id = ?",
+        switch and switch.value,
+        at,
+    )
 
 
 def set_rcv_primary(db: Db, queue: RcvQueue) -> None:
     """Make this the primary queue of its connection; it replaces nothing any more."""
     db.sql.execute("UPDATE rcv_queues SET rcv_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
-    _update_rcv(db, queue, "rcv_primary = 1, replace_rcv_queue_id = NULL")
+    _update_rcv(
+        db,
+        queue,
+        "UPDATE rcv_queues SET rcv_primary = 1, replace_rcv_queue_id = NULL"
+        " WHERE conn_id = ? AND rcv_queue_id = ?",
+    )
 
 
 def set_rcv_deleted(db: Db, queue: RcvQueue) -> None:
-    _update_rcv(db, queue, "deleted = 1")
+    _update_rcv(db, queue, "UPDATE rcv_queues SET deleted = 1 WHERE conn_id = ? AND rcv_queue_id = ?")
 
 
 def count_delete_error(db: Db, queue: RcvQueue) -> None:
-    _update_rcv(db, queue, "delete_errors = delete_errors + 1")
+    _update_rcv(
+        db,
+        queue,
+        "UPDATE rcv_queues SET delete_errors = delete_errors + 1 WHERE conn_id = ? AND rcv_queue_id = ?",
+    )
 
 
 def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
     _update_rcv(
         db,
         queue,
-        "link_id = ?, link_key = ?, link_priv_sig_key = ?, link_enc_fixed_data = ?",
+        "UPDATE rcv_queues SET link_id = ?, link_key = ?, link_priv_sig_key = ?, link_enc_fixed_data = ?"
+        " WHERE conn_id = ? AND rcv_queue_id = ?",
         None if link is None else link.link_id,
         None if link is None else db.vault.seal(link.link_key),
         None if link is None else db.vault.seal(link.root_key.pkcs8),
@@ -192,14 +199,16 @@ def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
 
 
 def set_broker_ts(db: Db, queue: RcvQueue, broker_ts: int) -> None:
-    _update_rcv(db, queue, "last_broker_ts = ?", broker_ts)
-
-
-def _update_rcv(db: Db, queue: RcvQueue, assignments: str, *values: object) -> None:
-    db.sql.execute(
-        f"UPDATE rcv_queues SET {assignments} WHERE conn_id = ? AND rcv_queue_id = ?",
-        (*values, queue.conn_id, queue.number),
+    _update_rcv(
+        db,
+        queue,
+        "UPDATE rcv_queues SET last_broker_ts = ? WHERE conn_id = ? AND rcv_queue_id = ?",
+        broker_ts,
     )
+
+
+def _update_rcv(db: Db, queue: RcvQueue, statement: str, *values: object) -> None:
+    db.sql.execute(statement, (*values, queue.conn_id, queue.number))
 
 
 def delete_rcv(db: Db, queue: RcvQueue) -> None:
@@ -329,37 +338,47 @@ def next_snd_number(db: Db, conn_id: ConnId) -> int:
 
 def snd_queues(db: Db, conn_id: ConnId) -> tuple[SndQueue, ...]:
     query = (
-        f"SELECT {_SND_COLUMNS} FROM {_SND_TABLES} WHERE q.conn_id = ?"
-        " ORDER BY q.snd_primary DESC, q.replace_snd_queue_id IS NOT NULL, q.snd_queue_id"
+        "SELECT * FROM snd_queue_rows WHERE conn_id = ?"
+        " ORDER BY snd_primary DESC, replace_snd_queue_id IS NOT NULL, snd_queue_id"
     )
     return tuple(_read_snd(db, row) for row in db.sql.execute(query, (conn_id,)))
 
 
 def find_snd_number(db: Db, conn_id: ConnId, number: int) -> SndQueue | None:
-    query = f"SELECT {_SND_COLUMNS} FROM {_SND_TABLES} WHERE q.conn_id = ? AND q.snd_queue_id = ?"
+    query = "SELECT * FROM snd_queue_rows WHERE conn_id = ? AND snd_queue_id = ?"
     row = db.sql.execute(query, (conn_id, number)).fetchone()
     return None if row is None else _read_snd(db, row)
 
 
 def set_snd_status(db: Db, queue: SndQueue, status: QueueStatus) -> None:
-    _update_snd(db, queue, "status = ?", status.value)
+    _update_snd(
+        db, queue, "UPDATE snd_queues SET status = ? WHERE conn_id = ? AND snd_queue_id = ?", status.value
+    )
 
 
 def set_snd_switch(db: Db, queue: SndQueue, switch: SndSwitch | None, at: int | None) -> None:
-    _update_snd(db, queue, "switch_status = ?, switch_at = ?", switch and switch.value, at)
+    _update_snd(
+        db,
+        queue,
+        "UPDATE snd_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND snd_queue_id = ?",
+        switch and switch.value,
+        at,
+    )
 
 
 def set_snd_primary(db: Db, queue: SndQueue) -> None:
     """Make this the primary queue of its connection; it replaces nothing any more."""
     db.sql.execute("UPDATE snd_queues SET snd_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
-    _update_snd(db, queue, "snd_primary = 1, replace_snd_queue_id = NULL")
-
-
-def _update_snd(db: Db, queue: SndQueue, assignments: str, *values: object) -> None:
-    db.sql.execute(
-        f"UPDATE snd_queues SET {assignments} WHERE conn_id = ? AND snd_queue_id = ?",
-        (*values, queue.conn_id, queue.number),
+    _update_snd(
+        db,
+        queue,
+        "UPDATE snd_queues SET snd_primary = 1, replace_snd_queue_id = NULL"
+        " WHERE conn_id = ? AND snd_queue_id = ?",
     )
+
+
+def _update_snd(db: Db, queue: SndQueue, statement: str, *values: object) -> None:
+    db.sql.execute(statement, (*values, queue.conn_id, queue.number))
 
 
 def delete_snd(db: Db, queue: SndQueue) -> None:

@@ -354,6 +354,28 @@ CREATE TABLE servers_stats (
     servers_stats_id INTEGER PRIMARY KEY CHECK (servers_stats_id = 1),
     servers_stats TEXT NOT NULL
 ) STRICT;
+
+CREATE VIEW rcv_queue_rows AS
+SELECT q.conn_id, q.user_id, q.rcv_queue_id, q.host, q.port,
+    COALESCE(q.server_key_hash, s.key_hash) AS key_hash, q.rcv_id, q.snd_id, q.queue_mode,
+    q.rcv_private_key, q.rcv_dh_secret, q.e2e_priv_key, q.e2e_dh_secret, q.smp_client_version, q.status,
+    q.rcv_primary, q.replace_rcv_queue_id, q.switch_status, q.switch_at, q.link_id, q.link_key,
+    q.link_priv_sig_key, q.link_enc_fixed_data, q.rcv_service_assoc, q.delete_errors, q.deleted,
+    q.to_subscribe
+FROM rcv_queues q JOIN servers s ON s.host = q.host AND s.port = q.port;
+
+CREATE VIEW snd_queue_rows AS
+SELECT q.conn_id, q.user_id, q.snd_queue_id, q.host, q.port,
+    COALESCE(q.server_key_hash, s.key_hash) AS key_hash, q.snd_id, q.queue_mode, q.snd_private_key,
+    q.e2e_pub_key, q.e2e_dh_secret, q.smp_client_version, q.status, q.snd_primary,
+    q.replace_snd_queue_id, q.switch_status, q.switch_at
+FROM snd_queues q JOIN servers s ON s.host = q.host AND s.port = q.port;
+
+CREATE VIEW connection_rows AS
+SELECT conn_id, user_id, conn_mode, smp_agent_version, pq_support, ratchet_sync_state,
+    last_internal_msg_id, last_internal_rcv_msg_id, last_internal_snd_msg_id, last_external_snd_msg_id,
+    last_rcv_msg_hash, last_snd_msg_hash, enable_ntfs, auto_allow, own_conn_info, deleted
+FROM connections;
 """
 
 MIGRATIONS = (_FIRST,)

@@ -1,0 +1,87 @@
+"""Commands: what is to be done with a router, stored before it is done and done once, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.agent.model import ConnId
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.servers import loaded_server, server_key, stored_server
+from blindpost.wire.addresses import Server
+from blindpost.wire.value import Value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredCommand(Value):
+    """A row: `tag` names its handler, `content` is the handler's own encoding."""
+
+    command_id: int
+    conn_id: ConnId
+    server: Server | None
+    corr_id: str
+    tag: str
+    content: bytes
+    created_at: int
+
+
+def insert(
+    db: Db, conn_id: ConnId, server: Server | None, tag: str, content: bytes, now: int, corr_id: str = ""
+) -> int:
+    place = (None, None, None) if server is None else stored_server(db, server)
+    done = db.sql.execute(
+        "INSERT INTO commands (host, port, server_key_hash, conn_id, corr_id, command_tag, command,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*place, conn_id, corr_id, tag, db.vault.seal(content), now),
+    )
+    assert done.lastrowid is not None
+    return done.lastrowid
+
+
+def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
+    """The first command of a worker."""
+    host, port = (None, None) if server is None else server_key(server)
+    query = (
+        "SELECT command_id, corr_id, command_tag, command, created_at FROM commands"
+        " WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
+        " ORDER BY created_at, command_id LIMIT 1"
+    )
+    row = db.sql.execute(query, (conn_id, host, port)).fetchone()
+    if row is None:
+        return None
+    return StoredCommand(row[0], conn_id, server, row[1], row[2], db.vault.open(row[3]), row[4])
+
+
+def waiting(db: Db, conn_id: ConnId | None = None) -> list[tuple[ConnId, Server | None]]:
+    """The workers that have something to do."""
+    query = (
+        "SELECT DISTINCT k.conn_id, k.host, k.port, COALESCE(k.server_key_hash, s.key_hash)"
+        " FROM commands k JOIN connections c ON c.conn_id = k.conn_id"
+        " LEFT JOIN servers s ON s.host = k.host AND s.port = k.port"
+        " WHERE k.failed = 0 AND c.deleted = 0 AND (?1 IS NULL OR k.conn_id = ?1)"
+    )
+    rows = db.sql.execute(query, (conn_id,)).fetchall()
+    return [
+        (found, None if host is None else loaded_server(host, port, key_hash))
+        for found, host, port, key_hash in rows
+    ]
+
+
+def delete(db: Db, command_id: int) -> None:
+    db.sql.execute("DELETE FROM commands WHERE command_id = ?", (command_id,))
+
+
+def set_failed(db: Db, command_id: int) -> None:
+    db.sql.execute("UPDATE commands SET failed = 1 WHERE command_id = ?", (command_id,))
+
+
+def move(db: Db, command_id: int, server: Server) -> None:
+    """Give a command to the worker of another router."""
+    db.sql.execute(
+        "UPDATE commands SET host = ?, port = ?, server_key_hash = ? WHERE command_id = ?",
+        (*stored_server(db, server), command_id),
+    )
+
+
+def has_command(db: Db, conn_id: ConnId, tag: str) -> bool:
+    query = "SELECT EXISTS (SELECT 1 FROM commands WHERE conn_id = ? AND command_tag = ? AND failed = 0)"
+    return bool(db.sql.execute(query, (conn_id, tag)).fetchone()[0])

@@ -1,0 +1,200 @@
+"""What waits during a handshake: confirmations, requests to connect, and keys given to short links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.agent.model import ConnId
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.servers import server_key, stored_server
+from blindpost.crypto.keys import PrivateKey
+from blindpost.wire.addresses import Server
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.links.full import InvitationLink, full_link_from_text
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
+from blindpost.wire.queue_addresses import QueueInfo, read_queue_info, write_queue_info
+from blindpost.wire.value import Value
+
+# Confirmations
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredConfirmation(Value):
+    """That somebody joined: the key to secure our queue with, if we must, and the queues to reply to."""
+
+    confirmation_id: str
+    conn_id: ConnId
+    sender_key: PublicKey | None
+    e2e_key: PublicKey
+    info: bytes
+    reply_queues: tuple[QueueInfo, ...]
+    client_version: int
+    own_info: bytes | None = None
+
+
+def _write_queues(writer: Writer, queues: tuple[QueueInfo, ...]) -> None:
+    writer.list1(queues, _write_sized)
+
+
+def _write_sized(writer: Writer, info: QueueInfo) -> None:
+    writer.large(encode(info, write_queue_info))
+
+
+def _read_queues(reader: Reader) -> tuple[QueueInfo, ...]:
+    return reader.list1(_read_sized)
+
+
+def _read_sized(reader: Reader) -> QueueInfo:
+    return decode_whole(reader.large(), read_queue_info)
+
+
+def insert_confirmation(db: Db, confirmation: StoredConfirmation) -> None:
+    key = confirmation.sender_key
+    db.sql.execute(
+        "INSERT INTO conn_confirmations (confirmation_id, conn_id, sender_key, e2e_snd_pub_key,"
+        " sender_conn_info, smp_reply_queues, smp_client_version) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            confirmation.confirmation_id,
+            confirmation.conn_id,
+            None if key is None else key.spki,
+            confirmation.e2e_key.spki,
+            db.vault.seal(confirmation.info),
+            encode(confirmation.reply_queues, _write_queues),
+            confirmation.client_version,
+        ),
+    )
+
+
+def find_confirmation(
+    db: Db, conn_id: ConnId, confirmation_id: str | None = None, *, accepted: bool = False
+) -> StoredConfirmation | None:
+    """The named confirmation, or the one that was accepted."""
+    query = (
+        "SELECT confirmation_id, sender_key, e2e_snd_pub_key, sender_conn_info, smp_reply_queues,"
+        " smp_client_version, own_conn_info FROM conn_confirmations"
+        " WHERE conn_id = ?1 AND (?2 IS NULL OR confirmation_id = ?2) AND accepted = ?3 LIMIT 1"
+    )
+    row = db.sql.execute(query, (conn_id, confirmation_id, int(accepted))).fetchone()
+    if row is None:
+        return None
+    return StoredConfirmation(
+        confirmation_id=row[0],
+        conn_id=conn_id,
+        sender_key=None if row[1] is None else PublicKey.from_spki(row[1]),
+        e2e_key=PublicKey.from_spki(row[2]),
+        info=db.vault.open(row[3]),
+        reply_queues=decode_whole(row[4], _read_queues),
+        client_version=row[5],
+        own_info=None if row[6] is None else db.vault.open(row[6]),
+    )
+
+
+def accept_confirmation(db: Db, confirmation_id: str, own_info: bytes) -> None:
+    db.sql.execute(
+        "UPDATE conn_confirmations SET accepted = 1, own_conn_info = ? WHERE confirmation_id = ?",
+        (db.vault.seal(own_info), confirmation_id),
+    )
+
+
+def delete_confirmations(db: Db, conn_id: ConnId) -> None:
+    db.sql.execute("DELETE FROM conn_confirmations WHERE conn_id = ?", (conn_id,))
+
+
+# Requests to connect to an address
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredInvitation(Value):
+    """A request that came to a contact address; accepting it joins its invitation."""
+
+    invitation_id: str
+    contact_conn_id: ConnId | None
+    link: InvitationLink
+    info: bytes
+
+
+def insert_invitation(db: Db, invitation: StoredInvitation, now: int) -> None:
+    db.sql.execute(
+        "INSERT INTO conn_invitations (invitation_id, contact_conn_id, cr_invitation,"
+        " recipient_conn_info, created_at) VALUES (?, ?, ?, ?, ?)",
+        (
+            invitation.invitation_id,
+            invitation.contact_conn_id,
+            db.vault.seal(invitation.link.text.encode("ascii")),
+            db.vault.seal(invitation.info),
+            now,
+        ),
+    )
+
+
+def find_invitation(db: Db, invitation_id: str) -> StoredInvitation | None:
+    """A request that was not accepted yet."""
+    query = (
+        "SELECT contact_conn_id, cr_invitation, recipient_conn_info FROM conn_invitations"
+        " WHERE invitation_id = ? AND accepted = 0"
+    )
+    row = db.sql.execute(query, (invitation_id,)).fetchone()
+    if row is None:
+        return None
+    link = full_link_from_text(db.vault.open(row[1]).decode("ascii"))
+    assert isinstance(link, InvitationLink)
+    return StoredInvitation(invitation_id, row[0], link, db.vault.open(row[2]))
+
+
+def invitations_of(db: Db, contact_conn_id: ConnId) -> list[str]:
+    """The requests that wait at an address."""
+    query = (
+        "SELECT invitation_id FROM conn_invitations WHERE contact_conn_id = ? AND accepted = 0"
+        " ORDER BY created_at"
+    )
+    return [found for (found,) in db.sql.execute(query, (contact_conn_id,))]
+
+
+def set_invitation_accepted(db: Db, invitation_id: str, accepted: bool) -> None:
+    db.sql.execute(
+        "UPDATE conn_invitations SET accepted = ? WHERE invitation_id = ?", (int(accepted), invitation_id)
+    )
+
+
+def delete_invitation(db: Db, invitation_id: str) -> None:
+    db.sql.execute("DELETE FROM conn_invitations WHERE invitation_id = ?", (invitation_id,))
+
+
+# Short links of invitations that we read
+
+
+def short_link_key(db: Db, server: Server, link_id: bytes, link_key: bytes, fresh: PrivateKey) -> PrivateKey:
+    """The key that was or will be given with LKEY: `fresh`, unless the same link was read before."""
+    query = (
+        "SELECT link_key, snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND link_id = ?"
+    )
+    row = db.sql.execute(query, (*server_key(server), link_id)).fetchone()
+    if row is not None and db.vault.open(row[0]) == link_key:
+        return PrivateKey.from_pkcs8(db.vault.open(row[1]))
+    db.sql.execute(
+        "INSERT OR REPLACE INTO inv_short_links (host, port, server_key_hash, link_id, link_key,"
+        " snd_private_key) VALUES (?, ?, ?, ?, ?, ?)",
+        (*stored_server(db, server), link_id, db.vault.seal(link_key), db.vault.seal(fresh.pkcs8)),
+    )
+    return fresh
+
+
+def set_short_link_sender(db: Db, server: Server, link_id: bytes, snd_id: bytes) -> None:
+    db.sql.execute(
+        "UPDATE inv_short_links SET snd_id = ? WHERE host = ? AND port = ? AND link_id = ?",
+        (snd_id, *server_key(server), link_id),
+    )
+
+
+def given_key(db: Db, server: Server, snd_id: bytes) -> PrivateKey | None:
+    """The key that secures a queue since its short link was read."""
+    query = "SELECT snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND snd_id = ?"
+    row = db.sql.execute(query, (*server_key(server), snd_id)).fetchone()
+    return None if row is None else PrivateKey.from_pkcs8(db.vault.open(row[0]))
+
+
+def forget_short_link(db: Db, server: Server, snd_id: bytes) -> None:
+    db.sql.execute(
+        "DELETE FROM inv_short_links WHERE host = ? AND port = ? AND snd_id = ?",
+        (*server_key(server), snd_id),
+    )

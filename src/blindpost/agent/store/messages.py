@@ -1,0 +1,379 @@
+"""Messages both ways: what waits to be delivered or acknowledged, and what is remembered of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from blindpost.agent.model import ConnId, MessageKind
+from blindpost.agent.store.database import Db
+from blindpost.crypto.ratchet_state import BodyKey
+from blindpost.crypto.ratchet_storage import dump_body_key, load_body_key
+from blindpost.wire.value import Buffer, Value
+
+# What is sent
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NewSndMessage(Value):
+    """A message to be sent. With a `body_key` its body is encrypted when it is sent; without, it is whole."""
+
+    internal_id: int
+    snd_id: int
+    kind: MessageKind
+    body: bytes
+    msg_hash: bytes
+    prev_hash: bytes
+    notify: bool
+    pq: bool
+    body_key: BodyKey | None = None
+    padded_size: int = 0
+
+
+def insert_snd(
+    db: Db, conn_id: ConnId, message: NewSndMessage, queue_numbers: Iterable[int], now: int
+) -> None:
+    """Store a message and that it is to be delivered to these queues."""
+    _insert(
+        db,
+        conn_id,
+        message.internal_id,
+        now,
+        None,
+        message.snd_id,
+        message.kind,
+        message.body,
+        message.notify,
+        message.pq,
+    )
+    key = message.body_key
+    db.sql.execute(
+        "INSERT INTO snd_messages (conn_id, internal_snd_id, internal_id, internal_hash, previous_msg_hash,"
+        " msg_encrypt_key, padded_msg_len) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            conn_id,
+            message.snd_id,
+            message.internal_id,
+            message.msg_hash,
+            message.prev_hash,
+            None if key is None else db.vault.seal(dump_body_key(key)),
+            message.padded_size,
+        ),
+    )
+    db.sql.executemany(
+        "INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id) VALUES (?, ?, ?)",
+        ((conn_id, number, message.internal_id) for number in queue_numbers),
+    )
+
+
+def _insert(
+    db: Db,
+    conn_id: ConnId,
+    internal_id: int,
+    now: int,
+    rcv_id: int | None,
+    snd_id: int | None,
+    kind: MessageKind,
+    body: Buffer,
+    notify: bool,
+    pq: bool,
+) -> None:
+    db.sql.execute(
+        "INSERT INTO messages (conn_id, internal_id, internal_ts, internal_rcv_id, internal_snd_id,"
+        " msg_type, msg_body, msg_flags, pq_encryption) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            conn_id,
+            internal_id,
+            now,
+            rcv_id,
+            snd_id,
+            kind.value,
+            db.vault.seal(body),
+            int(notify),
+            int(pq),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PendingDelivery(Value):
+    """The next message for one send queue."""
+
+    delivery_id: int
+    internal_id: int
+    kind: MessageKind
+    body: bytes
+    created_at: int
+    notify: bool
+    pq: bool
+    body_key: BodyKey | None
+    padded_size: int
+    retry_slow_us: int | None
+    retry_fast_us: int | None
+
+
+def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery | None:
+    """The first message that waits for this queue. A row that cannot be read is put aside."""
+    query = (
+        "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type, m.msg_body, m.internal_ts,"
+        " m.msg_flags, m.pq_encryption, s.msg_encrypt_key, s.padded_msg_len, s.retry_int_slow,"
+        " s.retry_int_fast FROM snd_message_deliveries d"
+        " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
+        " JOIN snd_messages s ON s.conn_id = d.conn_id AND s.internal_id = d.internal_id"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = 0 ORDER BY d.internal_id LIMIT 1"
+    )
+    row = db.sql.execute(query, (conn_id, queue_number)).fetchone()
+    if row is None:
+        return None
+    return PendingDelivery(
+        delivery_id=row[0],
+        internal_id=row[1],
+        kind=MessageKind(row[2]),
+        body=db.vault.open(row[3]),
+        created_at=row[4],
+        notify=bool(row[5]),
+        pq=bool(row[6]),
+        body_key=None if row[7] is None else load_body_key(db.vault.open(row[7])),
+        padded_size=row[8] or 0,
+        retry_slow_us=row[9],
+        retry_fast_us=row[10],
+    )
+
+
+def pending_queues(db: Db) -> list[tuple[ConnId, int]]:
+    """The send queues that messages wait for."""
+    query = (
+        "SELECT DISTINCT d.conn_id, d.snd_queue_id FROM snd_message_deliveries d"
+        " JOIN connections c ON c.conn_id = d.conn_id WHERE d.failed = 0 AND c.deleted = 0"
+    )
+    return [(conn_id, number) for conn_id, number in db.sql.execute(query)]
+
+
+def has_pending(db: Db, conn_id: ConnId) -> bool:
+    query = "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries WHERE conn_id = ? AND failed = 0)"
+    return bool(db.sql.execute(query, (conn_id,)).fetchone()[0])
+
+
+def expired_deliveries(db: Db, conn_id: ConnId, queue_number: int, before: int) -> list[tuple[int, int]]:
+    """Delivery and message ids of what waits for a queue since before a time."""
+    query = (
+        "SELECT d.snd_message_delivery_id, d.internal_id FROM snd_message_deliveries d"
+        " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = 0 AND m.internal_ts < ?"
+        " ORDER BY d.internal_id"
+    )
+    return db.sql.execute(query, (conn_id, queue_number, before)).fetchall()
+
+
+def set_retry(db: Db, conn_id: ConnId, internal_id: int, slow_us: int, fast_us: int) -> None:
+    db.sql.execute(
+        "UPDATE snd_messages SET retry_int_slow = ?, retry_int_fast = ?"
+        " WHERE conn_id = ? AND internal_id = ?",
+        (slow_us, fast_us, conn_id, internal_id),
+    )
+
+
+def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, keep: bool) -> None:
+    """One delivery is over. With the last one the message goes, or only its body if it may be receipted."""
+    db.sql.execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
+    query = "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries WHERE conn_id = ? AND internal_id = ?)"
+    if db.sql.execute(query, (conn_id, internal_id)).fetchone()[0]:
+        return
+    if keep:
+        db.sql.execute(
+            "UPDATE messages SET msg_body = ? WHERE conn_id = ? AND internal_id = ?",
+            (db.vault.seal(b""), conn_id, internal_id),
+        )
+        db.sql.execute(
+            "UPDATE snd_messages SET msg_encrypt_key = NULL WHERE conn_id = ? AND internal_id = ?",
+            (conn_id, internal_id),
+        )
+    else:
+        delete(db, conn_id, internal_id)
+
+
+def set_delivery_failed(db: Db, delivery_id: int) -> None:
+    db.sql.execute(
+        "UPDATE snd_message_deliveries SET failed = 1 WHERE snd_message_delivery_id = ?", (delivery_id,)
+    )
+
+
+def delete(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    db.sql.execute("DELETE FROM messages WHERE conn_id = ? AND internal_id = ?", (conn_id, internal_id))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SentMessage(Value):
+    """What is kept of a message that was sent, for its receipt."""
+
+    internal_id: int
+    kind: MessageKind
+    msg_hash: bytes
+    receipt_status: str | None
+
+
+def find_sent(db: Db, conn_id: ConnId, snd_id: int) -> SentMessage | None:
+    query = (
+        "SELECT s.internal_id, m.msg_type, s.internal_hash, s.rcpt_status FROM snd_messages s"
+        " JOIN messages m ON m.conn_id = s.conn_id AND m.internal_id = s.internal_id"
+        " WHERE s.conn_id = ? AND s.internal_snd_id = ?"
+    )
+    row = db.sql.execute(query, (conn_id, snd_id)).fetchone()
+    return None if row is None else SentMessage(row[0], MessageKind(row[1]), row[2], row[3])
+
+
+def set_receipt(db: Db, conn_id: ConnId, snd_id: int, receipt_internal_id: int, status: str) -> None:
+    db.sql.execute(
+        "UPDATE snd_messages SET rcpt_internal_id = ?, rcpt_status = ?"
+        " WHERE conn_id = ? AND internal_snd_id = ?",
+        (receipt_internal_id, status, conn_id, snd_id),
+    )
+
+
+def receipted(db: Db, conn_id: ConnId, receipt_internal_id: int, status: str) -> list[int]:
+    """The messages that a receipt message was about, with this status."""
+    query = (
+        "SELECT internal_id FROM snd_messages WHERE conn_id = ? AND rcpt_internal_id = ? AND rcpt_status = ?"
+    )
+    return [found for (found,) in db.sql.execute(query, (conn_id, receipt_internal_id, status))]
+
+
+# What is received
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RcvMessage(Value):
+    """A received message; `integrity` is the stored form of the outcome."""
+
+    internal_id: int
+    rcv_id: int
+    kind: MessageKind
+    body: bytes
+    received_at: int
+    pq: bool
+    external_id: int
+    broker_id: bytes
+    broker_ts: int
+    queue_number: int
+    msg_hash: bytes
+    prev_hash: bytes
+    integrity: bytes
+    user_ack: bool = False
+    attempts: int = 0
+
+
+def insert_rcv(db: Db, conn_id: ConnId, message: RcvMessage) -> None:
+    _insert(
+        db,
+        conn_id,
+        message.internal_id,
+        message.received_at,
+        message.rcv_id,
+        None,
+        message.kind,
+        message.body,
+        False,
+        message.pq,
+    )
+    db.sql.execute(
+        "INSERT INTO rcv_messages (conn_id, internal_rcv_id, internal_id, external_snd_id, broker_id,"
+        " broker_ts, rcv_queue_id, internal_hash, external_prev_snd_hash, integrity)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            conn_id,
+            message.rcv_id,
+            message.internal_id,
+            message.external_id,
+            message.broker_id,
+            message.broker_ts,
+            message.queue_number,
+            message.msg_hash,
+            message.prev_hash,
+            message.integrity,
+        ),
+    )
+
+
+def find_rcv(db: Db, conn_id: ConnId, internal_id: int) -> RcvMessage | None:
+    query = (
+        "SELECT m.internal_id, m.internal_rcv_id, m.msg_type, m.msg_body, m.internal_ts, m.pq_encryption,"
+        " r.external_snd_id, r.broker_id, r.broker_ts, r.rcv_queue_id, r.internal_hash,"
+        " r.external_prev_snd_hash, r.integrity, r.user_ack, r.receive_attempts FROM rcv_messages r"
+        " JOIN messages m ON m.conn_id = r.conn_id AND m.internal_id = r.internal_id"
+        " WHERE r.conn_id = ? AND r.internal_id = ?"
+    )
+    row = db.sql.execute(query, (conn_id, internal_id)).fetchone()
+    if row is None:
+        return None
+    return RcvMessage(
+        internal_id=row[0],
+        rcv_id=row[1],
+        kind=MessageKind(row[2]),
+        body=db.vault.open(row[3]),
+        received_at=row[4],
+        pq=bool(row[5]),
+        external_id=row[6],
+        broker_id=row[7],
+        broker_ts=row[8],
+        queue_number=row[9],
+        msg_hash=row[10],
+        prev_hash=row[11],
+        integrity=row[12],
+        user_ack=bool(row[13]),
+        attempts=row[14],
+    )
+
+
+def find_by_broker_id(db: Db, conn_id: ConnId, queue_number: int, broker_id: bytes) -> RcvMessage | None:
+    """The stored message that the router delivers again."""
+    query = "SELECT internal_id FROM rcv_messages WHERE conn_id = ? AND rcv_queue_id = ? AND broker_id = ?"
+    row = db.sql.execute(query, (conn_id, queue_number, broker_id)).fetchone()
+    return None if row is None else find_rcv(db, conn_id, row[0])
+
+
+def set_user_ack(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    db.sql.execute(
+        "UPDATE rcv_messages SET user_ack = 1 WHERE conn_id = ? AND internal_id = ?", (conn_id, internal_id)
+    )
+
+
+def count_attempt(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    db.sql.execute(
+        "UPDATE rcv_messages SET receive_attempts = receive_attempts + 1"
+        " WHERE conn_id = ? AND internal_id = ?",
+        (conn_id, internal_id),
+    )
+
+
+def remember_hash(db: Db, conn_id: ConnId, encrypted_hash: bytes, now: int) -> None:
+    """Remember a message by its ciphertext, to know it when it comes again."""
+    db.sql.execute(
+        "INSERT INTO encrypted_rcv_message_hashes (conn_id, hash, created_at) VALUES (?, ?, ?)",
+        (conn_id, encrypted_hash, now),
+    )
+
+
+def is_known_hash(db: Db, conn_id: ConnId, encrypted_hash: bytes) -> bool:
+    query = "SELECT EXISTS (SELECT 1 FROM encrypted_rcv_message_hashes WHERE conn_id = ? AND hash = ?)"
+    return bool(db.sql.execute(query, (conn_id, encrypted_hash)).fetchone()[0])
+
+
+# What is old
+
+
+def forget_before(db: Db, before: int, limit: int) -> None:
+    """Delete hashes and sent messages that are older, so many of each at most."""
+    for statement in (
+        "DELETE FROM encrypted_rcv_message_hashes WHERE encrypted_rcv_message_hash_id IN"
+        " (SELECT encrypted_rcv_message_hash_id FROM encrypted_rcv_message_hashes"
+        " WHERE created_at < ? ORDER BY created_at LIMIT ?)",
+        "DELETE FROM processed_ratchet_key_hashes WHERE processed_ratchet_key_hash_id IN"
+        " (SELECT processed_ratchet_key_hash_id FROM processed_ratchet_key_hashes"
+        " WHERE created_at < ? ORDER BY created_at LIMIT ?)",
+        "DELETE FROM messages WHERE (conn_id, internal_id) IN"
+        " (SELECT m.conn_id, m.internal_id FROM messages m WHERE m.internal_snd_id IS NOT NULL"
+        " AND m.internal_ts < ? AND NOT EXISTS (SELECT 1 FROM snd_message_deliveries d"
+        " WHERE d.conn_id = m.conn_id AND d.internal_id = m.internal_id AND d.failed = 0)"
+        " ORDER BY m.internal_ts LIMIT ?)",
+    ):
+        db.sql.execute(statement, (before, limit))
