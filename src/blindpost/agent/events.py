@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from blindpost.agent.errors import AgentError
 from blindpost.agent.model import SyncState
+from blindpost.agent.subscriptions.table import Mismatch, ServiceSub
 from blindpost.wire.addresses import Server
 from blindpost.wire.value import Buffer, Value
 
@@ -302,20 +303,20 @@ class SubscriptionsFailed(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceUp(Event):
-    """`error` says how the router's view of the service differs from ours, if it does."""
+    """The queues of a service receive messages: `service` is what the router has, `error` how that differs
+    from what we have, if it does. A difference is repaired without further ado."""
 
     name = "SERVICE_UP"
     server: Server
-    service_id: bytes
-    count: int
-    error: str | None = None
+    service: ServiceSub
+    error: Mismatch | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceDown(Event):
     name = "SERVICE_DOWN"
     server: Server
-    service_id: bytes
+    service: ServiceSub
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -328,9 +329,11 @@ class ServiceAll(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceEnd(Event):
+    """Another client with the same credentials took the service over."""
+
     name = "SERVICE_END"
     server: Server
-    service_id: bytes
+    service: ServiceSub
 
 
 @dataclass(frozen=True, slots=True, repr=False)

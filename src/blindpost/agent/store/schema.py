@@ -93,7 +93,8 @@ CREATE UNIQUE INDEX rcv_queues_snd ON rcv_queues (host, port, snd_id);
 CREATE UNIQUE INDEX rcv_queues_number ON rcv_queues (conn_id, rcv_queue_id);
 CREATE UNIQUE INDEX rcv_queues_link ON rcv_queues (host, port, link_id) WHERE link_id IS NOT NULL;
 CREATE UNIQUE INDEX rcv_queues_ntf ON rcv_queues (host, port, ntf_id) WHERE ntf_id IS NOT NULL;
-CREATE INDEX rcv_queues_page ON rcv_queues (user_id, host, port, rcv_id) WHERE deleted = 0;
+CREATE INDEX rcv_queues_page ON rcv_queues (user_id, host, port, rcv_service_assoc, rcv_id)
+    WHERE deleted = 0;
 CREATE INDEX rcv_queues_to_subscribe ON rcv_queues (user_id, host, port, rcv_id) WHERE to_subscribe = 1;
 
 CREATE TABLE rcv_queue_requests (

@@ -1,0 +1,1 @@
+"""Who receives what: subscriptions as a machine per session, and what keeps them up."""
