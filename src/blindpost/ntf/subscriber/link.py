@@ -1,0 +1,150 @@
+"""One message router: a session with it for as long as there is anything to subscribe there.
+
+What is subscribed lives in the store. A session that is lost takes its subscriptions with it, and the next
+one begins as the first one did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+
+from blindpost.client.errors import NoHostError
+from blindpost.client.smp import SmpClient
+from blindpost.crypto.credentials import Credentials, make_service
+from blindpost.ntf.machines import SubEvent
+from blindpost.ntf.model import NO_QUEUES, SmpRouter
+from blindpost.ntf.ports import AssociatedChanged, Desk, ServiceMade, ServiceUnavailable
+from blindpost.ntf.subscriber.decisions import DISCONNECTED, INCOMPATIBLE_HOST, TRIED
+from blindpost.ntf.subscriber.fresh import Fresh
+from blindpost.ntf.subscriber.options import SubscriberOptions
+from blindpost.ntf.subscriber.reporting import Reporter
+from blindpost.ntf.subscriber.session import RouterSession
+from blindpost.transport.errors import HandshakeBadServiceError, TransportError
+from blindpost.wire.addresses import Server
+from blindpost.wire.smp.handshake import ServiceRole
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 64
+"""As if so many attempts had failed."""
+
+
+class Link:
+    """The session with one message router, and the next one when it is lost."""
+
+    def __init__(
+        self,
+        server: Server,
+        desk: Desk,
+        options: SubscriberOptions,
+        chance: Random,
+        connecting: asyncio.Semaphore,
+    ) -> None:
+        self.server = server
+        self.fresh = Fresh(options.fresh)
+        self.session: RouterSession | None = None
+        self._reporter = Reporter(server, desk, options.store, chance)
+        self._options = options
+        self._chance = chance
+        self._connecting = connecting
+        self._failures = 0
+        self._is_marked = False
+        """Whether the store knows that this message router cannot be reached."""
+        self._is_service_refused = False
+        self._surplus = NO_QUEUES
+
+    def forget(self, notifier_ids: Iterable[bytes]) -> None:
+        for notifier_id in notifier_ids:
+            self.fresh.forget(notifier_id)
+            if self.session is not None:
+                self.session.forget(notifier_id)
+
+    async def run(self) -> None:
+        """Until there is nothing to subscribe at this message router."""
+        loop = asyncio.get_running_loop()
+        while self.fresh or await self._reporter.is_anything_stored():
+            try:
+                client, router = await self._connect()
+            except NoHostError:
+                await self._refuse_all()
+                continue
+            except TransportError as error:
+                log.info("a message router cannot be reached: %s", error)
+                await self._mark_tried()
+            else:
+                started = loop.time()
+                async with client:
+                    await self._serve(client, router)
+                if loop.time() - started >= self._options.settled_s:
+                    self._failures = 0
+            self._failures += 1
+            await self._pause(self._options.reconnect.pause_s(self._failures, self._chance))
+
+    async def _connect(self) -> tuple[SmpClient, SmpRouter]:
+        router = await self._reporter.stored()
+        credentials = await self._credentials(router)
+        service = None if credentials is None else (ServiceRole.NOTIFIER, credentials)
+        options = replace(self._options.smp, service=service)
+        try:
+            async with self._connecting:
+                return await SmpClient.connect(self.server, options), router
+        except HandshakeBadServiceError:
+            # A certificate that was accepted before is replaced; where a new one is refused, there is no use.
+            known = router.service is not None and router.service.service_id is not None
+            self._is_service_refused = not known
+            await self._reporter.submit(ServiceUnavailable(self.server))
+            raise
+
+    async def _credentials(self, router: SmpRouter) -> Credentials | None:
+        """What this message router knows us by, made and stored when it is first needed."""
+        if not self._options.use_services or self._is_service_refused:
+            return None
+        if router.service is not None:
+            return router.service.credentials
+        smp = self._options.smp
+        made = make_service(int(smp.now()), smp.entropy)
+        await self._reporter.submit(ServiceMade(self.server, made))
+        return made
+
+    async def _serve(self, client: SmpClient, router: SmpRouter) -> None:
+        """A session until it is over; then what it was subscribed to is not any more."""
+        self._is_marked = False
+        session = self.session = RouterSession(
+            client, self._reporter, self.fresh, self._options, self._chance
+        )
+        try:
+            self._surplus = await session.run(router, self._surplus)
+        finally:
+            self.session = None
+        if session.is_taken_over:
+            self._failures = _LONGEST_PAUSE
+        await self._reporter.submit(AssociatedChanged(self.server, SubEvent.DISCONNECTED))
+        await self._reporter.changed(session.active, DISCONNECTED)
+
+    async def _mark_tried(self) -> None:
+        """The message router cannot be reached: say so, once for all and then for what becomes known."""
+        if self._is_marked:
+            await self._reporter.changed(self.fresh.notifier_ids, TRIED)
+            return
+        self._is_marked = True
+        await self._reporter.submit(AssociatedChanged(self.server, SubEvent.DISCONNECTED))
+        async for page in self._reporter.pages(self._options.batch, with_associated=False):
+            await self._reporter.changed((notifier.notifier_id for notifier in page), TRIED)
+
+    async def _refuse_all(self) -> None:
+        """None of its hosts can ever be reached from here."""
+        self.fresh.clear()
+        async for page in self._reporter.pages(self._options.batch, with_associated=True):
+            await self._reporter.changed((notifier.notifier_id for notifier in page), INCOMPATIBLE_HOST)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; what becomes known meanwhile waits too, and the store is told."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            if await self.fresh.wait(left) and self._is_marked:
+                await self._mark_tried()

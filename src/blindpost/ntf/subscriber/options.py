@@ -1,0 +1,30 @@
+"""Every bound of the subscriber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blindpost.client.options import SmpOptions
+from blindpost.ntf.subscriber.backoff import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberOptions:
+    """What can be chosen, with its defaults."""
+
+    use_services: bool = True
+    """Whether message routers are shown a certificate and subscribe all of our queues by one command."""
+    smp: SmpOptions = field(default_factory=SmpOptions)
+    batch: int = 900
+    """How many NSUB of one session wait for their answers at once."""
+    events: int = 1000
+    """How many events of a session are stored together."""
+    fresh: int = 10_000
+    """How many new subscriptions of a router are remembered; more are found in the store again."""
+    reconnect: Backoff = field(default_factory=Backoff)
+    settled_s: float = 10.0
+    """After a session that lasted so long the pauses begin anew."""
+    repair_pause_s: float = 0.1
+    """The mean pause between batches that associate queues again."""
+    store: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, max_s=5.0))
+    """Pauses while the store fails."""
