@@ -110,10 +110,13 @@ class _Segment:
         stem = f"{header.content}-{header.author.stem}-{header.first:012d}"
         self._path = folder / (stem + OPEN)
         self._closed = folder / (stem + CLOSED)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
+        # Under its name it is locked and has its header: who finds it otherwise may take it for left behind.
+        hidden = folder / f".{stem}{OPEN}"
+        self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.size = 0
         self.append(header.encode())
+        hidden.rename(self._path)
 
     def append(self, content: bytes) -> None:
         """All of it, or, when the disk is full, nothing of it."""

@@ -1,0 +1,121 @@
+"""What stays of a day when its minutes go: sums, last levels and last sketches, for each boot."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blindpost.journal import arrow
+from blindpost.journal.arrow import Sealed
+from blindpost.journal.compaction import GRACE_S, files_of, stem_of
+from blindpost.journal.folder import DAY_S, SUFFIX, day_of, partition, partitions, sealed
+from blindpost.journal.schema import (
+    P_COUNTERS,
+    P_DAY,
+    P_DAY_SKETCHES,
+    P_GAUGES,
+    P_SKETCHES,
+    Table,
+)
+
+_WHO = ["router", "role", "boot"]
+
+
+def roll_up(root: Path, now: float, minute_days: int, foreign: set[str]) -> int:
+    """Compute the days that are over and whose minutes are still there; how many were computed."""
+    oldest = day_of(now) - minute_days * DAY_S
+    found = {day_s for table in (P_GAUGES, P_COUNTERS) for day_s, _ in partitions(root, table)}
+    days = [day_s for day_s in sorted(found) if oldest <= day_s and day_s + DAY_S + GRACE_S <= now]
+    return sum(_roll_up(root, day_s, foreign) for day_s in days)
+
+
+def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
+    folders = {table: partition(root, table, day_s) for table in (P_COUNTERS, P_GAUGES, P_SKETCHES)}
+    names = [f"{table.name}/{path.name}" for table, folder in folders.items() for path in sealed(folder)]
+    mark = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    boots = {stem_of(path.name) for table in (P_COUNTERS, P_GAUGES) for path in sealed(folders[table])}
+    done = files_of(partition(root, P_DAY, day_s), foreign)
+    if {file.path.name for file in done if file.inputs == mark} >= {_name(boot) for boot in boots}:
+        return False
+    counters, gauges, sketches = (files_of(folder, foreign) for folder in folders.values())
+    # The sketches first: a day that has its sums has everything.
+    for table, rows in (
+        (P_DAY_SKETCHES, _sketches(day_s, sketches)),
+        (P_DAY, _sums(day_s, counters, gauges)),
+    ):
+        for who, of_boot in _by_boot(rows):
+            arrow.seal(partition(root, table, day_s) / _name("-".join(who)), table, of_boot, inputs=mark)
+    return True
+
+
+def _name(boot: str) -> str:
+    return f"{boot}-day{SUFFIX}"
+
+
+def _read(table: Table, files: list[Sealed]) -> pa.Table:
+    """The rows of a day, each once."""
+    rows = pa.concat_tables([arrow.schema_of(table).empty_table(), *(arrow.read(file) for file in files)])
+    others = [column.name for column in table.columns if column.name not in table.key]
+    once = rows.group_by(list(table.key), use_threads=False).aggregate([(name, "first") for name in others])
+    return once.rename_columns([name.removesuffix("_first") for name in once.column_names])
+
+
+def _sums(day_s: int, counters: list[Sealed], gauges: list[Sealed]) -> pa.Table:
+    counted, levels = _read(P_COUNTERS, counters), _read(P_GAUGES, gauges)
+    by_boot = levels.group_by(_WHO).aggregate([("minute_s", "count_distinct"), ("minute_s", "max")])
+    minutes = {
+        tuple(row[name] for name in _WHO): (row["minute_s_count_distinct"], row["minute_s_max"])
+        for row in by_boot.to_pylist()
+    }
+    sums = counted.group_by([*_WHO, "name"]).aggregate([("value", "sum"), ("minute_s", "max")])
+    rows: list[dict[str, Any]] = [
+        {**row, "kind": "counter", "value": row["value_sum"], "last": row["minute_s_max"]}
+        for row in sums.to_pylist()
+    ]
+    rows += [{**row, "kind": "gauge", "last": row["minute_s"]} for row in _last(levels, [*_WHO, "name"])]
+    found = []
+    for row in rows:
+        count, last = minutes.get(tuple(row[name] for name in _WHO), (1, row["last"]))
+        found.append(
+            {
+                **{name: row[name] for name in (*_WHO, "kind", "name")},
+                "day_s": day_s,
+                "value": float(row["value"]),
+                "minutes": count,
+                "last_minute_s": last,
+            }
+        )
+    found.sort(key=lambda row: (row["boot"], row["kind"], row["name"]))
+    columns = {column.name: [row[column.name] for row in found] for column in P_DAY.columns}
+    return arrow.rows_of(P_DAY, columns)
+
+
+def _sketches(day_s: int, files: list[Sealed]) -> pa.Table:
+    """The last sketch about each day that was written on this one."""
+    rows = _read(P_SKETCHES, files)
+    rows = rows.filter(pc.equal(rows["day_s"], day_s))
+    found = sorted(_last(rows, [*_WHO, "name"]), key=lambda row: (row["boot"], row["name"]))
+    columns = {column.name: [row[column.name] for row in found] for column in P_DAY_SKETCHES.columns}
+    return arrow.rows_of(P_DAY_SKETCHES, columns)
+
+
+def _last(rows: pa.Table, by: list[str]) -> list[dict[str, Any]]:
+    """Of each group the row of its latest record."""
+    latest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    ends = rows.group_by(by).aggregate([("seq", "max")])
+    keep = {tuple(row[name] for name in by): row["seq_max"] for row in ends.to_pylist()}
+    wanted = pc.is_in(rows["seq"], value_set=pa.array(sorted(set(keep.values())), pa.int64()))
+    for row in rows.filter(wanted).to_pylist():
+        key = tuple(row[name] for name in by)
+        if keep[key] == row["seq"]:
+            latest[key] = row
+    return list(latest.values())
+
+
+def _by_boot(rows: pa.Table) -> list[tuple[tuple[str, ...], pa.Table]]:
+    boots = sorted({tuple(row[name] for name in _WHO) for row in rows.select(_WHO).to_pylist()})
+    return [(boot, rows.filter(pc.equal(rows["boot"], boot[2]))) for boot in boots]

@@ -1,0 +1,137 @@
+"""A server's journal as it runs: a record each minute, and now and then a process that seals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindpost.journal.author import Author
+from blindpost.journal.minutes import MINUTE_S, MinuteJournal, Reading, minute_of
+from blindpost.journal.schema import DAYS_LAB, DAYS_MINUTES
+
+log = logging.getLogger("blindpost.journal")
+
+SEALER = "blindpost.journal.seal"
+SEAL_S_MAX = 300.0
+"""A sealing process that takes longer is ended; the next one goes on with its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where a journal is, how often it is sealed and how long it is kept."""
+
+    folder: Path
+    router: str
+    seal_minutes: int = 10
+    minute_days: int = DAYS_MINUTES
+    lab_days: int = DAYS_LAB
+
+
+def can_seal() -> bool:
+    """Whether the library that writes sealed files is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+class JournalKeeper:
+    """Asks `read` for the meters at the end of each minute and writes down what changed.
+
+    A journal that cannot be written must not disturb the server: it is told once, and tried again.
+    """
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        role: str,
+        read: Callable[[], Awaitable[Reading]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.author = Author.started(keeping.router, role)
+        self._keeping = keeping
+        self._read = read
+        self._now = now
+        self._journal: MinuteJournal | None = None
+        self._sealing: asyncio.Task[None] | None = None
+        self._failed = False
+        self._since_sealed = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled; `close` writes the last record."""
+        await self._guarded(self._begin)
+        while True:
+            now = self._now()
+            end = minute_of(now) + MINUTE_S
+            await asyncio.sleep(end - now)
+            await self._guarded(functools.partial(self.record, end - MINUTE_S))
+            self._since_sealed += 1
+            if self._since_sealed >= self._keeping.seal_minutes:
+                await self._guarded(self.seal_soon)
+
+    async def record(self, minute_s: int | None = None) -> None:
+        """What changed since the last record."""
+        if self._journal is None:
+            await self._begin()
+        assert self._journal is not None
+        reading = await self._read()
+        self._journal.record(reading, minute_of(self._now()) if minute_s is None else minute_s)
+
+    async def seal_soon(self) -> None:
+        """Close the segment and start a process that seals, unless one is at it."""
+        self._since_sealed = 0
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+        if self._sealing is None or self._sealing.done():
+            self._sealing = asyncio.create_task(self._seal())
+
+    async def close(self) -> None:
+        """Write the last record; what is not sealed yet is sealed after the next start."""
+        await self._guarded(self.record)
+        if self._journal is not None:
+            with contextlib.suppress(OSError):
+                self._journal.close()
+        if self._sealing is not None and not self._sealing.done():
+            self._sealing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sealing
+
+    async def _begin(self) -> None:
+        first = await self._read()
+        self._journal = MinuteJournal(self._keeping.folder, self.author, first, self._now())
+        # What an earlier process left is sealed at once.
+        await self.seal_soon()
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.error("the journal cannot be written: %s", error.strerror or error)
+            self._failed = True
+
+    async def _seal(self) -> None:
+        keeping = self._keeping
+        days = ("--minute-days", str(keeping.minute_days), "--lab-days", str(keeping.lab_days))
+        sealer = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", SEALER, str(keeping.folder), *days),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(SEAL_S_MAX):
+                _, told = await sealer.communicate()
+        except (TimeoutError, asyncio.CancelledError):
+            # Killed at any moment, it leaves whole files only.
+            sealer.kill()
+            await sealer.wait()
+            raise
+        if told or sealer.returncode:
+            log.error("sealing the journal: %s", told.decode(errors="replace").strip().rpartition("\n")[2])

@@ -1,0 +1,240 @@
+"""Seals what servers wrote: segments become Parquet, small files become large ones, old ones go.
+
+    python -m blindpost.journal.seal FOLDER
+
+Servers start this as a short process of low priority, so that they need no Arrow themselves. It may be killed
+at any moment: a file becomes visible whole, what it was made from is removed after that, and everything is
+done again from what is there. A file that was made from others names them; where both are visible, the others
+go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from blindpost.journal import arrow
+from blindpost.journal.compaction import compact
+from blindpost.journal.days import roll_up
+from blindpost.journal.folder import (
+    DAY_S,
+    SEGMENTS,
+    day_of,
+    file_name,
+    locked,
+    partition,
+    partitions,
+    remove_partition,
+    sweep,
+)
+from blindpost.journal.frames import CLOSED, OPEN, RECORDS, Layout, Segment, SegmentError, read_segment
+from blindpost.journal.schema import ALL_TABLES, DAYS_LAB, DAYS_MINUTES, TABLES, Table, Tier, Type
+
+LOCK = ".lock"
+BAD = ".bad"
+_HIDDEN_S = 3_600
+"""A segment that never got its name is removed after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How many days before today are kept; what is kept for ever is kept whatever stands here."""
+
+    minute_days: int = DAYS_MINUTES
+    lab_days: int = DAYS_LAB
+
+    def days(self, table: Table) -> int | None:
+        if table.days_kept is None:
+            return None
+        return self.minute_days if table.tier is Tier.PRODUCTION else self.lab_days
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done, in numbers."""
+
+    segments: int = 0
+    rows: int = 0
+    damaged: int = 0
+    torn_bytes: int = 0
+    unreadable: int = 0
+    compacted: int = 0
+    days: int = 0
+    deleted: int = 0
+    """Partitions whose time was over."""
+    foreign: set[str] = field(default_factory=set)
+    """Names of files that are not ours: they are left alone."""
+
+
+def seal_folder(root: Path, rules: Rules | None = None, now: float | None = None) -> Report | None:
+    """Everything that is due; None if another process is at it."""
+    rules, now = rules or Rules(), time.time() if now is None else now
+    with locked(root / SEGMENTS / LOCK) as held:
+        if not held:
+            return None
+        report = Report()
+        for table in ALL_TABLES:
+            sweep(root, table)
+        _take_over(root / SEGMENTS, now)
+        for path in sorted((root / SEGMENTS).glob(f"[!.]*{CLOSED}")):
+            _seal_segment(root, path, report)
+        for table in ALL_TABLES:
+            report.compacted += compact(root, table, now, report.foreign)
+        report.days = roll_up(root, now, rules.minute_days, report.foreign)
+        report.deleted = _forget(root, rules, now)
+        return report
+
+
+def _take_over(folder: Path, now: float) -> None:
+    """Close the segments of processes that were killed."""
+    for path in folder.glob(f"*{OPEN}"):
+        with contextlib.suppress(FileNotFoundError), _owned(path) as ours:
+            if not ours:
+                continue
+            if not path.name.startswith("."):
+                path.rename(path.with_suffix(CLOSED))
+            elif path.stat().st_mtime < now - _HIDDEN_S:
+                path.unlink()
+
+
+@contextlib.contextmanager
+def _owned(path: Path) -> Iterator[bool]:
+    """Whether nobody writes to a segment any more."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _seal_segment(root: Path, path: Path, report: Report) -> None:
+    try:
+        segment = read_segment(path.read_bytes())
+        parts = _parts(segment)
+    except (SegmentError, ValueError, LookupError, TypeError, pa.ArrowException):
+        path.rename(path.with_suffix(BAD))
+        report.unreadable += 1
+        return
+    for table, rows in parts:
+        for day_s, of_day in _by_day(table, rows):
+            numbers = of_day["seq"]
+            name = file_name(segment.header.author.stem, numbers[0].as_py(), numbers[-1].as_py())
+            arrow.seal(partition(root, table, day_s) / name, table, of_day)
+            report.rows += len(of_day)
+    path.unlink()
+    report.segments += 1
+    report.damaged += segment.damaged
+    report.torn_bytes += segment.torn_bytes
+
+
+def _parts(segment: Segment) -> list[tuple[Table, pa.Table]]:
+    if not segment.bodies:
+        return []
+    if segment.header.content == RECORDS:
+        return _records(segment)
+    table = TABLES[segment.header.content]
+    return [(table, _events(table, segment))]
+
+
+def _constants(segment: Segment, numbers: Sequence[int]) -> dict[str, Any]:
+    author, count = segment.header.author, len(numbers)
+    return {
+        "router": [author.router] * count,
+        "role": [author.role] * count,
+        "boot": [author.boot] * count,
+        "seq": list(numbers),
+    }
+
+
+def _events(table: Table, segment: Segment) -> pa.Table:
+    layout = Layout(table, segment.header.version)
+    columns = _constants(segment, segment.numbers)
+    values = list(zip(*layout.body.iter_unpack(b"".join(segment.bodies)), strict=True))
+    for listed, known in zip(values, layout.fields, strict=True):
+        name = known.column.name
+        words = known.column.values or segment.header.words.get(name, ())
+        columns[name] = [words[number] for number in listed] if known.is_text else list(listed)
+    for column in table.columns:
+        columns.setdefault(column.name, [None] * len(segment.bodies))
+    return arrow.rows_of(table, columns)
+
+
+def _records(segment: Segment) -> list[tuple[Table, pa.Table]]:
+    """Each record has the rows of several tables, without the columns that it says once."""
+    rows: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, body in zip(segment.numbers, segment.bodies, strict=True):
+        record = json.loads(bytes(body))
+        for name, found in record["rows"].items():
+            rows[name] += [[record["minute_s"], *row] for row in found]
+            numbers[name] += [number] * len(found)
+    parts = []
+    for name, listed in rows.items():
+        table = TABLES[name]
+        columns = _constants(segment, numbers[name])
+        own = [column for column in table.columns if column.name not in columns]
+        for column, values in zip(own, zip(*listed, strict=True), strict=False):
+            columns[column.name] = _decoded(column.type, values)
+        for column in own:
+            columns.setdefault(column.name, [None] * len(listed))
+        parts.append((table, arrow.rows_of(table, columns)))
+    return parts
+
+
+def _decoded(kind: Type, values: Sequence[Any]) -> list[Any]:
+    """JSON has no bytes: they are hexadecimal there."""
+    return [bytes.fromhex(value) for value in values] if kind is Type.BINARY else list(values)
+
+
+def _by_day(table: Table, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    unit = DAY_S * (1_000_000 if table.time.endswith("_us") else 1)
+    days = [value // unit * DAY_S for value in rows[table.time].to_pylist()]
+    for day_s in sorted(set(days)):
+        yield day_s, rows.filter(pa.array([day == day_s for day in days]))
+
+
+def _forget(root: Path, rules: Rules, now: float) -> int:
+    deleted = 0
+    for table in ALL_TABLES:
+        days = rules.days(table)
+        for day_s, folder in partitions(root, table):
+            if days is not None and day_s < day_of(now) - days * DAY_S:
+                remove_partition(folder)
+                deleted += 1
+    return deleted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="blindpost.journal.seal", description="Seal a journal.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--minute-days", type=int, default=DAYS_MINUTES)
+    parser.add_argument("--lab-days", type=int, default=DAYS_LAB)
+    given = parser.parse_args(arguments)
+    os.nice(10)
+    report = seal_folder(given.folder, Rules(given.minute_days, given.lab_days))
+    if report is not None and (report.unreadable or report.damaged):
+        print(
+            f"{given.folder}: {report.unreadable} unreadable segments are kept as *{BAD}, "
+            f"{report.damaged} damaged frames were left out.",
+            file=sys.stderr,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
