@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import blindpost
-from blindpost.cli import audit, demo, ds, moving, operator, router
+from blindpost.cli import audit, demo, ds, moving, operator, page, pipeline, router
 from blindpost.cli.output import fail, failing
 
 app = typer.Typer(
@@ -15,7 +15,6 @@ app = typer.Typer(
     help="Messaging whose servers never learn who talks to whom.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -39,6 +38,8 @@ moving.add_to(router.app)
 audit.add_to(router.app)
 app.add_typer(router.app, name="router")
 app.add_typer(ds.app, name="ds")
+app.add_typer(pipeline.app, name="pipeline")
+page.add_to(app)
 app.command("demo")(demo.demo)
 
 

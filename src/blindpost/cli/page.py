@@ -1,0 +1,161 @@
+"""`blindpost page`: what an operator looks at; `blindpost up`: everything a self-hoster needs at once."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blindpost.cli.output import say
+from blindpost.serving import logs
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder, read_file, write_file
+
+if TYPE_CHECKING:
+    from blindpost.ops.servers import Watched
+
+PAGE_PORT = 8823
+_KEPT = "page.token"
+
+ListenOption = Annotated[
+    str,
+    typer.Option("--listen", help="Where the page listens. Elsewhere than on loopback it asks for a token."),
+]
+PortOption = Annotated[int, typer.Option("--page-port", min=0, max=65_535, help="The page's port; 0: any.")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", help="The pipeline's report to link to.", show_default=False, dir_okay=False),
+]
+
+
+def page(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of servers: routers, services, canaries.")],
+    listen: ListenOption = "127.0.0.1",
+    port: PortOption = PAGE_PORT,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Ask for the token in this file, also on loopback; made if it is not there."),
+    ] = None,
+    report: ReportOption = None,
+) -> None:
+    """Serve a page with the health and the numbers of servers on this machine, live, until stopped."""
+    from blindpost.ops.servers import find
+
+    servers = [find(folder) for folder in folders]
+    token = _token(listen, token_file or Path(_KEPT), wanted=token_file is not None)
+    logs.set_up("plain", "info")
+    asyncio.run(_serve_page(servers, listen, port, token, report))
+
+
+def up(
+    folder: Annotated[Path, typer.Argument(help="A folder for everything; set up at the first start.")],
+    host: Annotated[
+        str, typer.Option(help="Where users reach the router; needed at the first start.", show_default=False)
+    ] = "",
+    smp_port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65_535, help="The router's port.", show_default="5223")
+    ] = None,
+    ntf_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="The notification router's port.", show_default="443"),
+    ] = None,
+    listen: ListenOption = "127.0.0.1",
+    port: PortOption = PAGE_PORT,
+    report: ReportOption = None,
+) -> None:
+    """Run a router, a notification router and the page, set up on the first start, until stopped."""
+    from blindpost.ops.servers import find
+
+    parts = (folder / "router", folder / "ntf")
+    make_folder(folder)
+    _set_up("router", parts[0], host, smp_port, "--no-qr")
+    _set_up("ntf", parts[1], host, ntf_port)
+    token = _token(listen, folder / _KEPT, wanted=False)
+    logs.set_up("plain", "info")
+    servers = [find(part) for part in parts]
+    asyncio.run(_serve_page(servers, listen, port, token, report, supervised=True))
+
+
+def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str) -> None:
+    """`init`, if it was not done before."""
+    from blindpost.ops.supervision import COMMAND
+
+    if folder.exists():
+        return
+    if not host:
+        raise OperatorError(
+            f"{folder}: nothing is set up here yet, and --host is not given. "
+            "Say where users reach this machine, as --host smp.example.org."
+        )
+    at = () if port is None else ("--port", str(port))
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*COMMAND, kind, "init", str(folder), "--host", host, *at, *options], check=False
+    )
+    if done.returncode:
+        raise OperatorError(f"{folder}: `blindpost {kind} init` failed; what it said above tells why.")
+
+
+def _token(listen: str, file: Path, *, wanted: bool) -> str | None:
+    """Who is not on this machine needs a token; it is made once and kept."""
+    from blindpost.ops.access import is_loopback
+
+    if is_loopback(listen) and not wanted:
+        return None
+    if not file.exists():
+        write_file(file, (secrets.token_urlsafe(32) + "\n").encode())
+    found = read_file(file).decode("utf-8", "replace").strip()
+    if len(found) < 16:
+        raise OperatorError(
+            f"{file}: a token of at least 16 characters expected. Delete it: a new one is made."
+        )
+    return found
+
+
+async def _serve_page(
+    servers: list[Watched],
+    listen: str,
+    port: int,
+    token: str | None,
+    report: Path | None,
+    *,
+    supervised: bool = False,
+) -> None:
+    from blindpost.ops.listening import bind, serve
+    from blindpost.ops.page import Page
+    from blindpost.ops.supervision import Part, running
+
+    listening = bind(listen, port)
+    chosen = listening.getsockname()[1]
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    shown = Page(servers, token=token, report=report, audit=_audited)
+    parts = [Part(server.kind.name, server.folder) for server in servers] if supervised else []
+
+    def ready() -> None:
+        name = f"[{listen}]" if ":" in listen else listen
+        say(f"The page is at http://{name}:{chosen}/{'' if token is None else f'?token={token}'}")
+
+    async with running(parts, stop):
+        await serve(shown, listening, stop, ready)
+
+
+async def _audited(folder: Path) -> str:
+    """What `blindpost router audit` would say."""
+    from blindpost.router.running.auditing import audit_place
+    from blindpost.router.running.reading import read_place
+
+    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(read_place(folder), repairs=False)))
+    sums = ", ".join(f"{name} {count:,}" for name, count in found.values().items())
+    return f"{'Everything agrees' if found.clean else 'There are differences'}: {sums}."
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(page)
+    app.command()(up)

@@ -1,0 +1,92 @@
+"""What the page shows: cards of servers, each with a few numbers, as values that become JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Health(Enum):
+    """How a server is, in one word."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number: `name` is what the server's own status calls it."""
+
+    name: str
+    label: str
+    value: float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve over the last hour, one point a minute, oldest first."""
+
+    name: str
+    label: str
+    points: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A server as an operator sees it."""
+
+    kind: str
+    name: str
+    health: Health
+    note: str = ""
+    """What to do about a server that is down."""
+    tiles: tuple[Tile, ...] = ()
+    lines: tuple[Line, ...] = ()
+    audits: bool = False
+    """Whether there is something to audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The last report of the pipeline."""
+
+    made: str
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything on the page at one moment."""
+
+    at: str
+    cards: tuple[Card, ...]
+    report: Report | None = None
+    number: int = field(default=0)
+
+    def values(self) -> dict[str, Any]:
+        """As JSON for the page's script."""
+        return {
+            "at": self.at,
+            "number": self.number,
+            "report": None
+            if self.report is None
+            else {"made": self.report.made, "verdict": self.report.verdict},
+            "cards": [
+                {
+                    "kind": card.kind,
+                    "name": card.name,
+                    "health": card.health.value,
+                    "note": card.note,
+                    "audits": card.audits,
+                    "tiles": [
+                        {"name": tile.name, "label": tile.label, "value": tile.value} for tile in card.tiles
+                    ],
+                    "lines": [
+                        {"name": line.name, "label": line.label, "points": line.points} for line in card.lines
+                    ],
+                }
+                for card in self.cards
+            ],
+        }
