@@ -1,0 +1,322 @@
+"""`blindpost pipeline`: PySpark jobs over what servers and canaries recorded.
+
+What only one command needs is imported by that command, so that the others answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blindpost.cli.output import JsonOption, say
+from blindpost.pipeline.errors import PipelineError
+from blindpost.serving.failures import OperatorError
+
+if TYPE_CHECKING:
+    from blindpost.pipeline.dataset import Dataset
+    from blindpost.pipeline.lake import Lake
+    from blindpost.pipeline.runner import Days, Step, Summary
+
+app = typer.Typer(
+    help="Compute what an operator must know from what servers and canaries recorded, on Spark.",
+    no_args_is_help=True,
+    epilog="First steps: `blindpost pipeline run --journal journal --out lake`. Spark runs on this machine "
+    "unless --master names another; paths may be URIs that Hadoop understands.",
+)
+
+JournalOption = Annotated[str, typer.Option("--journal", "-j", help="The folder that servers write to.")]
+OutOption = Annotated[str, typer.Option("--out", "-o", help="The folder of the lake: what is computed.")]
+ZoneOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where what names queues is kept; it must stay with the routers.", show_default="OUT/zone"
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://...", show_default="local[*]"
+    ),
+]
+RemoteOption = Annotated[str | None, typer.Option(help="A Spark Connect server: sc://HOST:PORT.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of Spark. May be repeated.")
+]
+DayOption = Annotated[
+    datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="Only this day (UTC).")
+]
+FromOption = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day.")]
+ToOption = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day.")]
+JOURNAL, LAKE = "journal", "lake"
+
+
+@contextlib.contextmanager
+def failing_plainly() -> Iterator[None]:
+    """What the pipeline cannot do becomes one message, like any other failure."""
+    try:
+        yield
+    except PipelineError as error:
+        raise OperatorError(str(error)) from error
+
+
+@contextlib.contextmanager
+def opened(
+    journal: str,
+    out: str,
+    zone: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    settings: Sequence[str] | None = None,
+) -> Iterator[Lake]:
+    """The lake, with Spark started for it."""
+    from blindpost.pipeline.session import SparkOptions, spark_session
+
+    pairs = [setting.partition("=") for setting in settings or ()]
+    with failing_plainly():
+        options = SparkOptions(master, remote, {name: value for name, _, value in pairs})
+        with spark_session(options) as spark:
+            from blindpost.pipeline.lake import Lake
+
+            yield Lake(spark, journal, out, zone)
+
+
+def days_of(day: datetime | None, first: datetime | None, last: datetime | None) -> Days:
+    """The days that the options name."""
+    from blindpost.pipeline.runner import Days
+
+    if day is not None and (first is not None or last is not None):
+        raise OperatorError("Name one day with --day, or a range with --from and --to, not both.")
+    if day is not None:
+        return Days(day.date(), day.date())
+    return Days(first and first.date(), last and last.date())
+
+
+def chosen(names: Collection[str] | None) -> list[Dataset]:
+    """The data sets of these names, or all."""
+    from blindpost.pipeline.dataset import datasets
+
+    known = datasets()
+    unknown = sorted(set(names or ()) - known.keys())
+    if unknown:
+        raise OperatorError(f"There is no table {', '.join(unknown)}. There are: {', '.join(known)}.")
+    return [dataset for name, dataset in known.items() if not names or name in names]
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Callable[[Step], None]]:
+    """Progress bars on a terminal; an observer for `run`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    bars = Progress(
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[what]}"),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    with bars:
+        tasks = {stage: bars.add_task(stage, total=None, what="") for stage in ("bronze", "silver", "gold")}
+
+        def observe(step: Step) -> None:
+            task = tasks[step.stage]
+            bars.update(task, what=f"{step.table} {step.point}")
+            if step.total:
+                bars.update(task, completed=step.done, total=step.total)
+
+        yield observe
+
+
+@app.command()
+def run(
+    journal: JournalOption = JOURNAL,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    day: DayOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Take up files as a stream with a checkpoint, each once.")
+    ] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(min=1, help="With --follow: look again after so many seconds, until interrupted."),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", "-t", help="Only this table. May be repeated.")
+    ] = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the tables up to date: all days, or those that are named. What is up to date is left alone.
+
+    Files that cannot be read are set aside with a reason; the run goes on without them.
+    """
+    days = days_of(day, first, last)
+    if follow and (day or first or last):
+        raise OperatorError("--follow takes up whatever is new; do not name days with it.")
+    if every is not None and not follow:
+        raise OperatorError("--every needs --follow.")
+    wanted = chosen(table)
+    with opened(journal, out, zone, master, remote, settings) as lake:
+        if not follow:
+            from blindpost.pipeline.runner import run as run_all
+
+            with watched() as observe:
+                summary = run_all(lake, wanted, days, observe)
+            tell(summary, as_json=as_json)
+            return
+        _follow(lake, wanted, every, as_json=as_json)
+
+
+def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: bool) -> None:
+    import threading
+
+    from blindpost.pipeline.follow import follow
+
+    interrupted = threading.Event()
+    try:
+        while True:
+            with watched() as observe:
+                for summary in follow(lake, wanted, observe):
+                    tell(summary, as_json=as_json)
+            if every is None or interrupted.wait(every):
+                return
+    except KeyboardInterrupt:
+        say("Stopped; the next run goes on from here.")
+
+
+def tell(summary: Summary, *, as_json: bool) -> None:
+    """What a run did, and what somebody should look at."""
+    set_aside = [
+        {"file": entry.path, "reason": entry.reason, "detail": entry.detail} for entry in summary.set_aside
+    ]
+    broken = [
+        {"table": table, "day": day, "rule": rule, "rows": rows}
+        for (table, day, rule), rows in sorted(summary.broken.items())
+    ]
+    if as_json:
+        typer.echo(json.dumps({"computed": summary.computed, "set_aside": set_aside, "broken": broken}))
+        return
+    if not summary.computed:
+        say("Everything was up to date.")
+    for name, days in sorted(summary.computed.items()):
+        shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
+        say(f"{name}: computed {shown}")
+    for file in set_aside:
+        say(f"set aside: {file['file']}: {file['reason']} ({file['detail']})")
+    for found in broken:
+        say(f"{found['table']}, {found['day']}: {found['rows']} rows break the rule: {found['rule']}")
+
+
+@app.command()
+def catalogue(
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Write it to this file.")] = None,
+) -> None:
+    """Print what every table means, with its columns and rules, where it runs and why on Spark."""
+    from blindpost.pipeline.catalogue import catalogue as written
+    from blindpost.pipeline.session import require_pyspark
+
+    with failing_plainly():
+        require_pyspark()
+        text = written(chosen(None))
+    if file is None:
+        typer.echo(text, nl=False)
+    else:
+        file.write_text(text)
+
+
+@app.command()
+def sql(
+    query: Annotated[
+        str | None,
+        typer.Argument(help="One statement of Spark SQL; without it, statements are read from here."),
+    ] = None,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the computed tables in Spark SQL. `SHOW TABLES` and `DESCRIBE name` say what there is.
+
+    DuckDB reads the same rows with no Spark: SELECT * FROM 'lake/gold/NAME/*.parquet'.
+    """
+    with opened(out, out, zone, master, remote, settings) as lake:
+        for dataset in chosen(None):
+            lake.gold(dataset).createOrReplaceTempView(dataset.name)
+        if query is not None:
+            _answer(lake, query, as_json=as_json)
+            return
+        for statement in _statements():
+            try:
+                _answer(lake, statement, as_json=as_json)
+            except OperatorError as error:
+                typer.secho(str(error), fg="red", err=True)
+
+
+def _statements() -> Iterator[str]:
+    """Statements from the terminal or a pipe, each ended by a semicolon."""
+    asked = sys.stdin.isatty()
+    collected = ""
+    while True:
+        if asked:
+            typer.echo("     > " if collected else "spark> ", nl=False)
+        line = sys.stdin.readline()
+        collected += line
+        if not line or collected.rstrip().endswith(";"):
+            statement, collected = collected.strip().rstrip(";"), ""
+            if statement:
+                yield statement
+        if not line:
+            return
+
+
+def _answer(lake: Lake, statement: str, *, as_json: bool) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = lake.spark.sql(statement).limit(1000).collect()
+    except PySparkException as error:
+        raise OperatorError(str(error).strip().splitlines()[0]) from error
+    show_rows([row.asDict() for row in rows], as_json=as_json)
+
+
+def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | None = None) -> None:
+    """Rows as a table for people or as JSON lines."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps({name: _plain(value) for name, value in row.items()}))
+        return
+    if not rows:
+        say("No rows.")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0], title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("-" if value is None else str(_plain(value)) for value in row.values()))
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, date):
+        return value.isoformat()
+    return value

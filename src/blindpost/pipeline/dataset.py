@@ -1,0 +1,71 @@
+"""What a data set is: a schema, a pure function of data frames, rules about its rows, and words about it.
+
+Each lives in a folder of its own below `gold/`, which offers it as `DATASET`; nothing else has to be changed
+to add one. The function gets the silver tables it names, by name, and returns rows of every day they cover;
+its rows have a column `day`, by which they are stored. Whoever runs it picks the days, so that one day, a
+month of backfill and a stream are the same code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blindpost.journal.schema import Tier
+from blindpost.pipeline.quality import Rule
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A silver table, and how many days before and after a day its rows for that day may be made of.
+
+    A function must not let rows that are farther away change a day's rows: the same day must come out whether
+    it is computed alone or among others.
+    """
+
+    table: str
+    days_before: int = 0
+    days_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One table that is computed and published."""
+
+    name: str
+    title: str
+    """What it answers, in one sentence."""
+    schema: StructType
+    """All columns; the first is `day`. A column says what it means in the metadata `comment`."""
+    key: tuple[str, ...]
+    """What a row is known by, within its day."""
+    inputs: tuple[Input, ...]
+    compute: Callable[..., DataFrame]
+    rules: tuple[Rule, ...]
+    where: str
+    """Where it runs."""
+    size: str
+    """How big its input is."""
+    why_spark: str
+    tier: Tier = Tier.PRODUCTION
+    """STATE: it names queues, and stays in the trust zone beside what it was made of."""
+    version: int = 1
+    """Raised when the function changes what it computes: old partitions are then computed anew."""
+
+
+def datasets() -> dict[str, Dataset]:
+    """Every data set there is, by name."""
+    from blindpost.pipeline import gold
+
+    found: dict[str, Dataset] = {}
+    for module in sorted(pkgutil.iter_modules(gold.__path__), key=lambda module: module.name):
+        dataset = importlib.import_module(f"{gold.__name__}.{module.name}").DATASET
+        found[dataset.name] = dataset
+    return found

@@ -1,0 +1,1 @@
+"""The tables that people read, one folder each: schema, function, rules."""

@@ -1,0 +1,68 @@
+"""Where everything is: the journal that is read, the lake that is written, and the trust zone inside it.
+
+What comes from tier S (queue state, and what names queues) is kept below the zone's folder and nowhere else;
+the rest holds sums only and may leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from blindpost.journal.schema import TABLES, Table, Tier
+from blindpost.pipeline.bronze import Ledger
+from blindpost.pipeline.dataset import Dataset
+from blindpost.pipeline.files import join, open_root
+from blindpost.pipeline.publish import TableStore
+from blindpost.pipeline.types import silver_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ZONE = "zone"
+
+
+class Lake:
+    """The tables of one journal. `zone` is a folder inside the lake unless another is named."""
+
+    def __init__(self, spark: SparkSession, journal: str, out: str, zone: str | None = None) -> None:
+        self.spark = spark
+        self.journal_files, self.journal = open_root(spark, journal)
+        self.files, self.out = open_root(spark, out)
+        self._zone_files, self.zone = open_root(spark, join(out, ZONE) if zone is None else zone)
+        self.ledger = Ledger(self.files, self.out)
+
+    def silver_store(self, table: Table) -> TableStore:
+        if table.tier is Tier.STATE:
+            return TableStore(self._zone_files, self.zone, "silver", table.name, shown=False)
+        return TableStore(self.files, self.out, "silver", table.name, shown=False)
+
+    def gold_store(self, dataset: Dataset) -> TableStore:
+        if dataset.tier is Tier.STATE:
+            return TableStore(self._zone_files, self.zone, "results", dataset.name, shown=True)
+        return TableStore(self.files, self.out, "gold", dataset.name, shown=True)
+
+    def silver(self, name: str, days: Iterable[str] | None = None) -> DataFrame:
+        """The rows of a silver table that count now."""
+        table = TABLES[name]
+        return self.frame(silver_schema(table), self.silver_store(table).paths(days))
+
+    def gold(self, dataset: Dataset, days: Iterable[str] | None = None) -> DataFrame:
+        """The rows of a published table that count now."""
+        return self.frame(dataset.schema, self.gold_store(dataset).paths(days))
+
+    def frame(self, schema: StructType, paths: list[str]) -> DataFrame:
+        """The rows of these files, none of which need be there."""
+        if not paths:
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(*paths)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Only one run at a time; what a killed one was writing is removed."""
+        with self.files.locked(self.out), self._zone_files.locked(self.zone):
+            self.files.remove(join(self.out, "staging"))
+            self._zone_files.remove(join(self.zone, "staging"))
+            yield

@@ -1,0 +1,167 @@
+"""How a table becomes visible: whole, or not at all.
+
+Where things are, below the folder of the lake:
+
+    staging/...                            what a run is writing; nobody reads it, the next run removes it
+    versions/<layer>/<table>/day=D/<hash>/ finished partitions; the name is the hash of what they were made of
+    <layer>/<table>/_CURRENT               which version of each day counts: the manifest, replaced atomically
+    <layer>/<table>/D.parquet              the same rows for who knows no manifest, such as a DuckDB glob
+
+Spark writes into staging; a finished folder is renamed to its version; the file for other readers is replaced
+by a rename; then the manifest is. A run that is killed anywhere leaves every reader with whole partitions,
+and the next run comes to the same names. The version before the current one stays, for readers that just
+opened it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from blindpost.pipeline.files import Files, join, name_of
+from blindpost.pipeline.quality import Outcome
+
+CURRENT = "_CURRENT"
+MANIFEST_VERSION = 1
+SUFFIX = ".parquet"
+
+
+def fingerprint(value: object) -> str:
+    """A name for anything that JSON can say."""
+    return sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One day of a table, as it is published."""
+
+    inputs: str
+    """Fingerprint of everything it was made of; also the name of its folder."""
+    files: tuple[str, ...]
+    rows: int
+    content: str
+    broken: Mapping[str, int]
+    """How many rows break which rule; all rules are named."""
+    computed_s: int
+    before: str | None = None
+    """The inputs of the version before this one, which is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Which version of each day of a table counts."""
+
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        days = {day: asdict(partition) for day, partition in sorted(self.partitions.items())}
+        return json.dumps({"version": MANIFEST_VERSION, "partitions": days}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Manifest:
+        days: dict[str, dict[str, Any]] = json.loads(content)["partitions"]
+        return cls({day: Partition(**{**kept, "files": tuple(kept["files"])}) for day, kept in days.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A day that is computed, checked and ready in staging; `folder` is None if it has no rows."""
+
+    day: str
+    folder: str | None
+    inputs: str
+    outcome: Outcome
+
+
+class TableStore:
+    """The published partitions of one table."""
+
+    def __init__(self, files: Files, root: str, layer: str, name: str, *, shown: bool) -> None:
+        self.name = name
+        self._files = files
+        self._root = root
+        self._shown = shown
+        self._folder = join(root, layer, name)
+        self._versions = join(root, "versions", layer, name)
+        self._staging = join(root, "staging", f"{layer}-{name}")
+
+    def current(self) -> Manifest:
+        content = self._files.read(join(self._folder, CURRENT))
+        return Manifest() if content is None else Manifest.decode(content)
+
+    def paths(self, days: Iterable[str] | None = None) -> list[str]:
+        """The files of some days, or of all, that count now."""
+        partitions = self.current().partitions
+        wanted = sorted(partitions) if days is None else sorted(set(days) & partitions.keys())
+        return [
+            join(self._version(day, partitions[day].inputs), file)
+            for day in wanted
+            for file in partitions[day].files
+        ]
+
+    def new_staging(self) -> str:
+        """A folder that does not exist yet, to write into."""
+        return join(self._staging, os.urandom(6).hex())
+
+    def staged(self, folder: str) -> dict[str, str]:
+        """The folders of the days that were written into a staging folder."""
+        found = {file.path.rsplit("/", 1)[0] for file in self._files.listed(folder) if _is_data(file.path)}
+        return {name_of(path).partition("=")[2]: path for path in found}
+
+    def publish(self, finished: Iterable[Finished]) -> None:
+        """Let these days be seen."""
+        partitions = dict(self.current().partitions)
+        for day in finished:
+            old = partitions.get(day.day)
+            partitions[day.day] = self._place(day, old)
+            if self._shown:
+                self._show(day.day, partitions[day.day])
+        self._files.replace(join(self._folder, CURRENT), Manifest(partitions).encode())
+        for day_name, partition in partitions.items():
+            self._forget(day_name, {partition.inputs, partition.before})
+        self._files.remove(self._staging)
+
+    def _version(self, day: str, inputs: str) -> str:
+        return join(self._versions, f"day={day}", inputs)
+
+    def _place(self, done: Finished, old: Partition | None) -> Partition:
+        target = self._version(done.day, done.inputs)
+        before = None if old is None else old.before if old.inputs == done.inputs else old.inputs
+        if done.folder is not None and not (old is not None and old.inputs == done.inputs):
+            self._files.remove(target)  # only a killed run can have left it there
+            self._files.move(done.folder, target)
+        names = sorted(name_of(file.path) for file in self._files.listed(target) if _is_data(file.path))
+        outcome = done.outcome
+        return Partition(
+            done.inputs,
+            tuple(names) if done.folder is not None else (),
+            outcome.rows,
+            outcome.content,
+            outcome.broken,
+            int(time.time()),
+            before,
+        )
+
+    def _show(self, day: str, partition: Partition) -> None:
+        visible = join(self._folder, f"{day}{SUFFIX}")
+        if not partition.files:
+            self._files.remove(visible)
+            return
+        (file,) = partition.files
+        self._files.show(join(self._version(day, partition.inputs), file), visible)
+
+    def _forget(self, day: str, kept: set[str | None]) -> None:
+        folder = join(self._versions, f"day={day}")
+        versions = {file.path[len(folder) + 1 :].split("/")[0] for file in self._files.listed(folder)}
+        for version in versions - kept:
+            self._files.remove(join(folder, version))
+
+
+def _is_data(path: str) -> bool:
+    name = name_of(path)
+    return name.endswith(SUFFIX) and not name.startswith((".", "_"))

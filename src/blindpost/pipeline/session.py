@@ -1,0 +1,136 @@
+"""Starting Spark: on this machine by default, on any master, or as a client of Spark Connect.
+
+Nothing is downloaded and no environment variable has to be set. Days are days of UTC everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.java import find_java, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+APP_NAME = "blindpost pipeline"
+_LOG_SETTINGS = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+ALWAYS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Settings that results or privacy depend on, whatever the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs, and settings on top of ours."""
+
+    master: str | None = None
+    remote: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_pyspark() -> None:
+    try:
+        import pandas  # noqa: F401 (only whether it is there)
+        import pyarrow  # noqa: F401 (only whether it is there)
+        import pyspark  # noqa: F401 (only whether it is there)
+    except ImportError as error:
+        raise PipelineError(
+            f"The pipeline needs the Python package {error.name}: pip install 'blindpost[pipeline]'."
+        ) from error
+
+
+@contextlib.contextmanager
+def spark_session(options: SparkOptions | None = None) -> Iterator[SparkSession]:
+    """Spark for the time of the block."""
+    session = start(SparkOptions() if options is None else options)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def start(options: SparkOptions) -> SparkSession:
+    require_pyspark()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if options.remote is not None:
+        return _connect(options.remote, options.settings)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(APP_NAME)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:  # spark-submit has started Java and knows its master
+        os.environ["JAVA_HOME"] = str(java_home(find_java()))
+        master = options.master or LOCAL
+        builder = builder.master(master)
+        for name, value in {**_driver(), **(_local() if master.startswith("local") else {})}.items():
+            builder = builder.config(name, value)
+    for name, value in {**ALWAYS, **options.settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
+    try:
+        import grpc  # noqa: F401 (only whether it is there)
+    except ImportError as error:
+        raise PipelineError("Spark Connect needs more packages: pip install 'pyspark[connect]'.") from error
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.remote(remote).getOrCreate()
+    for name in ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType"):
+        session.conf.set(name, ALWAYS[name])
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _driver() -> dict[str, str]:
+    """What must be known before Java starts."""
+    folder = Path(tempfile.gettempdir()) / f"blindpost-spark-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    log_settings = folder / "log4j2.properties"
+    if not log_settings.exists() or log_settings.read_text() != _LOG_SETTINGS:
+        log_settings.write_text(_LOG_SETTINGS)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings}",
+        "spark.driver.memory": f"{max(1, min(16, memory // 3 // 2**30))}g",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+
+
+def _local() -> dict[str, str]:
+    """On one machine: no port that others can reach, and no more shuffle partitions than it can use."""
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+    }
