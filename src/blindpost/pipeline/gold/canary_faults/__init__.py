@@ -1,0 +1,32 @@
+"""Each message of a canary that was lost, came twice, or came wrong."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType
+
+from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.gold.canary_faults.compute import compute
+from blindpost.pipeline.quality import Rule
+from blindpost.pipeline.types import columns
+
+DATASET = Dataset(
+    name="canary_faults",
+    title="Which messages of our canaries went wrong, and how far did they come?",
+    schema=columns(
+        ("day", DateType(), "The UTC day on which the hour after it was sent ended."),
+        ("from_router", StringType(), "Where the sender was connected."),
+        ("to_router", StringType(), "Where the queue is."),
+        ("number", LongType(), "Number of the message in its connection."),
+        ("sent_us", LongType(), "When it was sent, in Unix microseconds."),
+        ("fault", StringType(), "lost, refused, duplicate, or what the recipient said of its integrity."),
+        ("stage", StringType(), "How far it came: sent, refused, accepted, delivered, acked."),
+        ("size", IntegerType(), "Its bytes."),
+    ),
+    key=("from_router", "to_router", "number", "sent_us", "fault"),
+    inputs=(Input("l_messages", days_before=1),),
+    compute=compute,
+    rules=(Rule("kept promise", "fault <> 'lost' OR stage = 'sent'", "OK means that it will be delivered."),),
+    where="where the lab's lake is: events of our own canaries, kept for 7 days",
+    size="as canary_integrity; its result has a row per fault only",
+    why_spark="as canary_integrity, whose function it shares",
+)
