@@ -158,12 +158,14 @@ class NtfRules:
     connection_code_pushes: int = 50
     code_push_window_s: int = 3600
     """How many codes are pushed to one device, and for one connection, in this time."""
-    token_subscriptions: int = 100_000
     notification_ttl_s: int = 2 * DAY_S
     retry_first_s: float = 2.0
     retry_max_s: float = 600.0
     """Pauses before a push is repeated: from the first they grow to the last."""
-    code_push_attempts: int = 6
+    push_attempts: int = 6
+    """Of codes and checks; a notification is tried again until it is too old."""
+    push_queue: int = 32_768
+    """How many pushes may be under way or wait in memory; what comes above waits in the store."""
     period_step_s: float = 30.0
     """How often is looked which periodic notifications are due, and what else has aged."""
 

@@ -1,0 +1,60 @@
+"""The ledger: a notification is accepted once, and ends once, in a state that the table names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindpost.ntf.machines import LEDGER_TABLE, LedgerEvent
+from blindpost.ntf.model import LedgerState, Notification, Subscription
+from blindpost.ntf.turn import Turn
+
+
+def end(turn: Turn, notification: Notification, event: LedgerEvent) -> Notification:
+    """The notification after this event. One that has ended already stays as it is."""
+    if not notification.is_waiting:
+        return notification
+    turn.view.enter(LEDGER_TABLE[LedgerState.WAITING, event])
+    return replace(notification, is_waiting=False)
+
+
+def settle(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
+    """End it and keep it, for the pushes to come."""
+    ended = end(turn, notification, event)
+    if ended is not notification:
+        turn.view.put_notification(ended)
+
+
+def remove(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
+    """End it, if it has not ended, and keep nothing of it."""
+    end(turn, notification, event)
+    turn.view.delete_notification(notification)
+
+
+def accept(turn: Turn, subscription: Subscription, nonce: bytes, encrypted_meta: bytes) -> None:
+    """A new one takes the place of its queue; of too many queues the oldest make room."""
+    view = turn.view
+    before = view.notifications.get(subscription.subscription_id)
+    if before is not None:
+        end(turn, before, LedgerEvent.NEWER)
+    number = view.next_number()
+    view.enter(LedgerState.WAITING)
+    view.put_notification(
+        Notification(
+            subscription.subscription_id,
+            subscription.token_id,
+            number,
+            turn.seconds,
+            nonce,
+            encrypted_meta,
+        )
+    )
+    for crowded in view.notified(subscription.token_id)[: -turn.rules.push_items]:
+        remove(turn, crowded, LedgerEvent.CROWDED_OUT)
+
+
+def expire(turn: Turn, token_id: bytes) -> None:
+    """What waited too long for its push is not worth one any more."""
+    before = turn.seconds - turn.rules.notification_ttl_s
+    for notification in turn.view.notified(token_id):
+        if notification.is_waiting and notification.seconds < before:
+            remove(turn, notification, LedgerEvent.AGED)

@@ -1,0 +1,69 @@
+"""What the notification router counts: numbers only, nothing about a device or a queue."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from blindpost.engine.histogram import Histogram
+
+
+class Meter(Enum):
+    """One counter each. Those of the reference come first, by the ends of their names there."""
+
+    TOKENS_CREATED = "tokens_created"
+    TOKENS_VERIFIED = "tokens_verified"
+    TOKENS_DELETED = "tokens_deleted"
+    TOKENS_REPLACED = "tokens_replaced"
+    SUBSCRIPTIONS_CREATED = "subscriptions_created"
+    SUBSCRIPTIONS_DELETED = "subscriptions_deleted"
+    RECEIVED = "notifications_received"
+    RECEIVED_AUTH = "notifications_received_auth"
+    """For no subscription of ours, or for a token that is not active."""
+    DELIVERED = "notifications_delivered"
+    FAILED = "notifications_failed"
+    PERIODIC_DELIVERED = "notifications_periodic_delivered"
+    PERIODIC_FAILED = "notifications_periodic_failed"
+    CODES_QUEUED = "notifications_verification_queued"
+    CODES_DELIVERED = "notifications_verification_delivered"
+    CODES_FAILED = "notifications_verification_failed"
+    CODES_INVALID_TOKENS = "notifications_verification_invalid_tkn"
+
+    COMMANDS = "commands"
+    REFUSED_AUTH = "refused_auth"
+    REFUSED_LIMIT = "refused_limit"
+    CODES_WRONG = "codes_wrong"
+    CODES_LOCKED = "codes_locked"
+    TOKENS_INVALID = "tokens_invalid"
+    TOKENS_EXPIRED = "tokens_expired"
+    """Never verified, and removed."""
+    RETRIES = "push_retries"
+    DEFERRED = "pushes_deferred"
+    """Left in the store until fewer pushes wait in memory."""
+    INTERNAL_ERRORS = "internal_errors"
+    STORE_ERRORS = "store_errors"
+
+    @property
+    def is_of_reference(self) -> bool:
+        return self.value.startswith(
+            ("tokens_c", "tokens_v", "tokens_d", "tokens_r", "subs", "notifications_")
+        )
+
+
+class NtfMeters:
+    """Counters since the start of the process."""
+
+    __slots__ = ("_counts", "push_s")
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(Meter, 0)
+        self.push_s = Histogram()
+        """From NMSG until the provider accepted the push."""
+
+    def add(self, meter: Meter, by: int = 1) -> None:
+        self._counts[meter] += by
+
+    def __getitem__(self, meter: Meter) -> int:
+        return self._counts[meter]
+
+    def values(self) -> dict[str, int]:
+        return {meter.value: count for meter, count in self._counts.items()}

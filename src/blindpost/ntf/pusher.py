@@ -1,0 +1,114 @@
+"""From the pushes that decisions ask for to providers, and their outcomes back as events.
+
+Each provider has its own line and a bounded number of pushes in its hands, so that a slow one delays nobody
+else. Content is encrypted here, just before it leaves, with a fresh nonce each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
+from blindpost.crypto.entropy import Entropy
+from blindpost.ntf.model import PushKind
+from blindpost.ntf.ports import Failed, PushOutcome, RetryLater
+from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.turn import Push
+from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
+from blindpost.wire.ntf.pushes import Push as WirePush
+from blindpost.wire.ntf.tokens import PushProvider
+
+log = logging.getLogger(__name__)
+
+IN_HAND_MAX = 64
+"""How many pushes one provider has at a time."""
+
+Done = Callable[[Push, PushOutcome], None]
+
+
+class Pusher:
+    """All providers of a router."""
+
+    def __init__(
+        self,
+        providers: Mapping[PushProvider, Provider],
+        padded_size: int,
+        entropy: Entropy,
+        done: Done,
+    ) -> None:
+        self._lines = {
+            kind: _Line(provider, lambda push: sealed(push, padded_size, entropy), done)
+            for kind, provider in providers.items()
+        }
+        self._done = done
+
+    @property
+    def waiting(self) -> int:
+        """How many pushes are in line or in a provider's hands."""
+        return sum(line.size for line in self._lines.values())
+
+    def perform(self, push: Push) -> None:
+        line = self._lines.get(push.device.provider)
+        if line is None:
+            # What is not set up may be set up later: the token is not to blame.
+            self._done(push, RetryLater("this push provider is not set up"))
+        else:
+            line.put(push)
+
+    async def close(self) -> None:
+        """Give up what is under way; it is found again in the store."""
+        for line in self._lines.values():
+            await line.close()
+
+
+class _Line:
+    def __init__(self, provider: Provider, seal: Callable[[Push], WirePush], done: Done) -> None:
+        self._provider = provider
+        self._seal = seal
+        self._done = done
+        self._waiting: deque[Push] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    @property
+    def size(self) -> int:
+        return len(self._waiting) + len(self._workers)
+
+    def put(self, push: Push) -> None:
+        self._waiting.append(push)
+        if len(self._workers) < IN_HAND_MAX:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        while self._waiting:
+            push = self._waiting.popleft()
+            self._done(push, await self._pushed(push))
+
+    async def _pushed(self, push: Push) -> PushOutcome:
+        try:
+            return await self._provider.push(push.device, self._seal(push))
+        except Exception:
+            log.exception("a push provider failed")
+            return Failed("the provider's client failed")
+
+    async def close(self) -> None:
+        self._waiting.clear()
+        for worker in tuple(self._workers):
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self._provider.close()
+
+
+def sealed(push: Push, padded_size: int, entropy: Entropy) -> WirePush:
+    """A push as the provider may see it."""
+    if push.kind is PushKind.CHECK:
+        return CheckPush()
+    nonce = entropy(NONCE_SIZE)
+    box = bytes(BoxKey(push.secret.raw).seal_padded(nonce, push.content, padded_size))
+    if push.kind is PushKind.VERIFICATION:
+        return VerificationPush(nonce, box)
+    return MessagePush(nonce, box)

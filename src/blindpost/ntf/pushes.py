@@ -1,0 +1,128 @@
+"""Which pushes are made: one at a time for each token and kind, always with the newest content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindpost.ntf.ledger import remove
+from blindpost.ntf.machines import LedgerEvent
+from blindpost.ntf.meters import Meter
+from blindpost.ntf.model import Notification, PushKind, Token
+from blindpost.ntf.turn import Push, PushLater, Turn
+from blindpost.wire.ntf.pushes import PushItem, encode_items
+from blindpost.wire.ntf.status import TokenState
+from blindpost.wire.ntf.tokens import PushProvider
+
+LENGTH_SIZE = 2
+"""Before the content in its padding."""
+
+
+def is_null(token: Token) -> bool:
+    """Whether it is a test of the router: such tokens are pushed nowhere and not counted."""
+    return token.device.provider is PushProvider.APNS_NULL
+
+
+def request(turn: Turn, token: Token, kind: PushKind) -> None:
+    """Something is there to be pushed: at once, or after the push that is under way."""
+    jobs, key = turn.state.jobs, (token.token_id, kind)
+    job = jobs.get(key)
+    if job is not None and job.in_flight:
+        jobs.put(key, replace(job, again=True))
+    elif job is None or kind is PushKind.VERIFICATION:
+        if kind is PushKind.MESSAGE and len(jobs) >= turn.rules.push_queue:
+            turn.count(Meter.DEFERRED)
+        else:
+            start(turn, token, kind)
+
+
+def ensure(turn: Turn, token: Token, kind: PushKind) -> None:
+    """As `request`, where nothing newer came: a push that is under way or planned is enough."""
+    if (token.token_id, kind) not in turn.state.jobs:
+        request(turn, token, kind)
+
+
+def start(turn: Turn, token: Token, kind: PushKind, attempts: int = 1) -> None:
+    """Ask for the push, if there is still something to push."""
+    jobs, key = turn.state.jobs, (token.token_id, kind)
+    job = turn.state.new_job(attempts)
+    effect = _push(turn, token, kind, job.number)
+    if effect is None:
+        jobs.pop(key)
+        return
+    jobs.put(key, job)
+    turn.ask(effect)
+
+
+def again(turn: Turn, token_id: bytes, kind: PushKind, number: int) -> None:
+    """The pause of a push is over."""
+    job = turn.state.jobs.get((token_id, kind))
+    if job is None or job.number != number or job.in_flight:
+        return
+    token = turn.view.tokens.get(token_id)
+    if token is None:
+        turn.state.jobs.pop((token_id, kind))
+    else:
+        start(turn, token, kind, job.attempts)
+
+
+def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: float | None) -> None:
+    """Try again later: twice as late each time, at some moment that other tokens do not share."""
+    rules = turn.rules
+    longest = min(rules.retry_max_s, rules.retry_first_s * 2.0 ** min(attempts - 1, 32))
+    delay_s = max(longest * (0.5 + turn.fraction() / 2), after_s or 0.0)
+    job = replace(turn.state.new_job(attempts + 1), in_flight=False)
+    turn.state.jobs.put((token.token_id, kind), job)
+    turn.ask(PushLater(token.token_id, kind, job.number, delay_s))
+    turn.count(Meter.RETRIES)
+
+
+def _push(turn: Turn, token: Token, kind: PushKind, job: int) -> Push | None:
+    if token.device.provider is PushProvider.APNS_TEST and not turn.rules.test_provider:
+        return None
+    is_active = token.status.state is TokenState.ACTIVE
+    match kind:
+        case PushKind.VERIFICATION:
+            if not token.status.verification_allowed:
+                return None
+            return Push(token.token_id, kind, job, token.device, token.secret, token.code.raw)
+        case PushKind.CHECK:
+            if not is_active or not is_due(token, turn.seconds):
+                return None
+            return Push(token.token_id, kind, job, token.device, token.secret, b"")
+        case PushKind.MESSAGE:
+            return _message_push(turn, token, job) if is_active else None
+
+
+def is_due(token: Token, now: int) -> bool:
+    """Whether the token's next periodic notification is."""
+    return token.period_minutes != 0 and token.period_due is not None and token.period_due <= now
+
+
+def _message_push(turn: Turn, token: Token, job: int) -> Push | None:
+    """The newest notifications of the token's queues, as many as fit; those that do not are dropped."""
+    notified = turn.view.notified(token.token_id)
+    if not any(notification.is_waiting for notification in notified):
+        return None
+    items = [_item(turn, notification) for notification in notified]
+    for first in range(len(notified)):
+        content = encode_items(items[first:])
+        if len(content) + LENGTH_SIZE <= turn.rules.padded_size:
+            carried = tuple((each.subscription_id, each.number) for each in notified[first:])
+            since = float(notified[-1].seconds)
+            return Push(
+                token.token_id, PushKind.MESSAGE, job, token.device, token.secret, content, carried, since
+            )
+        remove(turn, notified[first], LedgerEvent.CROWDED_OUT)
+    return None
+
+
+def _item(turn: Turn, notification: Notification) -> PushItem:
+    subscription = turn.view.subscriptions.get(notification.subscription_id)
+    assert subscription is not None, "a notification comes with its subscription"
+    return PushItem(
+        subscription.server,
+        subscription.notifier_id,
+        notification.seconds,
+        notification.nonce,
+        notification.encrypted_meta,
+    )

@@ -1,0 +1,256 @@
+"""The shell: sessions in front, the engine in the middle, store and providers behind. No rules here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
+from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.inbox import Budget
+from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.ntf.model import NtfRules, PushKind, SmpRouter
+from blindpost.ntf.plan import (
+    Aged,
+    Commands,
+    Due,
+    Event,
+    Gone,
+    NtfPlan,
+    PushAgain,
+    PushDone,
+    Shell,
+    Told,
+    Unverified,
+)
+from blindpost.ntf.ports import Notifier, PushOutcome, Subscriber, SubscriberEvent
+from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.pusher import Pusher
+from blindpost.ntf.state import Client
+from blindpost.ntf.tables import NtfStore
+from blindpost.ntf.turn import Effect, Forget, Outgoing, Push, PushLater, Subscribe
+from blindpost.transport import errors
+from blindpost.transport.session import Handler, Session
+from blindpost.wire.addresses import Server
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.ntf.blocks import pack_transmissions
+from blindpost.wire.ntf.tokens import PushProvider
+from blindpost.wire.ntf.transmissions import parse_requests, response_transmission
+from blindpost.wire.ntf.versions import connection_layout
+from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.transmissions import BAD_BLOCK
+
+log = logging.getLogger(__name__)
+
+STEP = 1000
+"""How many tokens one look at the store brings back."""
+
+
+class Connection:
+    """One session and the client that the decisions know; a source of the engine's inbox."""
+
+    __slots__ = ("_held", "client", "session")
+
+    def __init__(self, session: Session, client: Client) -> None:
+        self.session = session
+        self.client = client
+        self._held: set[str] = set()
+
+    def pause(self) -> None:
+        self._hold("inbox")
+
+    def resume(self) -> None:
+        self._let_go("inbox")
+
+    def congested(self) -> None:
+        """The peer does not read its answers: it is not read from either."""
+        self._hold("outbox")
+
+    def drained(self) -> None:
+        self._let_go("outbox")
+
+    def _hold(self, reason: str) -> None:
+        self._held.add(reason)
+        self.session.pause_reading()
+
+    def _let_go(self, reason: str) -> None:
+        self._held.discard(reason)
+        if not self._held:
+            self.session.resume_reading()
+
+
+class NtfRouter(Handler):
+    """A running notification router, apart from where it listens; a `Desk` for its subscriber."""
+
+    def __init__(
+        self,
+        store: NtfStore,
+        providers: Mapping[PushProvider, Provider],
+        rules: NtfRules | None = None,
+        *,
+        verifier: Verifier | None = None,
+        entropy: Entropy = system_entropy,
+        now: Callable[[], float] = time.time,
+        budget: Budget | None = None,
+    ) -> None:
+        self.store = store
+        self.rules = rules or NtfRules()
+        shell = Shell(now, self._send, self._perform, self._later)
+        self.plan = NtfPlan(store, self.rules, verifier or OneByOne(), entropy, shell)
+        self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
+        self.pusher = Pusher(providers, self.rules.padded_size, entropy, self._pushed)
+        self.subscriber: Subscriber | None = None
+        """Set before `run`; without one nothing is subscribed at message routers."""
+        self.connections: dict[int, Connection] = {}
+        self._by_session: dict[Session, Connection] = {}
+        self._now = now
+        self._ids = itertools.count(1)
+        self._after = b""
+        # Peers of version 1 get no key; what they offer is checked against this one, in vain.
+        self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
+
+    async def run(self) -> None:
+        """Decide until `stop`, then return when everything accepted is committed and answered."""
+        looking = asyncio.create_task(self._look_regularly())
+        try:
+            await self.engine.run()
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self.pusher.close()
+
+    def stop(self) -> None:
+        self.engine.stop()
+
+    # --- sessions
+
+    def established(self, session: Session) -> None:
+        agreement = session.agreed
+        client = Client(
+            next(self._ids),
+            agreement.version,
+            connection_layout(agreement.version, agreement.session_id),
+            AuthenticatorKeys(agreement.own_key or self._spare_key),
+        )
+        connection = Connection(session, client)
+        self.connections[client.client_id] = connection
+        self._by_session[session] = connection
+
+    def block_received(self, session: Session, payload: memoryview) -> None:
+        connection = self._by_session[session]
+        client = connection.client
+        items = parse_requests(Reader(payload), client.layout, client.version)
+        self.engine.put(connection, Commands(client, items), len(items), len(payload))
+
+    def block_failed(self, session: Session, error: errors.BlockError) -> None:
+        connection = self._by_session[session]
+        self.engine.put(connection, Commands(connection.client, [BAD_BLOCK]))
+
+    def drained(self, session: Session) -> None:
+        connection = self._by_session.get(session)
+        if connection is not None:
+            connection.drained()
+
+    def closed(self, session: Session, reason: errors.TransportError) -> None:
+        connection = self._by_session.pop(session, None)
+        if connection is not None:
+            del self.connections[connection.client.client_id]
+            self.engine.put(connection, Gone(connection.client))
+
+    def close_idle(self, ttl_s: float) -> int:
+        """Close connections on which neither side said anything for so long; how many."""
+        before = asyncio.get_running_loop().time() - ttl_s
+        idle = [
+            connection.session
+            for connection in self.connections.values()
+            if max(connection.session.last_received, connection.session.last_sent) < before
+        ]
+        for session in idle:
+            session.close()
+        return len(idle)
+
+    # --- the subscriber's desk
+
+    async def routers(self) -> list[SmpRouter]:
+        return await self.store.routers()
+
+    async def router(self, server: Server) -> SmpRouter | None:
+        return await self.store.router(server)
+
+    async def page(
+        self, server: Server, after: bytes, count: int, *, with_associated: bool
+    ) -> list[Notifier]:
+        return await self.store.page(server, after, count, with_associated=with_associated)
+
+    async def submit(self, events: Sequence[SubscriberEvent]) -> None:
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.engine.put_own(Told(events, durable))
+        await durable
+
+    # --- what the plan asks for
+
+    def _send(self, outbox: Sequence[Outgoing]) -> None:
+        """Everything that one turn says, in the fewest blocks for each connection."""
+        by_client: dict[int, list[Writer]] = {}
+        for outgoing in outbox:
+            connection = self.connections.get(outgoing.client_id)
+            if connection is not None:
+                client = connection.client
+                transmission = response_transmission(
+                    client.layout, client.version, outgoing.corr_id, outgoing.entity_id, outgoing.response
+                )
+                by_client.setdefault(outgoing.client_id, []).append(transmission)
+        for client_id, transmissions in by_client.items():
+            connection = self.connections[client_id]
+            try:
+                for payload in pack_transmissions(transmissions, connection.client.version).payloads:
+                    connection.session.send_payload(payload)
+            except errors.ClosedError:
+                pass
+            if connection.session.congested:
+                connection.congested()
+
+    def _perform(self, effect: Effect) -> None:
+        subscriber = self.subscriber
+        match effect:
+            case Push():
+                self.pusher.perform(effect)
+            case PushLater(token_id, kind, job, delay_s):
+                self._later(delay_s, PushAgain(token_id, kind, job))
+            case Subscribe(server, notifier) if subscriber is not None:
+                subscriber.subscribe(server, (notifier,))
+            case Forget(server, notifier_ids) if subscriber is not None:
+                subscriber.forget(server, notifier_ids)
+            case _:
+                pass
+
+    def _pushed(self, push: Push, outcome: PushOutcome) -> None:
+        self.engine.put_own(PushDone(push, outcome))
+
+    def _later(self, delay_s: float, event: Event) -> None:
+        self.engine.after(delay_s, event)
+
+    # --- looking into the store
+
+    async def _look_regularly(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except StoreFailedError as error:
+                log.error("the store could not be looked through: %s", error)
+            await asyncio.sleep(self.rules.period_step_s)
+
+    async def look(self) -> None:
+        """Find what is due, what waits without a push under way, and what has aged."""
+        now, rules, put = int(self._now()), self.rules, self.engine.put_own
+        put(Aged(await self.store.aged(now - rules.notification_ttl_s, STEP)))
+        put(Unverified(await self.store.unverified(now - rules.unverified_ttl_s, STEP)))
+        put(Due(await self.store.periods_due(now, STEP), PushKind.CHECK))
+        if len(self.plan.state.jobs) < rules.push_queue:
+            found = await self.store.waiting(self._after, STEP)
+            self._after = found[-1] if len(found) == STEP else b""
+            put(Due(found, PushKind.MESSAGE))

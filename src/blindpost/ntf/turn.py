@@ -1,0 +1,125 @@
+"""What the decisions of one batch share: state, rules, what was loaded, what they answer and ask for.
+
+Answers and effects leave after the commit, so that nobody is told, and no device pushed, what is not durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from blindpost.crypto.entropy import Entropy
+from blindpost.ntf.meters import Meter, NtfMeters
+from blindpost.ntf.model import NtfRules, PushKind, Secret
+from blindpost.ntf.ports import Notifier
+from blindpost.ntf.state import Client, State
+from blindpost.ntf.view import View
+from blindpost.wire.addresses import Server
+from blindpost.wire.ntf.responses import Response
+from blindpost.wire.ntf.tokens import DeviceToken
+from blindpost.wire.value import Value, shape
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Push(Value):
+    """Have the provider push this, encrypted; `PushDone` tells the outcome."""
+
+    token_id: bytes
+    kind: PushKind
+    job: int
+    device: DeviceToken
+    secret: Secret
+    content: bytes
+    """What is encrypted; nothing for a check."""
+    carried: tuple[tuple[bytes, int], ...] = ()
+    """Notifications, by subscription and number."""
+    since: float = 0.0
+    """When the newest of them came."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PushLater(Value):
+    """Have `PushAgain` come after a pause."""
+
+    token_id: bytes
+    kind: PushKind
+    job: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Subscribe(Value):
+    """Have the subscriber subscribe a new queue."""
+
+    server: Server
+    notifier: Notifier
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Forget(Value):
+    """Have the subscriber forget queues."""
+
+    server: Server
+    notifier_ids: tuple[bytes, ...]
+
+
+Effect = Push | PushLater | Subscribe | Forget
+
+
+class Outgoing(NamedTuple):
+    """A response for one connection."""
+
+    client_id: int
+    corr_id: bytes
+    entity_id: bytes
+    response: Response
+
+    def __repr__(self) -> str:
+        return shape(type(self), zip(self._fields, self, strict=True))
+
+
+class Turn:
+    """One batch, as the decisions see it."""
+
+    def __init__(
+        self, state: State, rules: NtfRules, meters: NtfMeters, entropy: Entropy, now: float, received: int
+    ) -> None:
+        self._undo = state.undo
+        self.state = state
+        self.rules = rules
+        self.meters = meters
+        self.entropy = entropy
+        self.now = now
+        self.view = View(state.undo, received)
+        self.outbox: list[Outgoing] = []
+        self.effects: list[Effect] = []
+
+    @property
+    def seconds(self) -> int:
+        return int(self.now)
+
+    def answer(self, client: Client, corr_id: bytes, entity_id: bytes, response: Response) -> None:
+        self._append(self.outbox, Outgoing(client.client_id, corr_id, entity_id, response))
+
+    def ask(self, effect: Effect) -> None:
+        self._append(self.effects, effect)
+
+    def count(self, meter: Meter, by: int = 1) -> None:
+        """Count something that happened; it did not happen if the batch is taken back."""
+        self.meters.add(meter, by)
+        self._undo.add(lambda: self.meters.add(meter, -by))
+
+    def pushed(self, after_s: float) -> None:
+        """A push was accepted so long after its notification came."""
+        self.meters.push_s.observe(after_s)
+        self._undo.add(lambda: self.meters.push_s.forget(after_s))
+
+    def fraction(self) -> float:
+        """Unpredictable, from 0 up to but not including 1."""
+        return int.from_bytes(self.entropy(4), "big") / 2**32
+
+    def _append(self, items: list[_T], item: _T) -> None:
+        items.append(item)
+        self._undo.add(items.pop)
