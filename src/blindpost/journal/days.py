@@ -35,8 +35,7 @@ def roll_up(root: Path, now: float, minute_days: int, foreign: set[str]) -> int:
 
 def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
     folders = {table: partition(root, table, day_s) for table in (P_COUNTERS, P_GAUGES, P_SKETCHES)}
-    names = [f"{table.name}/{path.name}" for table, folder in folders.items() for path in sealed(folder)]
-    mark = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    mark = _mark([path for folder in folders.values() for path in sealed(folder)])
     boots = {stem_of(path.name) for table in (P_COUNTERS, P_GAUGES) for path in sealed(folders[table])}
     done = files_of(partition(root, P_DAY, day_s), foreign)
     if {file.path.name for file in done if file.inputs == mark} >= {_name(boot) for boot in boots}:
@@ -50,6 +49,15 @@ def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
         for who, of_boot in _by_boot(rows):
             arrow.seal(partition(root, table, day_s) / _name("-".join(who)), table, of_boot, inputs=mark)
     return True
+
+
+def _mark(paths: list[Path]) -> str:
+    """What a day is computed from: another file, or another one of the same name, is another mark."""
+    digest = hashlib.sha256()
+    for path in paths:
+        known = path.stat()
+        digest.update(f"{path.name} {known.st_size} {known.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def _name(boot: str) -> str:
