@@ -24,6 +24,7 @@ from blindpost.client.relay import Relay
 from blindpost.client.smp import SmpClient
 from blindpost.client.socks import SocksNetwork
 from blindpost.crypto.credentials import Credentials
+from blindpost.engine.loop import StoreFailedError
 from blindpost.transport.errors import ClosedHereError, TransportError
 from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.network import Network
@@ -81,6 +82,8 @@ class Session:
     client: SmpClient
     relays: dict[Server, asyncio.Task[Relay | Failure]] = field(default_factory=dict)
     """Sessions with other routers that this one, as a proxy, keeps for us."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while nothing waits to be taken: who asks for more should wait for that."""
 
     @property
     def session_id(self) -> bytes:
@@ -143,6 +146,7 @@ class Sessions:
         self._watcher = watcher
         self._raised = raised
         self._slots: dict[SessionKey, _Slot] = {}
+        self._retired: set[Session] = set()
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving = asyncio.Event()
@@ -189,6 +193,19 @@ class Sessions:
         return _Slot(number, key, attempt)
 
     async def _attempt(self, number: int, key: SessionKey) -> Session | TransportError:
+        try:
+            session = await self._connect(number, key)
+        except (TransportError, StoreFailedError) as error:
+            failure = error if isinstance(error, TransportError) else ClosedHereError(str(error))
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.options.failure_kept_s, self._forget, key, number)
+            loop.call_soon(self._watcher.connect_failed, key, failure)
+            return failure
+        self._spawn(self._pump(session))
+        self._spawn(self._await_end(session))
+        return session
+
+    async def _connect(self, number: int, key: SessionKey) -> Session:
         offered = self._watcher.credentials(key.user_id, key.server)
         chosen = replace(
             self.options.client,
@@ -196,17 +213,12 @@ class Sessions:
             onion_network=self._onion_network(key),
             service=None if offered is None else (ServiceRole.MESSAGING, offered),
         )
+        session = Session(number, key, await SmpClient.connect(key.server, chosen))
         try:
-            client = await SmpClient.connect(key.server, chosen)
-        except TransportError as failure:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.options.failure_kept_s, self._forget, key, number)
-            loop.call_soon(self._watcher.connect_failed, key, failure)
-            return failure
-        session = Session(number, key, client)
-        self._watcher.connected(session, offered)
-        self._spawn(self._pump(session))
-        self._spawn(self._await_end(session))
+            self._watcher.connected(session, offered)
+        except BaseException:
+            await session.client.close()
+            raise
         return session
 
     def _forget(self, key: SessionKey, number: int) -> None:
@@ -218,6 +230,7 @@ class Sessions:
     async def _await_end(self, session: Session) -> None:
         reason = await session.client.wait_closed()
         self._forget(session.key, session.number)
+        self._retired.discard(session)
         for opening in session.relays.values():
             opening.cancel()
         session.relays.clear()
@@ -227,6 +240,22 @@ class Sessions:
         """End one session, so that the next caller gets a new one."""
         self._forget(session.key, session.number)
         await session.client.close()
+
+    def retire(self, key: SessionKey) -> Session | None:
+        """Let the next caller get a new session; the present one goes on until it is dismissed."""
+        session = self.current(key)
+        if session is not None:
+            self._forget(key, session.number)
+            self._retired.add(session)
+        return session
+
+    def dismiss(self, session: Session) -> None:
+        """End a session that was retired."""
+
+        async def close() -> None:
+            await session.client.close()
+
+        self._spawn(close())
 
     async def close(self) -> None:
         """End all sessions; nothing comes in any more when this returns."""
@@ -238,6 +267,8 @@ class Sessions:
                 await asyncio.wait([slot.attempt])
             elif isinstance(session := slot.attempt.result(), Session):
                 await session.client.close()
+        for session in tuple(self._retired):
+            await session.client.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._slots.clear()
@@ -248,11 +279,18 @@ class Sessions:
         self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
     ) -> Response:
         """The router's response; everything else is raised."""
+        _, response = await self.ask(user_id, server, call, entity=entity)
+        return response
+
+    async def ask(
+        self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
+    ) -> tuple[Session, Response]:
+        """As `send`, with the session that answered: a queue is subscribed only where it was made."""
         session = await self._session_or_raise(self.key(user_id, server, entity))
         (result,) = await session.client.send_many([call])
         if isinstance(result, ClientError | TransportError):
             raise self._raised(server, result)
-        return result
+        return session, result
 
     async def send_many(
         self, user_id: int, server: Server, calls: Sequence[SmpCall], *, entity: str | None = None
@@ -276,33 +314,52 @@ class Sessions:
     def resume_receiving(self) -> None:
         self._receiving.set()
 
+    async def hand_over(self, session: Session, messages: Sequence[tuple[bytes, MSG]]) -> None:
+        """Messages that came as replies, and wait until they are processed, so many at a time."""
+        at_once = self.options.messages_at_once
+        for start in range(0, len(messages), at_once):
+            await self._receiving.wait()
+            part = messages[start : start + at_once]
+            received = self._receiver.received
+            await asyncio.gather(*(self._guarded(received(session, rcv_id, msg)) for rcv_id, msg in part))
+
     async def _pump(self, session: Session) -> None:
         """Hand on what comes, until the session is over and everything is taken."""
-        limit = self.options.messages_at_once
         handing: set[asyncio.Task[None]] = set()
-        while True:
-            try:
+        session.idle.set()
+        try:
+            while True:
                 event = await session.client.next_event()
-            except TransportError:
-                return
-            await self._receiving.wait()
-            if self._closed:
-                return
-            if len(handing) >= limit:
-                await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
-            match event:
-                case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
-                    task = self._spawn(self._guarded(self._receiver.received(session, rcv_id, msg)))
-                    handing.add(task)
-                    task.add_done_callback(handing.discard)
-                    if isinstance(event, Late):
-                        await self._guarded(self._watcher.received(session, event))
-                case Unexpected():
-                    log.warning("a router sent a response that belongs to no command")
-                case _:
-                    if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
-                        await asyncio.wait(handing)
+                if session.client.events_waiting:
+                    session.idle.clear()
+                await self._receiving.wait()
+                if self._closed:
+                    return
+                await self._take(session, event, handing)
+                if not session.client.events_waiting:
+                    session.idle.set()
+        except TransportError:
+            return
+        finally:
+            session.idle.set()
+
+    async def _take(self, session: Session, event: SmpEvent, handing: set[asyncio.Task[None]]) -> None:
+        """One event: messages are processed side by side, up to a limit, all else in its turn."""
+        match event:
+            case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
+                if len(handing) >= self.options.messages_at_once:
+                    await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
+                task = self._spawn(self._guarded(self._receiver.received(session, rcv_id, msg)))
+                handing.add(task)
+                task.add_done_callback(handing.discard)
+                if isinstance(event, Late):
                     await self._guarded(self._watcher.received(session, event))
+            case Unexpected():
+                log.warning("a router sent a response that belongs to no command")
+            case _:
+                if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
+                    await asyncio.wait(handing)
+                await self._guarded(self._watcher.received(session, event))
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         """A bug in one message must not stop those behind it."""

@@ -5,7 +5,7 @@ The count and hash of a service follow from its queues by triggers; `audit` comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from blindpost.agent.store.database import Db
@@ -87,8 +87,9 @@ def page(
 def named(db: Db, user_id: int, server: Server, rcv_ids: Sequence[bytes]) -> list[SubQueue]:
     """Those of the named queues that are still there."""
     found: list[SubQueue] = []
-    for part in _parts(rcv_ids):
-        query = f"SELECT {_QUEUE_COLUMNS} {_OF_SERVER} AND q.rcv_id IN ({_marks(part)})"
+    for start in range(0, len(rcv_ids), _NAMES_MAX):
+        part = rcv_ids[start : start + _NAMES_MAX]
+        query = f"SELECT {_QUEUE_COLUMNS} {_OF_SERVER} AND q.rcv_id IN ({','.join('?' * len(part))})"
         rows = db.sql.execute(query, (*_place(user_id, server), *part)).fetchall()
         found += [_queue(db, row) for row in rows]
     return found
@@ -101,14 +102,16 @@ def conn_of(db: Db, server: Server, rcv_id: bytes) -> str | None:
     return None if row is None else row[0]
 
 
-def set_subscribed(db: Db, server: Server, rcv_ids: Sequence[bytes]) -> None:
+def set_subscribed(db: Db, server: Server, rcv_ids: Iterable[bytes]) -> None:
     """These were subscribed for the first time."""
-    _update(db, server, rcv_ids, "to_subscribe = 0")
+    query = "UPDATE rcv_queues SET to_subscribe = 0 WHERE host = ? AND port = ? AND rcv_id = ?"
+    db.sql.executemany(query, [(*server_key(server), rcv_id) for rcv_id in rcv_ids])
 
 
-def set_associated(db: Db, server: Server, rcv_ids: Sequence[bytes], associated: bool) -> None:
+def set_associated(db: Db, server: Server, rcv_ids: Iterable[bytes], associated: bool) -> None:
     """The router counts these for our service, or does not any more."""
-    _update(db, server, rcv_ids, f"rcv_service_assoc = {int(associated)}")
+    query = "UPDATE rcv_queues SET rcv_service_assoc = ? WHERE host = ? AND port = ? AND rcv_id = ?"
+    db.sql.executemany(query, [(int(associated), *server_key(server), rcv_id) for rcv_id in rcv_ids])
 
 
 def clear_associations(db: Db, user_id: int, server: Server) -> int:
@@ -116,21 +119,6 @@ def clear_associations(db: Db, user_id: int, server: Server) -> int:
     query = """UPDATE rcv_queues SET rcv_service_assoc = 0
         WHERE user_id = ? AND host = ? AND port = ? AND rcv_service_assoc = 1"""
     return db.sql.execute(query, (user_id, *server_key(server))).rowcount
-
-
-def _update(db: Db, server: Server, rcv_ids: Sequence[bytes], change: str) -> None:
-    for part in _parts(rcv_ids):
-        query = f"UPDATE rcv_queues SET {change} WHERE host = ? AND port = ? AND rcv_id IN ({_marks(part)})"
-        db.sql.execute(query, (*server_key(server), *part))
-
-
-def _parts(rcv_ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(rcv_ids), _NAMES_MAX):
-        yield rcv_ids[start : start + _NAMES_MAX]
-
-
-def _marks(names: Iterable[bytes]) -> str:
-    return ",".join("?" for _ in names)
 
 
 # Services

@@ -75,6 +75,9 @@ class SessionTable:
             return QueueState.ACTIVE
         return QueueState.PENDING if rcv_id in self._pending else None
 
+    def is_active(self, rcv_id: bytes) -> bool:
+        return rcv_id in self._active
+
     @property
     def active_count(self) -> int:
         return len(self._active)

@@ -1,0 +1,73 @@
+"""What subscriptions need from the rest of the agent, and what can be chosen about them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from blindpost.agent.retries import RECONNECT, Schedule
+from blindpost.agent.sessions import Sessions
+from blindpost.client.calls import Failure
+from blindpost.wire.addresses import Server
+
+if TYPE_CHECKING:
+    from blindpost.agent.events import Event
+    from blindpost.agent.services import Services
+    from blindpost.agent.store.database import AgentStore
+
+
+class Reports(Protocol):
+    """Who tells the application. None of these may block."""
+
+    def up(self, server: Server, conn_ids: Sequence[str]) -> None:
+        """These connections receive messages; they did not before."""
+
+    def down(self, server: Server, conn_ids: Sequence[str]) -> None:
+        """These connections receive nothing for now."""
+
+    def ended(self, server: Server, conn_id: str, rcv_id: bytes) -> None:
+        """Another client subscribed to the queue."""
+
+    def deleted(self, server: Server, conn_id: str, rcv_id: bytes) -> None:
+        """The queue is gone from its router."""
+
+    def refused(self, server: Server, errors: Sequence[tuple[str, Failure]]) -> None:
+        """These connections cannot be subscribed, and are not tried again."""
+
+    def raised(self, event: Event) -> None:
+        """Anything that belongs to no connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """How much at once, and how often again."""
+
+    page: int = 1350
+    """Queues in one batch."""
+    window: int = 2
+    """Batches under way at a time on one session."""
+    sessions_at_once: int = 32
+    """Sessions that are connected and subscribed at a time."""
+    schedule: Schedule = RECONNECT
+    soon_s: float = 0.5
+    """The first attempt after a loss comes at a random time before this."""
+    gentle_s: float = 0.2
+    """Between two batches of a fall back to single queues passes a random time up to this."""
+    lasting_s: float = 30.0
+    """A session that lasted so long was a good one: delays start anew."""
+    offline_max_s: float = 1800.0
+    renewal_check_s: float = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all sessions' subscriptions share."""
+
+    store: AgentStore
+    sessions: Sessions
+    services: Services
+    reports: Reports
+    options: SubscriptionOptions = field(default_factory=SubscriptionOptions)
+    chance: random.Random = field(default_factory=random.SystemRandom)
