@@ -24,7 +24,6 @@ from h2.events import (
     ResponseReceived,
     StreamEnded,
     StreamReset,
-    WindowUpdated,
 )
 from h2.exceptions import H2Error, ProtocolError
 
@@ -80,6 +79,7 @@ class Http2Connection(asyncio.Protocol):
         self._waiting: OrderedDict[_Exchange, None] = OrderedDict()
         self._unfinished: OrderedDict[int, _Exchange] = OrderedDict()
         self._streams: dict[int, _Exchange] = {}
+        self._are_settings_known = False
         self._writable = True
         self._pump_planned = False
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -186,6 +186,8 @@ class Http2Connection(asyncio.Protocol):
             self._send_body(exchange)
         while self._waiting and self._room():
             exchange, _ = self._waiting.popitem(last=False)
+            if exchange.done.done():
+                continue
             exchange.stream_id = stream_id = self._h2.get_next_available_stream_id()
             self._streams[stream_id] = exchange
             self._h2.send_headers(stream_id, exchange.headers, end_stream=not exchange.body)
@@ -206,8 +208,8 @@ class Http2Connection(asyncio.Protocol):
         self._transport.close()
 
     def _room(self) -> bool:
-        """No new stream while an older one has not sent all: the window is full."""
-        if not self._writable or self._unfinished:
+        """No new stream before the peer said what it takes, nor while the window is full for an older one."""
+        if not self._are_settings_known or not self._writable or self._unfinished:
             return False
         return len(self._streams) < self._h2.remote_settings.max_concurrent_streams
 
@@ -240,8 +242,8 @@ class Http2Connection(asyncio.Protocol):
                 self._forget(stream_id, "the peer reset the request")
             case ConnectionTerminated():
                 self.abort()
-            case WindowUpdated() | RemoteSettingsChanged():
-                self._plan_pump()
+            case RemoteSettingsChanged():
+                self._are_settings_known = True
 
     def _answered(self, stream_id: int) -> None:
         exchange = self._streams.pop(stream_id, None)

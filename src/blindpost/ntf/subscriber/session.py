@@ -159,10 +159,11 @@ class RouterSession:
             if not isinstance(result, SOKS):
                 return
             self.members = QueueSet(result.count, result.ids_hash)
-            if not with_associated and not drifted(own, result, self._surplus, self._client.version):
+            if with_associated:
+                self._surplus = surplus_of(own, result)
+            elif not drifted(own, result, self._surplus, self._client.version):
                 await self._reporter.submit(AssociatedChanged(self._reporter.server, SubEvent.ASSOCIATED))
                 return
-        self._surplus = surplus_of(own, result)
 
     async def _ask_service(self, own: QueueSet) -> Response | Failure:
         (result,) = await self._client.send_many([Call[Command](NSUBS(own.count, own.ids_hash))])

@@ -1,0 +1,27 @@
+"""Which provider serves which device tokens."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+from blindpost.ntf.ports import PushProvider
+from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PORT, PRODUCTION_HOST, TOPIC, Apns, Endpoint
+from blindpost.ntf.push.null import NullProvider
+from blindpost.ntf.push.provider_tokens import ProviderTokens
+from blindpost.wire.ntf.tokens import PushProvider as Kind
+
+APPLE_HOSTS = {Kind.APNS_DEV: DEVELOPMENT_HOST, Kind.APNS_PROD: PRODUCTION_HOST}
+
+
+def apple_endpoints(tls: ssl.SSLContext, topic: str = TOPIC) -> dict[Kind, Endpoint]:
+    """Apple's two environments."""
+    return {kind: Endpoint(host, PORT, tls, topic) for kind, host in APPLE_HOSTS.items()}
+
+
+def providers_at(endpoints: Mapping[Kind, Endpoint], tokens: ProviderTokens) -> dict[Kind, PushProvider]:
+    """Providers at these places, and the one that goes nowhere. Nothing is connected to yet."""
+    found: dict[Kind, PushProvider] = {Kind.APNS_NULL: NullProvider()}
+    for kind, endpoint in endpoints.items():
+        found[kind] = Apns(endpoint, tokens)
+    return found

@@ -1,0 +1,246 @@
+"""The HTTP/2 connection against peers that are slow, small, rude or wrong; over TLS, as always."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.settings import SettingCodes, Settings
+
+from blindpost.ds.certificate import make_certificate
+from blindpost.ntf.push.http2 import RESPONSE_MAX, ConnectionFailedError, Http2Connection, tls_context
+
+HEADERS = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/x")]
+CERTIFICATE, KEY = make_certificate("localhost", int(time.time()))
+
+
+class Peer(asyncio.Protocol):
+    """Speaks HTTP/2 as far as it must, and leaves the rest to the test."""
+
+    def __init__(self, settings: dict[SettingCodes, int], react: Callable[[Peer, Event], None]) -> None:
+        self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self.h2.local_settings = Settings(client=False, initial_values={**settings})
+        self.react = react
+        self.events: list[Event] = []
+        self.changed = asyncio.Event()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.h2.initiate_connection()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        for event in self.h2.receive_data(data):
+            self.events.append(event)
+            self.react(self, event)
+        self.flush()
+        self.changed.set()
+
+    def answer(self, stream_id: int, body: bytes = b"", status: bytes = b"200") -> None:
+        self.h2.send_headers(stream_id, [(b":status", status)], end_stream=not body)
+        if body:
+            self.h2.send_data(stream_id, body, end_stream=True)
+
+    def flush(self) -> None:
+        self.transport.write(self.h2.data_to_send())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+def answer_at_end(peer: Peer, event: Event) -> None:
+    if isinstance(event, DataReceived):
+        peer.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+    if isinstance(event, StreamEnded):
+        peer.answer(event.stream_id)
+
+
+@asynccontextmanager
+async def connected(
+    folder: Path,
+    react: Callable[[Peer, Event], None] = answer_at_end,
+    settings: dict[SettingCodes, int] | None = None,
+    alpn: list[str] | None = None,
+) -> AsyncIterator[tuple[Http2Connection, Peer]]:
+    (folder / "peer.pem").write_bytes(KEY + CERTIFICATE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "peer.pem")
+    context.set_alpn_protocols(["h2"] if alpn is None else alpn)
+    peers: list[Peer] = []
+
+    def accept() -> Peer:
+        peers.append(Peer(settings or {}, react))
+        return peers[-1]
+
+    server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=context)
+    ours = tls_context()
+    ours.load_verify_locations(cadata=CERTIFICATE.decode("ascii"))
+    port = server.sockets[0].getsockname()[1]
+    connection = None
+    try:
+        connection = await Http2Connection.connect("localhost", port, ours, 5)
+        yield connection, peers[0]
+    finally:
+        server.close()
+        if connection is not None:
+            await connection.close()
+        for peer in peers:
+            peer.transport.abort()
+        await asyncio.sleep(0)
+
+
+async def test_more_requests_than_the_peer_takes_at_once_wait_their_turn(tmp_path: Path) -> None:
+    held: list[int] = []
+
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            held.append(event.stream_id)
+
+    settings = {SettingCodes.MAX_CONCURRENT_STREAMS: 3}
+    async with connected(tmp_path, react, settings) as (connection, peer):
+        posting = [asyncio.create_task(connection.post(HEADERS, b"body", 5)) for _ in range(7)]
+        for answered, at_once in ((0, 3), (3, 3), (6, 1)):
+            await peer.until(lambda at_once=at_once: len(held) == at_once)  # type: ignore[misc]
+            assert sum(task.done() for task in posting) == answered
+            for stream_id in held:
+                peer.answer(stream_id)
+            held.clear()
+            peer.flush()
+        assert [(await task).status for task in posting] == [200] * 7
+
+
+async def test_a_body_larger_than_the_window_is_sent_as_the_window_opens(tmp_path: Path) -> None:
+    settings = {SettingCodes.INITIAL_WINDOW_SIZE: 100}
+    received: dict[int, bytearray] = {}
+
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            received.setdefault(event.stream_id, bytearray()).extend(event.data)
+        answer_at_end(peer, event)
+
+    async with connected(tmp_path, react, settings) as (connection, _):
+        await connection.post(HEADERS, b"", 5)
+        bodies = [bytes([number]) * 4000 for number in range(5)]
+        await asyncio.gather(*(connection.post(HEADERS, body, 5) for body in bodies))
+        assert sorted(map(bytes, received.values())) == bodies
+
+
+async def test_a_long_response_is_cut_and_still_ends(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            stream_id = event.stream_id
+            peer.h2.send_headers(stream_id, [(b":status", b"410")])
+            sending.append(asyncio.get_running_loop().call_soon(more, peer, stream_id, 200_000))
+
+    def more(peer: Peer, stream_id: int, left: int) -> None:
+        size = min(left, peer.h2.local_flow_control_window(stream_id), 16_000)
+        peer.h2.send_data(stream_id, b"x" * size, end_stream=size == left)
+        peer.flush()
+        if size < left:
+            sending.append(asyncio.get_running_loop().call_later(0.001, more, peer, stream_id, left - size))
+
+    sending: list[asyncio.Handle] = []
+    async with connected(tmp_path, react) as (connection, _):
+        response = await connection.post(HEADERS, b"body", 5)
+        assert response.status == 410
+        assert RESPONSE_MAX <= len(response.body) < 100_000
+
+
+async def test_a_peer_that_says_goodbye_fails_what_it_did_not_answer(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            peer.h2.close_connection(last_stream_id=0)
+
+    async with connected(tmp_path, react) as (connection, _):
+        with pytest.raises(ConnectionFailedError):
+            await connection.post(HEADERS, b"body", 5)
+        assert not connection.usable
+        with pytest.raises(ConnectionFailedError):
+            await connection.post(HEADERS, b"body", 5)
+
+
+async def test_a_reset_request_fails_alone(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, RequestReceived) and event.stream_id == 1:
+            peer.h2.reset_stream(1)
+        elif isinstance(event, StreamEnded) and event.stream_id != 1:
+            peer.answer(event.stream_id)
+
+    async with connected(tmp_path, react) as (connection, _):
+        first, second = await asyncio.gather(
+            connection.post(HEADERS, b"body", 5), connection.post(HEADERS, b"body", 5), return_exceptions=True
+        )
+        assert isinstance(first, ConnectionFailedError)
+        assert not isinstance(second, BaseException)
+        assert second.status == 200
+
+
+async def test_an_early_answer_counts_although_the_body_is_not_sent_yet(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            peer.answer(event.stream_id, status=b"413")
+
+    settings = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
+    async with connected(tmp_path, react, settings) as (connection, peer):
+        for _ in range(3):
+            assert (await connection.post(HEADERS, b"x" * 1000, 5)).status == 413
+        assert connection.usable
+        assert peer.count(StreamReset) >= 1
+
+
+async def test_a_caller_that_leaves_takes_its_request_back(tmp_path: Path) -> None:
+    async with connected(tmp_path, lambda peer, event: None) as (connection, peer):
+        leaving = asyncio.create_task(connection.post(HEADERS, b"body", 5))
+        await peer.until(lambda: peer.count(StreamEnded) == 1)
+        leaving.cancel()
+        await peer.until(lambda: peer.count(StreamReset) == 1)
+        peer.react = answer_at_end
+        assert (await connection.post(HEADERS, b"body", 5)).status == 200
+
+
+async def test_one_that_leaves_before_its_turn_is_never_sent(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (connection, peer):
+        leaving = asyncio.create_task(connection.post(HEADERS, b"body", 5))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert (await connection.post(HEADERS, b"body", 5)).status == 200
+        assert peer.count(RequestReceived) == 1
+
+
+async def test_bytes_that_are_not_http2_end_the_connection(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            peer.transport.write(bytes(9))
+
+    async with connected(tmp_path, react) as (connection, _):
+        with pytest.raises(ConnectionFailedError):
+            await connection.post(HEADERS, b"body", 5)
+        assert not connection.usable
+
+
+@pytest.mark.parametrize(("alpn", "fine"), [([], True), (["h2"], True)])
+async def test_a_peer_without_alpn_is_spoken_to_all_the_same(
+    tmp_path: Path, alpn: list[str], fine: bool
+) -> None:
+    async with connected(tmp_path, alpn=alpn) as (connection, _):
+        assert (await connection.post(HEADERS, b"body", 5)).status == 200
+
+
+async def test_nobody_there_is_a_failure_by_name() -> None:
+    with pytest.raises(ConnectionFailedError, match="ConnectionRefusedError"):
+        await Http2Connection.connect("127.0.0.1", 1, tls_context(), 5)
