@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blindpost.agent.machine_docs import document
-from blindpost.agent.machines import Machine, Move, Refused, RefusedError, label, row
+from blindpost.agent.machines import Machine, Move, MoveRefusedError, Refused, label, row
 from blindpost.agent.model import RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.rotation_tables import RECIPIENT, SENDER, RecipientEvent, SenderEvent
 from blindpost.agent.sync_tables import (
@@ -46,7 +46,7 @@ def two_lights(*, whole: bool) -> Machine[_Light, _Light, _Light]:
 
 def test_a_table_with_a_missing_pair_cannot_be_made() -> None:
     assert two_lights(whole=True).step(_Light.RED, _Light.GREEN) is GO
-    with pytest.raises(RefusedError, match="lights: it is"):
+    with pytest.raises(MoveRefusedError, match="lights: it is"):
         two_lights(whole=True).step(_Light.RED, _Light.RED)
     with pytest.raises(ValueError, match="green/RED"):
         two_lights(whole=False)
@@ -58,7 +58,7 @@ def test_every_pair_is_a_move_or_refused(machine: Machine[Any, Any, Any]) -> Non
         for event in machine.events:
             cell = machine.cells[state, event]
             if isinstance(cell, Refused):
-                with pytest.raises(RefusedError) as refused:
+                with pytest.raises(MoveRefusedError) as refused:
                     machine.step(state, event)
                 assert (refused.value.state, refused.value.event) == (state, event)
                 assert refused.value.why == cell.why
@@ -134,7 +134,7 @@ def test_the_ways_through_a_synchronisation() -> None:
         answers = SYNC.step(state, event.KEY).effects
         assert (SyncEffect.SEND_KEYS in answers) == (state in (ok, allowed, required))
         assert SYNC.step(state, event.KEY_AGAIN) == Move(state)
-        with pytest.raises(RefusedError):
+        with pytest.raises(MoveRefusedError):
             SYNC.step(state, event.KEY_REFLECTED)
 
 

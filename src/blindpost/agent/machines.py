@@ -31,7 +31,7 @@ class Refused:
     why: str
 
 
-class RefusedError(Exception):
+class MoveRefusedError(Exception):
     """An event came in a state that has no place for it."""
 
     def __init__(self, machine: str, state: Enum | None, event: Enum, why: str) -> None:
@@ -60,10 +60,10 @@ class Machine(Generic[S, E, F]):
             raise ValueError(f"{self.name}: each pair of state and event must be in the table once: {wrong}")
 
     def step(self, state: S, event: E) -> Move[S, F]:
-        """The move for this event, or `RefusedError`."""
+        """The move for this event, or `MoveRefusedError`."""
         cell = self.cells[state, event]
         if isinstance(cell, Refused):
-            raise RefusedError(self.name, state, event, cell.why)
+            raise MoveRefusedError(self.name, state, event, cell.why)
         return cell
 
 

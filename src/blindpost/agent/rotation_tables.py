@@ -39,6 +39,7 @@ class RecipientEffect(Enum):
     STORE_DELETE_OLD = "store a command that deletes the old queue"
     REMOVE_OLD = "remove the old queue from the store"
     STORE_DELETE_NEW = "store commands that delete the new queues"
+    TELL_STARTED = "tell the application: started"
     TELL_CONFIRMED = "tell the application: confirmed"
     TELL_SECURED = "tell the application: secured"
     TELL_COMPLETED = "tell the application: completed"
@@ -107,7 +108,7 @@ RECIPIENT: Machine[RcvSwitch | None, RecipientEvent, RecipientEffect] = Machine(
             RcvSwitch.SWITCH_STARTED,
             {
                 _R.ASKED: _SWITCHING,
-                _R.QUEUE_MADE: Move(RcvSwitch.SENDING_QADD, (_RD.SEND_QADD,)),
+                _R.QUEUE_MADE: Move(RcvSwitch.SENDING_QADD, (_RD.SEND_QADD, _RD.TELL_STARTED)),
                 _R.QKEY: _NOT_MADE,
                 _R.QKEY_AGAIN: _NOT_MADE,
                 _R.SECURED: _NOT_MADE,
