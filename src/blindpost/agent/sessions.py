@@ -279,18 +279,10 @@ class Sessions:
         self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
     ) -> Response:
         """The router's response; everything else is raised."""
-        _, response = await self.ask(user_id, server, call, entity=entity)
-        return response
-
-    async def ask(
-        self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
-    ) -> tuple[Session, Response]:
-        """As `send`, with the session that answered: a queue is subscribed only where it was made."""
-        session = await self._session_or_raise(self.key(user_id, server, entity))
-        (result,) = await session.client.send_many([call])
+        (result,) = await self.send_many(user_id, server, [call], entity=entity)
         if isinstance(result, ClientError | TransportError):
             raise self._raised(server, result)
-        return session, result
+        return result
 
     async def send_many(
         self, user_id: int, server: Server, calls: Sequence[SmpCall], *, entity: str | None = None

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from blindpost.agent.errors import network_error
 from blindpost.agent.events import (
@@ -30,7 +31,7 @@ from blindpost.agent.sessions import (
 )
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
-from blindpost.agent.subscriptions.ports import Context, Reports, SubscriptionOptions
+from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports, SubscriptionOptions
 from blindpost.agent.subscriptions.table import QueueState, ServiceSub
 from blindpost.agent.subscriptions.work import SessionWork, Sweep
 from blindpost.client.calls import Failure, Late, Push
@@ -44,6 +45,14 @@ from blindpost.wire.smp.errors import PROHIBITED
 from blindpost.wire.smp.responses import ALLS, DELD, END, ENDS, ERR
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ref:
+    conn_id: str
+    user_id: int
+    server: Server
+    rcv_id: bytes
 
 
 class ServiceModeError(ValueError):
@@ -83,7 +92,6 @@ class Subscriptions:
         self._reports = reports
         self._works: dict[SessionKey, SessionWork] = {}
         self._connected_at: dict[int, float] = {}
-        self._get_locks: dict[SessionKey, set[bytes]] = defaultdict(set)
         self._online = True
         self._renewals: asyncio.Task[None] | None = None
 
@@ -105,21 +113,19 @@ class Subscriptions:
 
     # Subscribing
 
-    async def subscribe(
-        self, user_id: int, server: Server, queues: Iterable[tuple[bytes, str]]
-    ) -> dict[bytes, Failure | None]:
-        """Subscribe these queues of one router, recipient id and connection id of each.
+    async def subscribe(self, queues: Iterable[QueueRef]) -> dict[bytes, Failure | None]:
+        """Subscribe these queues, all sessions side by side; for each by its recipient id, why not.
 
-        Why not, for each that is not subscribed; those that failed for now are tried again on their own.
+        Those that failed for now are tried again without further ado.
         """
         by_key: dict[SessionKey, list[tuple[bytes, str]]] = defaultdict(list)
         results: dict[bytes, Failure | None] = {}
-        for rcv_id, conn_id in queues:
-            key = self.sessions.key(user_id, server, conn_id)
-            if rcv_id in self._get_locks.get(key, ()):
-                results[rcv_id] = CredentialsError(PROHIBITED)
+        for queue in queues:
+            key = self._key(queue)
+            if queue.rcv_id in self.work(key).get_locked:
+                results[queue.rcv_id] = CredentialsError(PROHIBITED)
             else:
-                by_key[key].append((rcv_id, conn_id))
+                by_key[key].append((queue.rcv_id, queue.conn_id))
         at_once = asyncio.Semaphore(self._context.options.sessions_at_once)
 
         async def one(key: SessionKey, wanted: Sequence[tuple[bytes, str]]) -> None:
@@ -128,6 +134,9 @@ class Subscriptions:
 
         await asyncio.gather(*(one(key, wanted) for key, wanted in by_key.items()))
         return results
+
+    def _key(self, queue: QueueRef) -> SessionKey:
+        return self.sessions.key(queue.user_id, queue.server, queue.conn_id)
 
     async def _subscribe_session(
         self, work: SessionWork, wanted: Sequence[tuple[bytes, str]]
@@ -213,54 +222,54 @@ class Subscriptions:
         while page := rows.page(
             self._store.reading, user_id, server, after, size, associated=False, needed_only=needed_only
         ):
-            await self.subscribe(user_id, server, [(queue.rcv_id, queue.conn_id) for queue in page])
+            await self.subscribe([_Ref(queue.conn_id, user_id, server, queue.rcv_id) for queue in page])
             after = page[-1].rcv_id
 
-    def created(self, session: Session, rcv_id: bytes, conn_id: str, service_id: bytes | None) -> None:
+    def created(self, session: Session, queue: MadeQueue) -> None:
         """A queue was made with a subscription, on this session, and is stored."""
         work = self.work(session.key)
-        ours = None if session.service is None else session.service.service_id
-        same = service_id if service_id is not None and service_id == ours else None
+        service = None
+        if queue.service_associated and session.service is not None:
+            service = session.service.service_id
         if not self.sessions.is_current(session):
-            work.table.ask([(rcv_id, conn_id)])
-            work.start()
-        elif not work.table.created(session.session_id, rcv_id, conn_id, same):
-            work.start()
+            work.table.ask([(queue.rcv_id, queue.conn_id)])
+        else:
+            work.table.created(session.session_id, queue.rcv_id, queue.conn_id, service)
+        work.start()
 
-    def forget(self, user_id: int, server: Server, rcv_id: bytes, conn_id: str) -> None:
+    def forget(self, queue: QueueRef) -> None:
         """A queue is not wanted any more."""
-        found = self._works.get(self.sessions.key(user_id, server, conn_id))
+        found = self._works.get(self._key(queue))
         if found is not None:
-            if found.table.state(rcv_id) is None:
-                found.table.service_left(rcv_id)
-            found.table.remove(rcv_id)
+            if found.table.state(queue.rcv_id) is None:
+                found.table.service_left(queue.rcv_id)
+            found.table.remove(queue.rcv_id)
 
-    def state(self, user_id: int, server: Server, rcv_id: bytes, conn_id: str) -> QueueState | None:
+    def state(self, queue: QueueRef) -> QueueState | None:
         """Whether a queue is subscribed; for a queue of a service, whether the service is."""
-        found = self._works.get(self.sessions.key(user_id, server, conn_id))
+        found = self._works.get(self._key(queue))
         if found is None:
             return None
-        single = found.table.state(rcv_id)
+        single = found.table.state(queue.rcv_id)
         if single is not None:
             return single
-        named = rows.named(self._store.reading, user_id, server, [rcv_id])
-        if not named:
-            return None
-        if named[0].associated:
+        for stored in rows.named(self._store.reading, queue.user_id, queue.server, [queue.rcv_id]):
+            if not stored.associated:
+                swept = found.sweep is None or queue.rcv_id <= found.sweep.after
+                return None if swept else QueueState.PENDING
             if found.table.active_service is not None:
                 return QueueState.ACTIVE
             return None if found.table.pending_service is None else QueueState.PENDING
-        sweep = found.sweep
-        return QueueState.PENDING if sweep is not None and rcv_id > sweep.after else None
+        return None
 
     # Reading without a subscription
 
-    def lock_get(self, user_id: int, server: Server, rcv_id: bytes, conn_id: str) -> None:
+    def lock_get(self, queue: QueueRef) -> None:
         """The queue is read with GET on its session: it is left out of subscriptions until released."""
-        self._get_locks[self.sessions.key(user_id, server, conn_id)].add(rcv_id)
+        self.work(self._key(queue)).get_locked.add(queue.rcv_id)
 
-    def release_get(self, user_id: int, server: Server, rcv_id: bytes, conn_id: str) -> None:
-        self._get_locks[self.sessions.key(user_id, server, conn_id)].discard(rcv_id)
+    def release_get(self, queue: QueueRef) -> None:
+        self.work(self._key(queue)).get_locked.discard(queue.rcv_id)
 
     # The world outside
 
@@ -313,8 +322,8 @@ class Subscriptions:
         key, loop = session.key, asyncio.get_running_loop()
         lasted_s = loop.time() - self._connected_at.pop(session.number)
         self._reports.raised(HostDisconnected(key.server))
-        self._get_locks.pop(key, None)
         work = self.work(key)
+        work.get_locked.clear()
         if work.retiring is session:
             work.retiring = None
         lasting = lasted_s >= self._context.options.lasting_s

@@ -18,6 +18,29 @@ if TYPE_CHECKING:
     from blindpost.agent.store.database import AgentStore
 
 
+class QueueRef(Protocol):
+    """A receive queue, as far as subscribing cares."""
+
+    @property
+    def conn_id(self) -> str: ...
+
+    @property
+    def user_id(self) -> int: ...
+
+    @property
+    def server(self) -> Server: ...
+
+    @property
+    def rcv_id(self) -> bytes: ...
+
+
+class MadeQueue(QueueRef, Protocol):
+    """A receive queue that its router has just made."""
+
+    @property
+    def service_associated(self) -> bool: ...
+
+
 class Reports(Protocol):
     """Who tells the application. None of these may block."""
 

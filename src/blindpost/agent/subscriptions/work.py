@@ -56,6 +56,8 @@ class SessionWork:
         self.table = SessionTable()
         self.sweep: Sweep | None = None
         self.repair = False
+        self.get_locked: set[bytes] = set()
+        """Queues that are read with GET on this session, and must not be subscribed on it."""
         self.retiring: Session | None = None
         """A session with an older identity that serves until all queues have moved."""
         self.retry = Retry.first(context.options.schedule)
@@ -76,7 +78,7 @@ class SessionWork:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost if this were forgotten."""
-        return self.table.is_empty and not self.has_work and self._worker is None
+        return self.table.is_empty and not (self.has_work or self.get_locked or self._worker)
 
     # The worker
 
@@ -197,14 +199,14 @@ class SessionWork:
             if not page:
                 self.sweep = None
                 return
-            asked, table = self._asked, self.table
-            yield [q for q in page if q.rcv_id not in asked and not table.is_active(q.rcv_id)]
+            busy, table = self._asked | self.get_locked, self.table
+            yield [q for q in page if q.rcv_id not in busy and not table.is_active(q.rcv_id)]
             if self.sweep is sweep:
                 self.sweep = replace(sweep, after=page[-1].rcv_id)
 
     def _pending_pages(self) -> Iterator[list[SubQueue]]:
         """What is pending and was not tried in this round; what is not in the store any more goes."""
-        store, tried = self._context.store, set(self._asked)
+        store, tried = self._context.store, self._asked | self.get_locked
         while wanted := self.table.pending(self._context.options.page, frozenset(tried)):
             rcv_ids = [rcv_id for rcv_id, _ in wanted]
             tried.update(rcv_ids)
