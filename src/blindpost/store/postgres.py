@@ -168,9 +168,10 @@ class PostgresStore:
         """One statement is a transaction by itself; more of them need one around them."""
         if len(phases) == 1:
             return await self._write_phase(connection, phases[0], adjust)
+        counts: dict[str, int] = {}
         async with connection.transaction():
             for phase in phases:
-                counts = await self._write_phase(connection, phase, adjust)
+                counts |= await self._write_phase(connection, phase, adjust)
                 adjust = {}
         return counts
 
