@@ -90,10 +90,13 @@ class _Line:
 
     async def _pushed(self, push: Push) -> PushOutcome:
         try:
-            return await self._provider.push(push.device, self._seal(push))
+            outcome = await self._provider.push(push.device, self._seal(push))
         except Exception:
             log.exception("a push provider failed")
-            return Failed("the provider's client failed")
+            outcome = Failed("the provider's client failed")
+        if isinstance(outcome, Failed | RetryLater):
+            log.info("%s did not accept a push: %s", push.device.provider.text, outcome.why)
+        return outcome
 
     async def close(self) -> None:
         self._waiting.clear()
