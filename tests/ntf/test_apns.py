@@ -13,7 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from blindpost.crypto.entropy import system_entropy
-from blindpost.crypto.pushes import open_message, open_verification, seal_message, seal_verification
+from blindpost.crypto.pushes import open_message, open_verification
+from blindpost.ntf import turn
+from blindpost.ntf.model import PushKind, Secret
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, Apns
 from blindpost.ntf.push.http2 import tls_context
@@ -21,10 +23,20 @@ from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.push.outcome import outcome_of
 from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
+from blindpost.ntf.pusher import sealed
 from blindpost.testing import apns as apple_side
 from blindpost.testing.apns import Answer, ApnsServer, Fault
 from blindpost.wire.addresses import Host, Server
-from blindpost.wire.ntf.pushes import PADDED_SIZE, CheckPush, PushItem, VerificationPush
+from blindpost.wire.ntf.pushes import (
+    APPLE_PADDED_SIZE,
+    PADDED_SIZE,
+    CheckPush,
+    MessagePush,
+    Push,
+    PushItem,
+    VerificationPush,
+    encode_items,
+)
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 
@@ -35,8 +47,15 @@ HEX = TOKEN.token.decode()
 ITEM = PushItem(
     Server((Host("smp.example.org"),), "5223", bytes(32)), bytes(24), 1_700_000_000, bytes(24), bytes(144)
 )
-VERIFICATION = seal_verification(SECRET, CODE, system_entropy)
-MESSAGE = seal_message(SECRET, [ITEM], system_entropy)
+
+
+def pushed(kind: PushKind, content: bytes, padded_size: int = APPLE_PADDED_SIZE) -> Push:
+    """A push as the router seals it."""
+    return sealed(turn.Push(b"", kind, 1, TOKEN, Secret(SECRET), content), padded_size, system_entropy)
+
+
+VERIFICATION = pushed(PushKind.VERIFICATION, CODE)
+MESSAGE = pushed(PushKind.MESSAGE, encode_items([ITEM]))
 
 
 @asynccontextmanager
@@ -72,7 +91,8 @@ async def test_each_kind_of_push_has_the_headers_and_the_body_that_devices_expec
         "category": "NTF_CAT_CHECK_MESSAGE",
     }
     assert message.push == MESSAGE
-    assert open_message(SECRET, MESSAGE) == (ITEM,)
+    assert isinstance(message.push, MessagePush)
+    assert open_message(SECRET, message.push) == (ITEM,)
     assert isinstance(verification.push, VerificationPush)
     assert open_verification(SECRET, verification.push) == CODE
 
@@ -204,11 +224,11 @@ async def test_what_cannot_be_a_device_token_is_invalid_and_not_sent(token: byte
 async def test_the_padding_decides_whether_a_payload_fits() -> None:
     """What the reference pads to is more than Apple takes; ours is as much as it takes, and not more."""
     async with ApnsServer() as apple, pushing(apple) as provider:
-        as_reference = seal_message(SECRET, [ITEM], system_entropy, PADDED_SIZE)
+        as_reference = pushed(PushKind.MESSAGE, encode_items([ITEM]), PADDED_SIZE)
         assert isinstance(await provider.push(TOKEN, as_reference), Failed)
         assert apple.received == []
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
-        one_more = seal_message(SECRET, [ITEM], system_entropy, 2913)
+        one_more = pushed(PushKind.MESSAGE, encode_items([ITEM]), APPLE_PADDED_SIZE + 1)
         assert isinstance(await provider.push(TOKEN, one_more), Failed)
     assert PAYLOAD_MAX - 4 < len(apple.received[0].body) <= PAYLOAD_MAX
 

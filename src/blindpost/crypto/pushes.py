@@ -1,4 +1,4 @@
-"""Pushes sealed by a notification router and opened by a device, and which of their items are worth a look.
+"""Pushes as a device opens them, and which of their items are worth a look.
 
 A push has two layers: the router and the device share the outer secret, the message router and the device
 the inner one, of which the notification router knows nothing. Nothing in a push is shown to anybody: it only
@@ -7,45 +7,19 @@ tells which queues to look into.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from blindpost.crypto.boxes import BoxKey
-from blindpost.crypto.entropy import Entropy
 from blindpost.wire.errors import WireError
-from blindpost.wire.ntf.pushes import (
-    APPLE_PADDED_SIZE,
-    NONCE_SIZE,
-    MessagePush,
-    PushItem,
-    VerificationPush,
-    decode_items,
-    encode_newest_items,
-)
+from blindpost.wire.ntf.pushes import MessagePush, PushItem, VerificationPush, decode_items
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.messages import NMsgMeta, read_nmsg_meta
 from blindpost.wire.value import Value
 
 Q = TypeVar("Q")
 """How a device knows its queues."""
-
-
-def seal_verification(
-    secret: bytes, code: bytes, entropy: Entropy, padded_size: int = APPLE_PADDED_SIZE
-) -> VerificationPush:
-    """A registration code for the device that agreed on `secret`."""
-    nonce = entropy(NONCE_SIZE)
-    return VerificationPush(nonce, bytes(BoxKey(secret).seal_padded(nonce, code, padded_size)))
-
-
-def seal_message(
-    secret: bytes, items: Sequence[PushItem], entropy: Entropy, padded_size: int = APPLE_PADDED_SIZE
-) -> MessagePush:
-    """The newest items that fit, the last of which caused the push."""
-    nonce = entropy(NONCE_SIZE)
-    plaintext = encode_newest_items(items, padded_size)
-    return MessagePush(nonce, bytes(BoxKey(secret).seal_padded(nonce, plaintext, padded_size)))
 
 
 def open_verification(secret: bytes, push: VerificationPush) -> bytes:

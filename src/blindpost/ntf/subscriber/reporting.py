@@ -43,8 +43,6 @@ class Reporter:
         after = b""
         while page := await self._page(after, count, with_associated):
             yield page
-            if len(page) < count:
-                return
             after = page[-1].subscription_id
 
     async def submit(self, *events: SubscriberEvent) -> None:

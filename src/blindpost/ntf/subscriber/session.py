@@ -176,7 +176,7 @@ class RouterSession:
             wanted = [notifier for notifier in page if notifier.notifier_id not in self.active]
             await self._reporter.changed((notifier.notifier_id for notifier in wanted), TRIED)
             await self._subscribe(wanted)
-            if is_repair and len(page) == batch:
+            if is_repair:
                 await asyncio.sleep(self._chance.uniform(0, 2 * self._options.repair_pause_s))
 
     async def _follow(self) -> None:
