@@ -54,7 +54,8 @@ def day(plan: Plan, faults: Faults, minutes: Minutes, when: date) -> Iterator[tu
         "connections": np.full(MINUTES, 40.0),
     }
     at = np.nonzero(woken)[0]
-    waited = rng.multinomial(woken[at], np.full(len(WAIT_BOUNDS_S) + 1, 1 / (len(WAIT_BOUNDS_S) + 1)))
+    shares = np.exp(-((np.arange(len(WAIT_BOUNDS_S) + 1) - 8) ** 2) / 6)
+    waited = rng.multinomial(woken[at], shares / shares.sum())
     yield P_COUNTERS, named(P_COUNTERS, minutes, counts, zeros=False)
     yield P_GAUGES, named(P_GAUGES, minutes, levels, zeros=True)
     yield P_HISTOGRAMS, histogram(minutes, at, "wait_s", WAIT_BOUNDS_S, waited)

@@ -62,10 +62,16 @@ class Faults:
     """Nobody fetches from the delivery service."""
     drift_day: date
     drift_router: str
-    drift_missing: int
-    """Queues that the router has and the subscriber lost."""
-    drift_extra: int
+    drift_unclaimed: int
+    """Queues of the service that the router has and the subscriber lost."""
+    drift_gone: int
     """Queues that the subscriber believes in and the router has not."""
+    drift_unassociated: int
+    """Queues that the subscriber believes in and the router has for nobody."""
+    migration_good: str
+    """A router whose import is proven."""
+    migration_bad: str
+    """A router whose import lost a message."""
 
     @property
     def restarts_s(self) -> dict[str, tuple[int, ...]]:
@@ -107,6 +113,9 @@ def choose(plan: Plan) -> Faults:
         backlog=span(plan.ds[0], 18, 2),
         drift_day=plan.dates[-1],
         drift_router=router(1),
-        drift_missing=int(rng.integers(3, 9)),
-        drift_extra=int(rng.integers(3, 9)),
+        drift_unclaimed=int(rng.integers(3, 9)),
+        drift_gone=int(rng.integers(3, 9)),
+        drift_unassociated=int(rng.integers(3, 9)),
+        migration_good=router(0),
+        migration_bad=router(1),
     )

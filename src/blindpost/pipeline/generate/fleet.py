@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from blindpost.journal.schema import P_BOOTS, P_COUNTERS, P_DAY, P_GAUGES, Table
+from blindpost.journal.schema import P_BOOTS, P_COUNTERS, P_DAY, P_GAUGES, S_MIGRATION, Table
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.generate import days, ds, ntf, smp, state
 from blindpost.pipeline.generate.canary import CANARY, Canary, NotificationCanary
@@ -35,7 +35,6 @@ class Truth:
     tables: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     """Table of several words, day, words: the sum."""
     drift: list[dict[str, Any]] = field(default_factory=list)
-    migrations: list[dict[str, Any]] = field(default_factory=list)
 
     def count(self, table: Table, server: str, day: date, rows: pa.Table) -> None:
         """Add up what was written."""
@@ -157,8 +156,8 @@ def _state_day(
 ) -> None:
     exports, drift = state.snapshot(plan, faults, name, day, queues)
     for table, rows in exports:
-        side, snapshot = rows["side"][0].as_py(), rows["snapshot"][0].as_py()
-        journal.put(table, day, f"{name}-{side}-{snapshot}", rows)
+        which = "migration" if table is S_MIGRATION else "snapshot"
+        journal.put(table, day, f"{name}-{rows['side'][0]}-{rows[which][0]}", rows)
     if drift is not None:
         truth.drift.append(asdict(drift))
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from blindpost.journal.schema import (
+    S_MIGRATION,
     S_QUEUES,
     S_SERVICE_CLAIMS,
     S_SNAPSHOT,
@@ -34,8 +35,9 @@ class Drift:
     router: str
     service_id: str
     role: str
-    missing: list[str]
-    extra: list[str]
+    unclaimed: list[str]
+    gone: list[str]
+    unassociated: list[str]
 
 
 def lanes(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,31 +85,79 @@ class Side:
 def snapshot(
     plan: Plan, faults: Faults, router: str, when: date, queues: int
 ) -> tuple[list[tuple[Table, pa.Table]], Drift | None]:
-    """One export of each side; the subscriber has the first service's queues, and notifiers all theirs."""
+    """One export of each side, with queues of three services and of one that notifies."""
     rng = plan.rng("state", router, when)
     notifiers = queues // 4
     role = np.repeat([0, 1], [queues, notifiers])
     service = np.where(role == 0, rng.integers(-2 * SERVICES, SERVICES, len(role)).clip(-1), SERVICES)
     here = Side("router", role, new_ids(rng, len(role)), service)
-    own = np.isin(service, [0, SERVICES])
+    own = service >= 0
     there = Side("subscriber", role[own], here.ids[own], service[own])
     services = new_ids(plan.rng("services", router), SERVICES + 1)
     drift = None
     if router == faults.drift_router and when == faults.drift_day:
-        gone = np.zeros(len(there.ids), bool)
-        gone[np.nonzero(there.service == 0)[0][: faults.drift_missing]] = True
-        added = new_ids(rng, faults.drift_extra)
-        zeros = np.zeros(len(added), np.int64)
-        missing = [one.tobytes().hex() for one in there.ids[gone]]
-        extra = [one.tobytes().hex() for one in added]
-        drift = Drift(router, services[0].tobytes().hex(), SERVICE_ROLES[0], sorted(missing), sorted(extra))
-        there = there.without(gone, Side("subscriber", zeros, added, zeros))
+        there, drift = _drifted(faults, here, there, services[0], rng)
     at_s = start_s(when) + EXPORT_AT_S
     found = [
         *_export(plan, router, at_s, here, services, rng),
         *_export(plan, router, at_s, there, services, rng),
+        *_import(plan, faults, router, when, here, rng),
     ]
     return found, drift
+
+
+def _drifted(
+    faults: Faults, here: Side, there: Side, service: np.ndarray, rng: np.random.Generator
+) -> tuple[Side, Drift]:
+    """The first service's subscriber lost some queues, and believes in others."""
+    lost = np.zeros(len(there.ids), bool)
+    lost[np.nonzero(there.service == 0)[0][: faults.drift_unclaimed]] = True
+    gone = new_ids(rng, faults.drift_gone)
+    nobodys = here.ids[(here.service < 0) & (here.role == 0)][: faults.drift_unassociated]
+    added = np.concatenate([gone, nobodys])
+    zeros = np.zeros(len(added), np.int64)
+    named = {
+        name: sorted(one.tobytes().hex() for one in ids)
+        for name, ids in (("unclaimed", there.ids[lost]), ("gone", gone), ("unassociated", nobodys))
+    }
+    drift = Drift(faults.drift_router, service.tobytes().hex(), SERVICE_ROLES[0], **named)
+    return there.without(lost, Side("subscriber", zeros, added, zeros)), drift
+
+
+def _import(
+    plan: Plan, faults: Faults, router: str, when: date, side: Side, rng: np.random.Generator
+) -> Rows:
+    """The certificate of an import half an hour before the export, on two routers on one day."""
+    if router not in (faults.migration_good, faults.migration_bad) or when != faults.drift_day:
+        return
+    high, low = lanes(side.ids[side.role == 0])
+    number = (int(np.bitwise_xor.reduce(high)) % 2**64 << 64) | int(np.bitwise_xor.reduce(low)) % 2**64
+    messages, contents = int(rng.integers(500, 900)), [rng.bytes(32).hex() for _ in range(2)]
+    bad = router == faults.migration_bad
+    lines = [
+        ("source", "queues", len(high), f"{number:032x}", None),
+        ("result", "queues", len(high), f"{number:032x}", None),
+        ("source", "messages", messages, None, contents[0]),
+        ("result", "messages", messages - bad, None, contents[bad]),
+    ]
+    columns = list(zip(*lines, strict=True))
+    count = len(lines)
+    yield (
+        S_MIGRATION,
+        build(
+            S_MIGRATION,
+            {
+                "migration": same(plan.hex_id("migration", router), count),
+                "router": same(router, count),
+                "side": pa.array(columns[0], pa.string()),
+                "at_s": np.full(count, start_s(when) + EXPORT_AT_S - 1_800),
+                "name": pa.array(columns[1], pa.string()),
+                "count": pa.array(columns[2], pa.int64()),
+                "ids_hash": pa.array(columns[3], pa.string()),
+                "content_hash": pa.array(columns[4], pa.string()),
+            },
+        ),
+    )
 
 
 def _export(
