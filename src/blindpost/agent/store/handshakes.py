@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from blindpost.agent.model import ConnId
@@ -115,16 +116,29 @@ class StoredInvitation(Value):
 
 def insert_invitation(db: Db, invitation: StoredInvitation, now: int) -> None:
     db.sql.execute(
-        "INSERT INTO conn_invitations (invitation_id, contact_conn_id, cr_invitation,"
-        " recipient_conn_info, created_at) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO conn_invitations (invitation_id, contact_conn_id, cr_invitation, link_hash,"
+        " recipient_conn_info, created_at) VALUES (?, ?, ?, ?, ?, ?)",
         (
             invitation.invitation_id,
             invitation.contact_conn_id,
             db.vault.seal(invitation.link.text.encode("ascii")),
+            _link_hash(invitation.link),
             db.vault.seal(invitation.info),
             now,
         ),
     )
+
+
+def _link_hash(link: InvitationLink) -> bytes:
+    return hashlib.sha256(link.text.encode("ascii")).digest()
+
+
+def has_invitation(db: Db, contact_conn_id: ConnId, link: InvitationLink) -> bool:
+    """Whether this very request came to the address before, decided on or not."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM conn_invitations WHERE contact_conn_id = ? AND link_hash = ?)"
+    )
+    return bool(db.sql.execute(query, (contact_conn_id, _link_hash(link))).fetchone()[0])
 
 
 def find_invitation(db: Db, invitation_id: str) -> StoredInvitation | None:

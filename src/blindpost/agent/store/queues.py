@@ -233,6 +233,8 @@ class RcvQueueRequest(Value):
     e2e_key: PrivateKey
     corr_id: bytes
     mode: QueueMode
+    root_key: PrivateKey | None = None
+    """Of the short link that the queue is to have."""
 
 
 def insert_request(db: Db, request: RcvQueueRequest) -> None:
@@ -240,8 +242,8 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
     seal = db.vault.seal
     db.sql.execute(
         "INSERT OR REPLACE INTO rcv_queue_requests (host, port, server_key_hash, conn_id,"
-        " replace_rcv_queue_id, rcv_private_key, rcv_dh_key, e2e_priv_key, corr_id, queue_mode)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " replace_rcv_queue_id, rcv_private_key, rcv_dh_key, e2e_priv_key, corr_id, queue_mode,"
+        " link_priv_sig_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *stored_server(db, request.server),
             request.conn_id,
@@ -251,6 +253,7 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
             seal(request.e2e_key.pkcs8),
             request.corr_id,
             _mode_text(request.mode),
+            None if request.root_key is None else seal(request.root_key.pkcs8),
         ),
     )
 
@@ -258,7 +261,7 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
 def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQueueRequest | None:
     query = (
         "SELECT c.user_id, q.host, q.port, COALESCE(q.server_key_hash, s.key_hash), q.rcv_private_key,"
-        " q.rcv_dh_key, q.e2e_priv_key, q.corr_id, q.queue_mode"
+        " q.rcv_dh_key, q.e2e_priv_key, q.corr_id, q.queue_mode, q.link_priv_sig_key"
         " FROM rcv_queue_requests q JOIN servers s ON s.host = q.host AND s.port = q.port"
         " JOIN connections c ON c.conn_id = q.conn_id"
         " WHERE q.conn_id = ? AND q.replace_rcv_queue_id = ?"
@@ -269,7 +272,10 @@ def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQue
     key, dh_key, e2e_key = (PrivateKey.from_pkcs8(db.vault.open(stored)) for stored in row[4:7])
     mode = QueueMode(row[8].encode("ascii"))
     server = loaded_server(*row[1:4])
-    return RcvQueueRequest(conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode)
+    root_key = None if row[9] is None else PrivateKey.from_pkcs8(db.vault.open(row[9]))
+    return RcvQueueRequest(
+        conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode, root_key
+    )
 
 
 def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None:

@@ -108,7 +108,7 @@ CREATE TABLE rcv_queue_requests (
     e2e_priv_key BLOB NOT NULL,
     corr_id BLOB NOT NULL,
     queue_mode TEXT NOT NULL,
-    link BLOB,
+    link_priv_sig_key BLOB,
     PRIMARY KEY (conn_id, replace_rcv_queue_id),
     FOREIGN KEY (host, port) REFERENCES servers
 ) STRICT, WITHOUT ROWID;
@@ -169,6 +169,7 @@ CREATE TABLE conn_invitations (
     invitation_id TEXT PRIMARY KEY,
     contact_conn_id TEXT REFERENCES connections ON DELETE SET NULL,
     cr_invitation BLOB NOT NULL,
+    link_hash BLOB NOT NULL,
     recipient_conn_info BLOB NOT NULL,
     accepted INTEGER NOT NULL DEFAULT 0,
     own_conn_info BLOB,

@@ -1,0 +1,66 @@
+"""What can be chosen about an agent; the defaults are the protocol's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from blindpost.agent.proxying import ProxyOptions
+from blindpost.agent.sessions import SessionOptions
+from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.crypto.kem_pool import PairMaker
+from blindpost.store.contract import Durability
+from blindpost.transport.certificates import Now
+from blindpost.wire.e2e import E2E_VERSIONS
+from blindpost.wire.links.full import AGENT_VERSIONS
+from blindpost.wire.queue_addresses import CLIENT_VERSIONS
+from blindpost.wire.versions import VersionRange
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What this agent speaks; fewer than all for tests of older peers."""
+
+    agent: VersionRange = AGENT_VERSIONS
+    client: VersionRange = CLIENT_VERSIONS
+    e2e: VersionRange = E2E_VERSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long things are tried or kept, in seconds."""
+
+    undelivered_s: int = 2 * DAY_S
+    """A message that no router took."""
+    quota_s: int = 7 * DAY_S
+    """A message for a queue that is full."""
+    remembered_s: int = 21 * DAY_S
+    """Hashes of received messages, sent messages that wait for a receipt, hashes of ratchet keys."""
+    dropped_after_s: int = DAY_S
+    dropped_attempts: int = 8
+    """A message that the application never acknowledges is given up after both."""
+    cleanup_first_s: float = 30.0
+    cleanup_every_s: float = 300.0
+    cleanup_rows: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """All that can be chosen."""
+
+    pq: bool = True
+    """Whether new connections are to be post-quantum."""
+    versions: Versions = field(default_factory=Versions)
+    retention: Retention = field(default_factory=Retention)
+    sessions: SessionOptions = field(default_factory=SessionOptions)
+    proxy: ProxyOptions = field(default_factory=ProxyOptions)
+    durability: Durability = Durability.FULL
+    events_max: int = 1024
+    """How many events may wait for the application before no more messages are taken from routers."""
+    key_pairs: int = 4
+    """How many KEM key pairs are kept ready."""
+    pair_maker: PairMaker | None = None
+    now: Now = time.time
+    entropy: Entropy = system_entropy

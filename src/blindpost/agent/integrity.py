@@ -1,0 +1,91 @@
+"""Whether a message follows the one before: the five outcomes of the chain. Reported, never a reason to refuse."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
+
+
+@dataclass(frozen=True, slots=True)
+class MsgOk:
+    """The next number, and the hash of the message before."""
+
+
+@dataclass(frozen=True, slots=True)
+class MsgBadId:
+    """A number from the past."""
+
+    msg_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MsgDuplicate:
+    """The same number as the message before."""
+
+
+@dataclass(frozen=True, slots=True)
+class MsgSkipped:
+    """Messages are missing, from the first of these numbers to the last."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class MsgBadHash:
+    """The next number, but another message before it than the one that came."""
+
+
+Integrity = MsgOk | MsgBadId | MsgDuplicate | MsgSkipped | MsgBadHash
+
+
+def check_integrity(last_id: int, last_hash: bytes, msg_id: int, prev_hash: bytes) -> Integrity:
+    """How message `msg_id`, which names `prev_hash`, follows the last one."""
+    if msg_id == last_id + 1:
+        return MsgOk() if hmac.compare_digest(last_hash, prev_hash) else MsgBadHash()
+    if msg_id < last_id:
+        return MsgBadId(msg_id)
+    if msg_id == last_id:
+        return MsgDuplicate()
+    return MsgSkipped(last_id + 1, msg_id - 1)
+
+
+def dump_integrity(integrity: Integrity) -> bytes:
+    return encode(integrity, _write)
+
+
+def load_integrity(stored: bytes) -> Integrity:
+    return decode_whole(stored, _read)
+
+
+def _write(writer: Writer, integrity: Integrity) -> None:
+    match integrity:
+        case MsgOk():
+            writer.raw(b"O")
+        case MsgBadId(msg_id):
+            writer.raw(b"I").i64(msg_id)
+        case MsgDuplicate():
+            writer.raw(b"D")
+        case MsgSkipped(first, last):
+            writer.raw(b"S").i64(first).i64(last)
+        case MsgBadHash():
+            writer.raw(b"H")
+
+
+def _read(reader: Reader) -> Integrity:
+    tag = reader.take(1)
+    match tag:
+        case b"O":
+            return MsgOk()
+        case b"I":
+            return MsgBadId(reader.i64())
+        case b"D":
+            return MsgDuplicate()
+        case b"S":
+            return MsgSkipped(reader.i64(), reader.i64())
+        case b"H":
+            return MsgBadHash()
+    raise WireError("a stored integrity outcome expected")

@@ -1,0 +1,179 @@
+"""What all parts of an agent share: the store, locks, events, workers; and transactions with consequences.
+
+A transaction is synchronous: nothing else of the agent runs inside one. What follows from it, events for
+the application and work for the workers, is collected and happens when it is durable, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.errors import AgentError
+from blindpost.agent.events import Event, Failed
+from blindpost.agent.model import ConnId, SndQueue
+from blindpost.agent.store import commands as command_rows
+from blindpost.agent.store.database import AgentStore, Db
+from blindpost.agent.stream import EventStream
+from blindpost.agent.suspension import Operations
+from blindpost.crypto.kem import KemLibrary, KemSource
+from blindpost.crypto.kem_pool import KemKeyPool
+from blindpost.wire.addresses import RouterAddress, Server
+from blindpost.wire.text import ub64
+
+if TYPE_CHECKING:
+    from blindpost.agent.commands import CommandWorkers
+    from blindpost.agent.connection import Connection
+    from blindpost.agent.delivery import DeliveryWorkers
+    from blindpost.agent.handlers import Handlers
+    from blindpost.agent.proxying import QueueSender
+    from blindpost.agent.sessions import Sessions
+    from blindpost.agent.subscriptions.engine import Subscriptions
+
+ID_SIZE = 12
+
+
+class Tx(Db):
+    """A transaction under way."""
+
+    __slots__ = ("_commands", "_deliveries", "events", "kem", "now", "runtime")
+
+    def __init__(self, db: Db, runtime: Runtime, kem: KemSource) -> None:
+        super().__init__(db.sql, db.vault)
+        self.runtime = runtime
+        self.kem = kem
+        self.now = int(runtime.now())
+        self.events: list[Event] = []
+        self._deliveries: list[tuple[ConnId, int]] = []
+        self._commands: list[tuple[ConnId, Server | None]] = []
+
+    def handle(self, conn_id: ConnId) -> Connection:
+        """The connection as the application knows it."""
+        return self.runtime.handle(conn_id)
+
+    def emit(self, event: Event) -> None:
+        """Tell the application, once this is durable."""
+        self.events.append(event)
+
+    def failed(self, conn_id: ConnId, error: AgentError) -> None:
+        self.emit(Failed(self.handle(conn_id), error))
+
+    def wake_delivery(self, queue: SndQueue) -> None:
+        """Something waits to be delivered to this queue."""
+        self._deliveries.append((queue.conn_id, queue.number))
+
+    def wake_commands(self, conn_id: ConnId, server: Server | None) -> None:
+        """A command waits for the worker of this connection and router."""
+        self._commands.append((conn_id, server))
+
+    def command(
+        self, conn_id: ConnId, server: Server | None, tag: str, content: bytes = b"", corr_id: str = ""
+    ) -> None:
+        """Store a command; its worker runs it after those before it."""
+        command_rows.insert(self, conn_id, server, tag, content, self.now, corr_id)
+        self.wake_commands(conn_id, server)
+
+    @contextmanager
+    def attempt(self, conn_id: ConnId) -> Iterator[None]:
+        """A part that may fail for good: then all it did is taken back, and only its error remains."""
+        marks = len(self.events), len(self._deliveries), len(self._commands)
+        self.sql.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except AgentError as error:
+            self.sql.execute("ROLLBACK TO attempt")
+            self.sql.execute("RELEASE attempt")
+            del self.events[marks[0] :], self._deliveries[marks[1] :], self._commands[marks[2] :]
+            self.failed(conn_id, error)
+        else:
+            self.sql.execute("RELEASE attempt")
+
+    def release(self) -> None:
+        """It is durable: let happen what follows."""
+        for event in self.events:
+            self.runtime.stream.put(event)
+        for conn_id, number in self._deliveries:
+            self.runtime.delivery.wake(conn_id, number)
+        for conn_id, server in self._commands:
+            self.runtime.commands.wake(conn_id, server)
+
+
+class Runtime:
+    """One agent's parts. Those that need each other are set by `Agent` after they are made."""
+
+    sessions: Sessions
+    sender: QueueSender
+    subscriptions: Subscriptions
+    delivery: DeliveryWorkers
+    commands: CommandWorkers
+    handlers: Handlers
+
+    def __init__(
+        self,
+        store: AgentStore,
+        config: AgentConfig,
+        servers: tuple[RouterAddress, ...],
+        pool: KemKeyPool,
+        handle: Callable[[Runtime, ConnId], Connection],
+    ) -> None:
+        self._handle = handle
+        self.store = store
+        self.config = config
+        self.servers = servers
+        self.pool = pool
+        self.stream = EventStream(config.events_max)
+        self.operations = Operations()
+        self._locks: dict[object, _Lock] = {}
+
+    def now(self) -> float:
+        return self.config.now()
+
+    def new_id(self) -> str:
+        """A new id of a connection, confirmation or request."""
+        return ub64(self.config.entropy(ID_SIZE))
+
+    def handle(self, conn_id: ConnId) -> Connection:
+        return self._handle(self, conn_id)
+
+    @contextmanager
+    def transaction(self, kem: KemSource | None = None) -> Iterator[Tx]:
+        """Changes that happen together, and then what follows from them."""
+        with self.store.transaction() as db:
+            tx = Tx(db, self, kem if kem is not None else KemLibrary())
+            yield tx
+        tx.release()
+
+    @asynccontextmanager
+    async def kem_source(self, wanted: bool = True) -> AsyncIterator[KemSource]:
+        """A source with a key pair in hand; without one when none can be needed."""
+        if not wanted:
+            yield KemLibrary()
+            return
+        async with self.pool.source() as source:
+            yield source
+
+    @asynccontextmanager
+    async def locked(self, key: object) -> AsyncIterator[None]:
+        """Alone with a connection (its id), or with the text of a link."""
+        entry = self._locks.get(key)
+        if entry is None:
+            entry = self._locks[key] = _Lock()
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[key]
+
+
+class _Lock:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
