@@ -72,7 +72,7 @@ def _ds_tiles(answers: Answers) -> list[Tile]:
         Tile("payloads", "payloads waiting", status["payloads"]),
         Tile("bytes", "bytes waiting", status["bytes"]),
         Tile("waiting", "long polls", status["waiting"]),
-        Tile("in_hand", "payloads handed out", status["in_hand"]),
+        Tile("in_hand", "payloads in hand", status["in_hand"]),
     ]
 
 
@@ -96,7 +96,10 @@ KINDS = (
         "blindpost router start",
         ("status", "stats"),
         _router_tiles,
-        (("stats", "counts.msgSent", "messages in"), ("stats", "counts.msgRecv", "messages out")),
+        (
+            ("stats", "counts.msgSent", "messages accepted"),
+            ("stats", "counts.msgRecv", "messages acknowledged"),
+        ),
         audits=True,
     ),
     Kind("ntf", "Notification router", "ntf.toml", "blindpost ntf start", ("status",), _ntf_tiles, ()),
@@ -107,7 +110,10 @@ KINDS = (
         "blindpost ds start",
         ("status",),
         _ds_tiles,
-        (("status", "counters.enqueued", "payloads in"), ("status", "counters.handed_out", "payloads out")),
+        (
+            ("status", "counters.enqueued", "payloads accepted"),
+            ("status", "counters.handed_out", "payloads handed out"),
+        ),
     ),
     Kind("canary", "Canary", "canary.toml", "blindpost canary", ("status",), _canary_tiles, ()),
 )
@@ -134,16 +140,18 @@ class Watched:
             answers = await asyncio.to_thread(self._ask)
         except OperatorError as error:
             note = f"{error}" if not isinstance(error, NotRunningError) else self._remedy()
-            return Card(self.kind.name, self.name, Health.DOWN, note, audits=False)
+            return Card(self.kind.title, self.name, Health.DOWN, note, audits=False)
         status = answers["status"]
         state = Health.DRAINING if status.get("state") == "draining" else Health.RUNNING
         tiles, lines = self.kind.tiles(answers), []
         for answer, path, label in self.kind.rates:
             counted = self.counted.setdefault(path, Counted())
             counted.sample(now_s(), _counter(answers, answer, path))
-            tiles.append(Tile(f"{path}.per_minute", f"{label} in the last minute", counted.per_minute))
+            tiles.append(Tile(f"{path}.per_minute", f"{label}, last minute", counted.per_minute))
             lines.append(Line(path, label, counted.minutes))
-        return Card(self.kind.name, self.name, state, "", tuple(tiles), tuple(lines), audits=self.kind.audits)
+        return Card(
+            self.kind.title, self.name, state, "", tuple(tiles), tuple(lines), audits=self.kind.audits
+        )
 
     def _ask(self) -> dict[str, Mapping[str, Any]]:
         control = self.folder / "control.sock"
