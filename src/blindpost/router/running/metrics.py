@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import blindpost
@@ -15,9 +15,8 @@ from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
 from blindpost.router.model import Domain
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.names import OURS, REFERENCE, all_counters
+from blindpost.serving.prometheus import Labels, Text
 from blindpost.wire.smp.handshake import ServiceRole
-
-Labels = tuple[tuple[str, str], ...]
 
 PERIODS = ((60, "0-60"), (300, "60-300"), (1200, "300-1200"), (3600, "1200-3600"))
 LAST_PERIOD = "3600+"
@@ -102,46 +101,6 @@ async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
     # Last, with nothing in between: it is compared with what was accepted and closed.
     gauges.sockets = Counter(session.own_port for session in server.sessions)
     return gauges
-
-
-class Text:
-    """Prometheus' text format; samples of one metric stay together."""
-
-    def __init__(self) -> None:
-        self._metrics: dict[str, list[str]] = {}
-
-    def metric(
-        self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, Labels, float]]
-    ) -> None:
-        lines = self._metrics.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
-        for suffix, labels, value in samples:
-            written = ",".join(f'{label}="{text}"' for label, text in labels)
-            lines.append(f"{name}{suffix}{f'{{{written}}}' if written else ''} {_number(value)}")
-
-    def gauge(self, name: str, help_text: str, value: float) -> None:
-        self.metric(name, "gauge", help_text, [("", (), value)])
-
-    def counter(self, name: str, help_text: str, value: float, labels: Labels = ()) -> None:
-        self.metric(name, "counter", help_text, [("", labels, value)])
-
-    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
-        buckets: list[tuple[str, Labels, float]] = [
-            ("_bucket", (("le", _number(bound)),), count) for bound, count in histogram.cumulative()
-        ]
-        count = histogram.count
-        ends: list[tuple[str, Labels, float]] = [
-            ("_bucket", (("le", "+Inf"),), count),
-            ("_sum", (), histogram.total),
-            ("_count", (), count),
-        ]
-        self.metric(name, "histogram", help_text, [*buckets, *ends])
-
-    def done(self) -> str:
-        return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def render(router: GuardedRouter, gauges: Gauges, services: Services, active: Mapping[str, int]) -> str:

@@ -1,0 +1,49 @@
+"""Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blindpost.engine.histogram import Histogram
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Text:
+    """What is measured, as text; samples of one metric stay together."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, list[str]] = {}
+
+    def metric(
+        self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, Labels, float]]
+    ) -> None:
+        lines = self._metrics.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
+        for suffix, labels, value in samples:
+            written = ",".join(f'{label}="{text}"' for label, text in labels)
+            lines.append(f"{name}{suffix}{f'{{{written}}}' if written else ''} {_number(value)}")
+
+    def gauge(self, name: str, help_text: str, value: float) -> None:
+        self.metric(name, "gauge", help_text, [("", (), value)])
+
+    def counter(self, name: str, help_text: str, value: float, labels: Labels = ()) -> None:
+        self.metric(name, "counter", help_text, [("", labels, value)])
+
+    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+        buckets: list[tuple[str, Labels, float]] = [
+            ("_bucket", (("le", _number(bound)),), count) for bound, count in histogram.cumulative()
+        ]
+        count = histogram.count
+        ends: list[tuple[str, Labels, float]] = [
+            ("_bucket", (("le", "+Inf"),), count),
+            ("_sum", (), histogram.total),
+            ("_count", (), count),
+        ]
+        self.metric(name, "histogram", help_text, [*buckets, *ends])
+
+    def done(self) -> str:
+        return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))
