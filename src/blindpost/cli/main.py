@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import blindpost
-from blindpost.cli import audit, demo, ds, moving, operator, page, pipeline, router
+from blindpost.cli import audit, demo, ds, moving, ntf, operator, page, pipeline, router
 from blindpost.cli.output import fail, failing
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ operator.add_to(router.app)
 moving.add_to(router.app)
 audit.add_to(router.app)
 app.add_typer(router.app, name="router")
+app.add_typer(ntf.app, name="ntf")
 app.add_typer(ds.app, name="ds")
 app.add_typer(pipeline.app, name="pipeline")
 page.add_to(app)

@@ -1,0 +1,108 @@
+"""The configuration file that `init` writes: every setting with its default and what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
+
+_TEMPLATE = """\
+# Configuration of a Blindpost notification router. Every setting is here with its default. Times are in
+# seconds. After a change: `blindpost ntf start` again (SIGTERM drains first). See docs/notifications.md.
+
+[address]
+# Where devices reach this router: host names, IP addresses or onion addresses, and the port.
+hosts = {hosts}
+port = {port}
+
+[listen]
+# An address of this machine to listen on ("*": all of them), and the port; 0 lets the system choose one.
+address = "*"
+port = {port}
+connections = 50000
+
+[identity]
+# The identity in the router's address, checked at start so that no other keys are used by mistake.
+fingerprint = "{fingerprint}"
+# Folder of the keys. `ca.key` in it is needed by `rotate-cert` only: move it to a safe place offline.
+keys = "keys"
+
+[store]
+# "sqlite": in a file. "postgres": in a database that no other notification router uses.
+kind = "{store}"
+file = "ntf.db"
+# Address of the database, such as "postgresql://user@host/database"; the password in ~/.pgpass or PGPASSWORD.
+dsn = {dsn}
+# "full": what was accepted survives kill -9 and power loss. "os": kill -9 only.
+durability = "full"
+# The key under which device tokens, addresses, queue ids and keys are sealed in the store. The environment
+# variable BLINDPOST_NTF_KEY goes before it. Keep it apart from backups of the store.
+key_file = "store.key"
+
+[apns]
+# Apple's key for provider tokens (a .p8 file) and its ids. Without it nothing is pushed to Apple's devices,
+# and their notifications wait until they expire.
+key_file = ""
+key_id = ""
+team_id = "5NN7GUYB6T"
+topic = "chat.simplex.app"
+# Certificates in place of the system's.
+ca_file = ""
+# To how many bytes every push is padded before it is encrypted. The default fits into Apple's limit of
+# 4096 bytes for a push; the reference uses 3072, which does not.
+padded_size = {padded_size}
+# A server like Apple's for devices of the test provider; without a host they are refused.
+test_host = ""
+test_port = 443
+test_ca_file = ""
+
+[subscriber]
+# Whether message routers are shown a certificate of ours, so that one command subscribes all queues there.
+use_services = true
+# A SOCKS5 proxy, such as Tor, through which onion hosts are reached.
+socks_host = ""
+socks_port = 9050
+
+[rules]
+# Wrong codes that lock a registration, how long a code is valid, when a token that was never verified goes.
+code_attempts = 5
+code_ttl_s = 86400
+unverified_ttl_s = 172800
+# How many codes are pushed to one device, and for one connection, in a window of time.
+device_code_pushes = 10
+connection_code_pushes = 50
+code_push_window_s = 3600
+# A notification that cannot be pushed is tried again, with growing pauses, for so long.
+notification_ttl_s = 172800
+retry_first_s = 2.0
+retry_max_s = 600.0
+# How many pushes may wait in memory; what comes above waits in the store.
+push_queue = 32768
+# How often is looked which periodic notifications are due.
+period_step_s = 30.0
+# Connections of devices are closed after being silent for so long.
+idle_ttl_s = 43200
+
+[log]
+format = "plain"
+level = "info"
+
+[metrics]
+# Prometheus' text at http://address:port/metrics, on a loopback address.
+enabled = false
+address = "127.0.0.1"
+port = 9465
+"""
+
+
+def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, dsn: str) -> str:
+    """A file with all defaults."""
+    return _TEMPLATE.format(
+        hosts=json.dumps(list(hosts)),
+        port=port,
+        fingerprint=fingerprint,
+        store=store,
+        dsn=json.dumps(dsn),
+        padded_size=APPLE_PADDED_SIZE,
+    )
