@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import blindpost
-from blindpost.cli import audit, demo, ds, moving, ntf, operator, page, pipeline, router
+from blindpost.cli import audit, demo, ds, moving, ntf, operator, page, pipeline, pipeline_tools, router
 from blindpost.cli.output import fail, failing
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ audit.add_to(router.app)
 app.add_typer(router.app, name="router")
 app.add_typer(ntf.app, name="ntf")
 app.add_typer(ds.app, name="ds")
+pipeline_tools.add_to(pipeline.app)
 app.add_typer(pipeline.app, name="pipeline")
 page.add_to(app)
 app.command("demo")(demo.demo)

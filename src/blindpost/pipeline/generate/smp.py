@@ -105,7 +105,7 @@ def _messages(
     notified = rng.binomial(sent, 0.3)
     return {
         "msgSent": sent,
-        "msgRecv": taken - got,
+        "msgRecv": taken,
         "msgRecvGet": got,
         "msgGet": got,
         "msgGetNoMsg": rng.poisson(rate * 0.01),
@@ -113,7 +113,7 @@ def _messages(
         "msgSentAuth": rng.poisson(rate * 0.002),
         "msgSentQuota": np.where(blocked, rng.poisson(rate * 0.9), rng.poisson(rate * 0.0005)),
         "msgSentNtf": notified,
-        "msgRecvNtf": rng.binomial(taken - got, 0.3),
+        "msgRecvNtf": rng.binomial(taken, 0.3),
         "msgNtfs": rng.binomial(notified, 0.97),
         "msgNtfNoSub": rng.binomial(notified, 0.02),
         "pMsgFwdsRecv": rng.binomial(sent, 0.4),
@@ -191,7 +191,7 @@ def _levels(router: Router, counts: Counts, rng: np.random.Generator) -> dict[st
     """What was there at the end of each minute, from what changed it."""
     queues = router.queues + np.cumsum(counts["qCreated"] - counts["qDeletedAll"])
     notifiers = router.notifiers + np.cumsum(counts["ntfCreated"] - counts["ntfDeleted"])
-    gone = counts["msgRecv"] + counts["msgRecvGet"] + counts["msgExpired"]
+    gone = counts["msgRecv"] + counts["msgExpired"]
     messages = router.messages + np.cumsum(counts["msgSent"] - gone)
     router.queues, router.notifiers, router.messages = int(queues[-1]), int(notifiers[-1]), int(messages[-1])
     steady = np.ones(MINUTES)

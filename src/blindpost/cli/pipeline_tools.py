@@ -1,0 +1,201 @@
+"""`blindpost pipeline generate`, `report` and `bench`: a fleet to try it on, the page, the measurements.
+
+What only one command needs is imported by that command, so that the others answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blindpost.cli.output import say
+from blindpost.cli.pipeline import (
+    LAKE,
+    FromOption,
+    MasterOption,
+    OutOption,
+    RemoteOption,
+    SetOption,
+    ToOption,
+    ZoneOption,
+    failing_plainly,
+    opened,
+)
+from blindpost.serving.failures import OperatorError
+
+if TYPE_CHECKING:
+    from blindpost.pipeline.bench.measure import Result
+
+REPORT = Path("report.html")
+
+
+def generate(
+    folder: Annotated[Path, typer.Argument(help="A new folder: the journal, and the truth about it.")],
+    routers: Annotated[int, typer.Option(min=2, help="How many message routers the fleet has.")] = 20,
+    days: Annotated[int, typer.Option(min=1, help="How many days it ran.")] = 30,
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="How busy it is; 1 is a large public router.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 1,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day.")
+    ] = None,
+    late: Annotated[
+        int, typer.Option(min=0, help="Keep so many files back in FOLDER/late, to be moved in later.")
+    ] = 0,
+    clean: Annotated[bool, typer.Option("--clean", help="No damaged, repeated or late files.")] = False,
+) -> None:
+    """Make the journal of a fleet that does not exist, with known faults and a file that tells them.
+
+    FOLDER/journal is what servers and canaries would have written, FOLDER/truth.json what is wrong in it.
+    """
+    from blindpost.pipeline.generate.fleet import JOURNAL, TRUTH
+    from blindpost.pipeline.generate.fleet import generate as make
+    from blindpost.pipeline.generate.plan import Plan
+
+    plan = Plan(routers, days, scale, seed, *([first.date()] if first else []))
+    with failing_plainly(), _bar("generating") as progress:
+        truth = make(plan, folder, progress, spoiled=not clean, late=late)
+    written = truth["written"]
+    say(
+        f"{folder / JOURNAL}: {written['rows']:,} rows in {written['files']:,} files, "
+        f"{written['bytes'] / 1e6:,.1f} MB. What is wrong in them: {folder / TRUTH}."
+    )
+
+
+def report(
+    file: Annotated[Path, typer.Option("--file", "-f", help="Where to write the page.")] = REPORT,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Write one HTML file about the computed tables: the verdict first, then why. The newest week by default.
+
+    It needs no network and no other file, and holds nothing that names a queue.
+    """
+    from blindpost.serving.files import write_file
+
+    with opened(out, out, zone, master, remote, settings) as lake:
+        from blindpost.pipeline.report.build import build
+        from blindpost.pipeline.report.facts import gather
+
+        facts = gather(lake, first and first.date(), last and last.date(), int(time.time()))
+        page = build(facts)
+    write_file(file, page.encode(), 0o644)
+    say(f"{file}: {len(page.encode()) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}.")
+
+
+def bench(
+    rows: Annotated[
+        list[str] | None, typer.Option("--rows", help="How many rows: 1e5, 1e6 ... May be repeated.")
+    ] = None,
+    job: Annotated[list[str] | None, typer.Option("--job", help="audit, meters, reconcile.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions after one that warms up.")] = 3,
+    cores: Annotated[int, typer.Option(min=1, help="Cores for each of the engines.")] = 2,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to put the files; they are kept and used again.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Write all numbers and plans there.")
+    ] = None,
+    settings: SetOption = None,
+) -> None:
+    """Measure the pipeline's jobs beside DuckDB and Polars, on the same files in the same run.
+
+    Each repetition has a plan of its own; starting Spark is measured apart. 1e8 rows take minutes and 5 GB.
+    """
+    from blindpost.pipeline.bench.jobs import JOBS
+
+    unknown = sorted(set(job or ()) - JOBS.keys())
+    if unknown:
+        raise OperatorError(f"There is no job {', '.join(unknown)}. There are: {', '.join(JOBS)}.")
+    sizes = [_number(text) for text in rows or ["1e5", "1e6"]]
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder
+        lake = stack.enter_context(opened("", str(place), None, f"local[{cores}]", None, settings))
+        startup_s = time.perf_counter() - began
+        from blindpost.pipeline.bench.measure import run, written
+
+        with _bar("measuring") as progress:
+            results = list(
+                run(
+                    lake.spark,
+                    place,
+                    sizes,
+                    job or list(JOBS),
+                    cores,
+                    repeat,
+                    lambda _, *done: progress(*done),
+                )
+            )
+    if file is not None:
+        file.write_text(written(results, startup_s))
+    _show(results, startup_s)
+
+
+def _number(text: str) -> int:
+    try:
+        found = int(float(text))
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise OperatorError(f"--rows: a number such as 1e6 expected, not {text!r}.")
+    return found
+
+
+def _show(results: list[Result], startup_s: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from blindpost.pipeline.bench.jobs import JOBS
+    from blindpost.pipeline.bench.measure import against
+
+    table = Table(
+        "job", "rows", "engine", "s", "rows/s/core", "of DuckDB", "aim", "shuffled", "peak", box=None
+    )
+    for result in results:
+        share = against(results, result, "duckdb")
+        aim = JOBS[result.job].aim if result.engine == "spark" else None
+        table.add_row(
+            result.job,
+            f"{result.rows:,}",
+            result.engine,
+            f"{result.median_s:.3f}",
+            f"{result.per_core:,.0f}",
+            "-" if share is None else f"{share:.2f}",
+            "-" if aim is None else f"{aim:.2f}",
+            "-" if result.shuffle_bytes is None else f"{result.shuffle_bytes / 1e6:,.2f} MB",
+            f"{result.peak_bytes / 1e6:,.0f} MB",
+        )
+    Console(soft_wrap=True, highlight=False).print(table)
+    say(f"Starting Spark took {startup_s:.1f} s and is in none of these.")
+
+
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a person who watches."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def add_to(app: typer.Typer) -> None:
+    """These commands belong to `blindpost pipeline`."""
+    for command in (generate, report, bench):
+        app.command()(command)
