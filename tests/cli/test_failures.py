@@ -115,7 +115,7 @@ def test_a_port_in_use(call: Call, router: Path) -> None:
 def test_a_metrics_port_in_use(call: Call, router: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         edit(router, "port = 9464", f"port = {other.getsockname()[1]}")
-        edit(router, "enabled = false", "enabled = true")
+        edit(router, "only.\nenabled = false", "only.\nenabled = true")
         assert "metrics" in run("router", "start", "-c", router, code=1).stderr
 
 

@@ -58,7 +58,7 @@ async def scraped(router: StartedRouter) -> tuple[str, Samples]:
 
 def with_metrics(folder: Path) -> None:
     init(folder)
-    edit(folder, "enabled = false", "enabled = true")
+    edit(folder, "only.\nenabled = false", "only.\nenabled = true")
     edit(folder, "port = 9464", "port = 0")
     edit(folder, 'level = "info"', 'level = "debug"')
 

@@ -26,7 +26,7 @@ from tests.support.ds_process import ds_in_process
 from tests.support.processes import RouterInProcess, router_in_process
 from tests.support.routers import a_message, new_queue, pushed
 
-METRICS = (("enabled = false", "enabled = true"), ("port = 9464", "port = 0"))
+METRICS = (("only.\nenabled = false", "only.\nenabled = true"), ("port = 9464", "port = 0"))
 
 
 @contextlib.asynccontextmanager
