@@ -111,6 +111,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             for queue in turn.whole.snd:
                 if queue.replaces == old.number:
                     queues.delete_snd(tx, queue)
+                    tx.runtime.delivery.has_room(conn_id, queue.number)
         case SenderEffect.MAKE_SEND_QUEUE:
             assert old is not None
             turn.new = _new_queue(turn, old)
@@ -136,6 +137,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
         case SenderEffect.DROP_OLD:
             assert old is not None
             queues.delete_snd(tx, old)
+            tx.runtime.delivery.has_room(conn_id, old.number)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.SND, _PHASES[effect]))
 
