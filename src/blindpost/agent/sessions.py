@@ -146,6 +146,7 @@ class Sessions:
         self._watcher = watcher
         self._raised = raised
         self._slots: dict[SessionKey, _Slot] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._retired: set[Session] = set()
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -198,7 +199,7 @@ class Sessions:
         except (TransportError, StoreFailedError) as error:
             failure = error if isinstance(error, TransportError) else ClosedHereError(str(error))
             loop = asyncio.get_running_loop()
-            loop.call_later(self.options.failure_kept_s, self._forget, key, number)
+            self._timers[number] = loop.call_later(self.options.failure_kept_s, self._forget, key, number)
             loop.call_soon(self._watcher.connect_failed, key, failure)
             return failure
         self._spawn(self._pump(session))
@@ -223,6 +224,7 @@ class Sessions:
 
     def _forget(self, key: SessionKey, number: int) -> None:
         """Free the place, unless another attempt has taken it since."""
+        self._timers.pop(number, None)
         slot = self._slots.get(key)
         if slot is not None and slot.number == number:
             del self._slots[key]
@@ -261,6 +263,8 @@ class Sessions:
         """End all sessions; nothing comes in any more when this returns."""
         self._closed = True
         self._receiving.set()
+        for timer in self._timers.values():
+            timer.cancel()
         for slot in tuple(self._slots.values()):
             if not slot.attempt.done():
                 slot.attempt.cancel()

@@ -7,7 +7,7 @@ a newer one. Queues of a service are not listed at all; the service has a count 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -210,8 +210,3 @@ class SessionTable:
         ended = self.active_service or self.pending_service
         self.active_service = self.pending_service = None
         return ended
-
-    def __iter__(self) -> Iterator[bytes]:
-        """All queues by name."""
-        yield from self._active
-        yield from self._pending
