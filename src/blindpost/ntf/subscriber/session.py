@@ -166,7 +166,7 @@ class RouterSession:
                 return
 
     async def _ask_service(self, own: QueueSet) -> Response | Failure:
-        (result,) = await self._client.send_many([Call[Command](NSUBS(own.count, own.ids_hash))])
+        (result,) = await self._client.send_many([Call(NSUBS(own.count, own.ids_hash))])
         return result
 
     async def _subscribe_stored(self, *, with_associated: bool, is_repair: bool = False) -> None:
@@ -197,8 +197,7 @@ class RouterSession:
         """NSUB for these, and their answers stored."""
         self._in_flight.update(notifier.notifier_id for notifier in notifiers)
         results = await self._client.send_many(
-            Call[Command](NSUB(), notifier.notifier_id, PrivateKey.decoded(notifier.key))
-            for notifier in notifiers
+            Call(NSUB(), notifier.notifier_id, PrivateKey.decoded(notifier.key)) for notifier in notifiers
         )
         answers: defaultdict[QueueAnswer, list[bytes]] = defaultdict(list)
         for notifier, result in zip(notifiers, results, strict=True):
