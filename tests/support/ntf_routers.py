@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from blindpost.client.errors import RefusedError
 from blindpost.client.ntf import NtfClient
 from blindpost.client.options import Options
@@ -44,6 +46,8 @@ from blindpost.wire.smp.errors import Code
 from blindpost.wire.versions import VersionRange
 from tests.support.routers import database_of, new_credentials, new_key
 
+ON_BOTH = pytest.mark.parametrize("store_kind", ("sqlite", "postgres"), indirect=True)
+"""For tests that show no claim and still need both stores."""
 STORE_KEY = bytes(range(32))
 START = 1_700_000_000
 SMP = Server((Host("smp.example.org"),), "5223", b"h" * 32)

@@ -107,6 +107,7 @@ class Shell:
     now: Callable[[], float]
     send: Callable[[Sequence[Outgoing]], None]
     perform: Callable[[Effect], None]
+    push: Callable[[Push], None]
     later: Callable[[float, Event], None]
 
 
@@ -248,6 +249,8 @@ class NtfPlan:
             shell.send(turn.outbox)
         for effect in turn.effects:
             shell.perform(effect)
+        for _, push in turn.pushes.items():
+            shell.push(push)
         for durable in self._durable:
             if not durable.done():
                 durable.set_result(None)

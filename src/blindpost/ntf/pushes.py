@@ -26,7 +26,9 @@ def request(turn: Turn, token: Token, kind: PushKind) -> None:
     """Something is there to be pushed: at once, or after the push that is under way."""
     jobs, key = turn.state.jobs, (token.token_id, kind)
     job = jobs.get(key)
-    if job is not None and job.in_flight:
+    if job is not None and key in turn.pushes:
+        start(turn, token, kind, job.attempts)
+    elif job is not None and job.in_flight:
         jobs.put(key, replace(job, again=True))
     elif job is None or kind is PushKind.VERIFICATION:
         if kind is PushKind.MESSAGE and len(jobs) >= turn.rules.push_queue:
@@ -45,12 +47,18 @@ def start(turn: Turn, token: Token, kind: PushKind, attempts: int = 1) -> None:
     """Ask for the push, if there is still something to push."""
     jobs, key = turn.state.jobs, (token.token_id, kind)
     job = turn.state.new_job(attempts)
-    effect = _push(turn, token, kind, job.number)
-    if effect is None:
-        jobs.pop(key)
-        return
-    jobs.put(key, job)
-    turn.ask(effect)
+    push = _push(turn, token, kind, job.number)
+    if push is None:
+        cancel(turn, token, kind)
+    else:
+        jobs.put(key, job)
+        turn.pushes.put(key, push)
+
+
+def cancel(turn: Turn, token: Token, kind: PushKind) -> None:
+    """Nothing is to be pushed. A push that has left already is not heard of again."""
+    turn.state.jobs.pop((token.token_id, kind))
+    turn.pushes.pop((token.token_id, kind))
 
 
 def again(turn: Turn, token_id: bytes, kind: PushKind, number: int) -> None:

@@ -99,7 +99,7 @@ class NtfRouter(Handler):
     ) -> None:
         self.store = store
         self.rules = rules or NtfRules()
-        shell = Shell(now, self._send, self._perform, self._later)
+        shell = Shell(now, self._send, self._perform, self._push, self._later)
         self.plan = NtfPlan(store, self.rules, verifier or OneByOne(), entropy, shell)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self.pusher = Pusher(providers, self.rules.padded_size, entropy, self._pushed)
@@ -217,8 +217,6 @@ class NtfRouter(Handler):
     def _perform(self, effect: Effect) -> None:
         subscriber = self.subscriber
         match effect:
-            case Push():
-                self.pusher.perform(effect)
             case PushLater(token_id, kind, job, delay_s):
                 self._later(delay_s, PushAgain(token_id, kind, job))
             case Subscribe(server, notifier) if subscriber is not None:
@@ -227,6 +225,9 @@ class NtfRouter(Handler):
                 subscriber.forget(server, notifier_ids)
             case _:
                 pass
+
+    def _push(self, push: Push) -> None:
+        self.pusher.perform(push)
 
     def _pushed(self, push: Push, outcome: PushOutcome) -> None:
         self.engine.put_own(PushDone(push, outcome))

@@ -231,7 +231,7 @@ class PostgresTables:
         )
 
     def counts(self) -> dict[str, int]:
-        return dict(self.store.counts)
+        return {name: self.store.counts[name] for name in COUNTERS}
 
     @property
     def received(self) -> int:

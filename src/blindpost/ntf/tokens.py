@@ -171,7 +171,7 @@ def delete(turn: Turn, token: Token) -> None:
         view.delete_subscription(subscription)
     view.delete_token(token)
     for kind in PushKind:
-        turn.state.jobs.pop((token.token_id, kind))
+        pushes.cancel(turn, token, kind)
     for server, notifier_ids in by_server.items():
         turn.ask(Forget(server, tuple(notifier_ids)))
     if not pushes.is_null(token):

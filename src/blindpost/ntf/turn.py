@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from blindpost.crypto.entropy import Entropy
+from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import NtfRules, PushKind, Secret
 from blindpost.ntf.ports import Notifier
@@ -65,7 +66,7 @@ class Forget(Value):
     notifier_ids: tuple[bytes, ...]
 
 
-Effect = Push | PushLater | Subscribe | Forget
+Effect = PushLater | Subscribe | Forget
 
 
 class Outgoing(NamedTuple):
@@ -95,6 +96,8 @@ class Turn:
         self.view = View(state.undo, received)
         self.outbox: list[Outgoing] = []
         self.effects: list[Effect] = []
+        self.pushes: Table[tuple[bytes, PushKind], Push] = Table(state.undo)
+        """At most one for each token and kind: what comes later in the batch is in it too."""
 
     @property
     def seconds(self) -> int:

@@ -1,0 +1,368 @@
+"""Notifications from NMSG to their one end: pushed, superseded, rejected, expired or dropped."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from blindpost.ntf.meters import Meter
+from blindpost.ntf.model import NtfRules
+from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
+from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.addresses import Host, Server
+from blindpost.wire.ntf.commands import SDEL, TDEL, TVFY
+from blindpost.wire.ntf.pushes import MessagePush, PushItem
+from blindpost.wire.ntf.responses import OK
+from blindpost.wire.ntf.status import InvalidReason
+from tests.support.ntf_routers import (
+    ON_BOTH,
+    SMP,
+    START,
+    Apple,
+    Clock,
+    Device,
+    RunningNtf,
+    active_device,
+    device_token,
+    running_ntf,
+    some_queue,
+)
+from tests.support.routers import new_credentials
+
+IMPATIENT = NtfRules(retry_first_s=0.001, retry_max_s=0.002)
+
+
+def outage(*_: object) -> PushOutcome:
+    return RetryLater("out of order")
+
+
+def ended(ntf: RunningNtf) -> dict[str, int]:
+    """The states that have notifications; nothing is ever counted twice or not at all."""
+    ledger = ntf.ledger()
+    assert sum(ledger.values()) == ntf.router.store.received
+    return {state: count for state, count in ledger.items() if count}
+
+
+def latest(ntf: RunningNtf, device: Device) -> list[PushItem]:
+    return list(device.items(ntf.apple.of_kind(MessagePush)[-1]))
+
+
+@ON_BOTH
+async def test_a_notification_is_pushed_with_its_metadata(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    await ntf.nmsg(queue, meta=b"metadata" * 18)
+    await ntf.settled()
+    (item,) = latest(ntf, device)
+    assert (item.server, item.notifier_id, item.seconds) == (SMP, queue.notifier_id, START)
+    assert item.encrypted_meta == b"metadata" * 18
+    assert len(item.nonce) == 24
+    assert ended(ntf) == {"accepted": 1}
+    assert ntf.router.plan.meters[Meter.DELIVERED] == 1
+    assert ntf.router.plan.meters.push_s.count == 1
+
+
+@pytest.mark.claim("NTF-53")
+async def test_a_push_names_the_newest_of_several_queues(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    queues = [some_queue(number) for number in range(5)]
+    for queue in queues:
+        await device.subscribe(queue)
+    for queue in (*queues, queues[0]):
+        ntf.clock.now += 1
+        await ntf.nmsg(queue)
+        await ntf.settled()
+    items = latest(ntf, device)
+    assert [item.notifier_id for item in items] == [
+        queue.notifier_id for queue in (*queues[1:], queues[0])
+    ], "the newest last, each queue once"
+    assert [item.seconds for item in items] == [START + second for second in (2, 3, 4, 5, 6)]
+    assert ended(ntf) == {"accepted": 6}
+
+
+@ON_BOTH
+async def test_of_more_queues_than_a_push_may_name_the_oldest_make_room(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    queues = [some_queue(number) for number in range(9)]
+    for queue in queues:
+        await device.subscribe(queue)
+    ntf.apple.answer = outage
+    await ntf.nmsg(*queues)
+    await ntf.settled()
+    assert ended(ntf) == {"waiting": 6, "dropped": 3}
+    assert [item.notifier_id for item in latest(ntf, device)] == [queue.notifier_id for queue in queues[3:]]
+    assert ntf.router.store.counts()["notifications"] == 6
+
+
+async def test_long_addresses_leave_room_for_fewer_queues(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    long_name = Server((Host("a" * 60 + ".example.org"),) * 3, "5223", b"h" * 32)
+    queues = [some_queue(number, long_name) for number in range(6)]
+    for queue in queues:
+        await device.subscribe(queue)
+    await ntf.nmsg(*queues, meta=b"m" * 400)
+    await ntf.settled()
+    named = [item.notifier_id for item in latest(ntf, device)]
+    assert 0 < len(named) < 6
+    assert named == [queue.notifier_id for queue in queues[-len(named) :]]
+    assert ended(ntf) == {"accepted": len(named), "dropped": 6 - len(named)}
+
+
+async def test_an_address_too_long_for_any_push_is_dropped(tmp_path: Path) -> None:
+    async with running_ntf(tmp_path, NtfRules(padded_size=512), network=MemoryNetwork()) as ntf:
+        device = await active_device(ntf)
+        server = Server((Host("a" * 100 + ".example.org"),) * 2, "5223", b"h" * 32)
+        await device.subscribe(queue := some_queue(1, server))
+        await ntf.nmsg(queue, meta=b"m" * 300)
+        await ntf.settled()
+        assert ended(ntf) == {"dropped": 1}
+        assert ntf.apple.of_kind(MessagePush) == []
+
+
+@ON_BOTH
+async def test_a_newer_one_takes_the_place_of_one_that_waits(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    ntf.apple.open.clear()
+    await ntf.nmsg(queue)
+    await ntf.apple.next()
+    await ntf.nmsg(queue, meta=b"2" * 144)
+    await ntf.nmsg(queue, meta=b"3" * 144)
+    assert ended(ntf) == {"waiting": 1, "superseded": 2}
+    assert len(ntf.apple.of_kind(MessagePush)) == 1, "one at a time"
+    ntf.apple.open.set()
+    await ntf.settled()
+    assert ended(ntf) == {"accepted": 1, "superseded": 2}
+    (item,) = latest(ntf, device)
+    assert item.encrypted_meta == b"3" * 144
+    assert len(ntf.apple.of_kind(MessagePush)) == 2
+
+
+async def test_the_same_nmsg_twice_counts_once(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    nmsg = NmsgReceived(SMP, queue.notifier_id, b"n" * 24, b"m" * 144)
+    await ntf.router.submit([nmsg])
+    await ntf.router.submit([nmsg])
+    await ntf.settled()
+    assert ended(ntf) == {"accepted": 1}
+
+
+@pytest.mark.parametrize(
+    ("nonce", "meta"), [(b"n" * 23, b"m"), (b"n" * 24, b""), (b"n" * 24, b"m" * 1025)], ids=str
+)
+async def test_what_is_no_notification_is_not_accepted(ntf: RunningNtf, nonce: bytes, meta: bytes) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    await ntf.router.submit([NmsgReceived(SMP, queue.notifier_id, nonce, meta)])
+    await ntf.settled()
+    assert ended(ntf) == {}
+    assert ntf.router.plan.meters[Meter.RECEIVED_AUTH] == 1
+
+
+async def test_a_refused_push_is_an_end_and_the_token_stays(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    ntf.apple.answer = lambda *_: Failed("no")
+    await ntf.nmsg(queue)
+    await ntf.settled()
+    assert ended(ntf) == {"rejected": 1}
+    assert await device.status() == "ACTIVE"
+    assert ntf.router.plan.meters[Meter.FAILED] == 1
+
+
+@ON_BOTH
+async def test_a_refused_token_rejects_all_that_waits(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    queues = [some_queue(number) for number in range(3)]
+    for queue in queues:
+        await device.subscribe(queue)
+    ntf.apple.open.clear()
+    await ntf.nmsg(queues[0])
+    await ntf.apple.next()
+    await ntf.nmsg(*queues[1:])
+    ntf.apple.answer = lambda *_: TokenInvalid(InvalidReason.BAD)
+    ntf.apple.open.set()
+    await ntf.settled()
+    assert ended(ntf) == {"rejected": 3}
+    await ntf.nmsg(*queues)
+    assert ended(ntf) == {"rejected": 3}
+    assert ntf.router.plan.meters[Meter.RECEIVED_AUTH] == 3
+
+
+@pytest.mark.claim("NTF-59")
+async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
+    async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
+        device = await active_device(ntf)
+        await device.subscribe(queue := some_queue())
+        answers = [RetryLater("503"), RetryLater("429", 0.001), RetryLater("503"), Accepted()]
+        ntf.apple.answer = lambda *_: answers.pop(0)
+        await ntf.nmsg(queue)
+        for _ in range(4):
+            await ntf.apple.next()
+        await ntf.settled()
+        assert ended(ntf) == {"accepted": 1}
+        assert await device.status() == "ACTIVE"
+        assert ntf.router.plan.meters[Meter.RETRIES] == 3
+
+
+async def test_a_repeated_push_carries_what_came_meanwhile(tmp_path: Path) -> None:
+    async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
+        device = await active_device(ntf)
+        first, second = some_queue(1), some_queue(2)
+        await device.subscribe(first)
+        await device.subscribe(second)
+        ntf.apple.open.clear()
+        ntf.apple.answer = outage
+        await ntf.nmsg(first)
+        await ntf.apple.next()
+        await ntf.nmsg(second)
+        ntf.apple.answer = Apple().answer
+        ntf.apple.open.set()
+        await ntf.settled()
+        assert ended(ntf) == {"accepted": 2}
+        assert [item.notifier_id for item in latest(ntf, device)] == [first.notifier_id, second.notifier_id]
+
+
+@ON_BOTH
+async def test_what_waits_too_long_expires(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    await device.subscribe(queue := some_queue())
+    ntf.apple.answer = outage
+    await ntf.nmsg(queue)
+    await ntf.settled()
+    ntf.clock.now += ntf.router.rules.notification_ttl_s
+    await ntf.look()
+    assert ended(ntf) == {"waiting": 1}
+    ntf.clock.now += 1
+    await ntf.look()
+    assert ended(ntf) == {"expired": 1}
+    assert ntf.router.store.counts()["notifications"] == 0
+
+
+@ON_BOTH
+async def test_what_is_deleted_while_it_waits_is_dropped(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    first, second = some_queue(1), some_queue(2)
+    subscription_id = await device.subscribe(first)
+    await device.subscribe(second)
+    ntf.apple.open.clear()
+    await ntf.nmsg(first, second)
+    await ntf.apple.next()
+    assert await device.ask(SDEL(), subscription_id) == OK()
+    assert ended(ntf) == {"waiting": 1, "dropped": 1}
+    assert await device.ask(TDEL()) == OK()
+    assert ended(ntf) == {"dropped": 2}
+    ntf.apple.open.set()
+    await ntf.settled()
+    assert ended(ntf) == {"dropped": 2}, "the answer to the push comes too late"
+
+
+@pytest.mark.claim("NTF-58")
+async def test_what_was_accepted_is_pushed_after_a_restart(tmp_path: Path) -> None:
+    network, credentials = MemoryNetwork(), new_credentials()
+    async with running_ntf(tmp_path, network=network, credentials=credentials) as ntf:
+        device = await active_device(ntf)
+        first, second = some_queue(1), some_queue(2)
+        await device.subscribe(first)
+        await device.subscribe(second)
+        ntf.apple.open.clear()
+        await ntf.nmsg(first, meta=b"1" * 144)
+        await ntf.apple.next()
+        await ntf.nmsg(first, meta=b"2" * 144)
+        await ntf.nmsg(second)
+    async with running_ntf(tmp_path, network=network, credentials=credentials) as ntf:
+        assert ntf.ledger()["waiting"] == 2
+        await ntf.look()
+        assert ended(ntf) == {"superseded": 1, "accepted": 2}
+        items = latest(ntf, device)
+        assert [(item.notifier_id, item.encrypted_meta[:1]) for item in items] == [
+            (first.notifier_id, b"2"),
+            (second.notifier_id, b"m"),
+        ]
+        await ntf.look()
+        assert len(ntf.apple.of_kind(MessagePush)) == 1
+
+
+async def test_more_pushes_than_may_wait_in_memory_wait_in_the_store(tmp_path: Path) -> None:
+    rules = NtfRules(push_queue=2)
+    async with running_ntf(tmp_path, rules, network=MemoryNetwork()) as ntf:
+        client = await ntf.connect()
+        queues = []
+        for number in range(5):
+            device = await active_device(ntf, device_token(f"{number:02x}"), client)
+            await device.subscribe(queue := some_queue(number))
+            queues.append(queue)
+        await ntf.settled()
+        ntf.apple.open.clear()
+        await ntf.nmsg(*queues)
+        assert len(ntf.router.plan.state.jobs) == 2
+        assert ntf.router.plan.meters[Meter.DEFERRED] == 3
+        ntf.apple.open.set()
+        await ntf.settled()
+        assert ended(ntf) == {"accepted": 2, "waiting": 3}
+        for _ in range(2):
+            await ntf.look()
+        assert ended(ntf) == {"accepted": 5}
+
+
+@ON_BOTH
+async def test_a_random_day_leaves_nothing_without_an_end(tmp_path: Path) -> None:
+    """Whatever happens in whatever order, the sums agree, also over restarts."""
+    chance = random.Random(8)
+    network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
+    devices: list[Device] = []
+    queues = [some_queue(number) for number in range(24)]
+    sent = 0
+
+    def some_answer(*_: object) -> PushOutcome:
+        return chance.choices(
+            [Accepted(), RetryLater("later"), Failed("no"), TokenInvalid(InvalidReason.BAD)], [60, 30, 8, 2]
+        )[0]
+
+    for _ in range(3):
+        async with running_ntf(
+            tmp_path, IMPATIENT, network=network, clock=clock, credentials=credentials
+        ) as ntf:
+            client = await ntf.connect()
+            if not devices:
+                for number in range(4):
+                    devices.append(await active_device(ntf, device_token(f"{number:02x}"), client))
+                for number, queue in enumerate(queues):
+                    await devices[number % 4].subscribe(queue)
+            ntf.apple.answer = some_answer
+            for device in devices:
+                device.client = client
+            for _ in range(60):
+                chosen = chance.sample(queues, chance.randint(1, 4))
+                await ntf.nmsg(*chosen)
+                sent += len(chosen)
+                clock.now += chance.randint(0, 3)
+            refused = ntf.router.plan.meters[Meter.RECEIVED_AUTH]
+            sent -= refused
+            assert ntf.router.store.received == sent
+            ended(ntf)
+    async with running_ntf(tmp_path, IMPATIENT, network=network, clock=clock, credentials=credentials) as ntf:
+        await ntf.look()
+        assert ntf.ledger()["waiting"] == 0
+        assert sum(ended(ntf).values()) == sent
+
+
+async def test_a_code_that_cannot_be_pushed_is_given_up_after_a_while(tmp_path: Path) -> None:
+    async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
+        ntf.apple.answer = outage
+        device = Device(await ntf.connect())
+        await device.register()
+        for _ in range(IMPATIENT.push_attempts):
+            _, push = await ntf.apple.next()
+        await ntf.settled()
+        assert ntf.apple.unseen == 0
+        assert ntf.router.plan.meters[Meter.CODES_FAILED] == 1
+        assert await device.status() == "REGISTERED"
+        ntf.apple.answer = Apple().answer
+        await device.register()
+        await ntf.settled()
+        assert await device.status() == "CONFIRMED"
+        assert await device.ask(TVFY(device.code(push))) == OK()
