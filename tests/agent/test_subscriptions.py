@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,7 @@ def test_a_router_that_is_down_is_tried_with_growing_delays_until_all_is_subscri
         assert agent.told.words == []
         work = agent.work(refs[0].server, "same")
         assert work.is_working
-        waits = [later - earlier for earlier, later in zip(attempts, attempts[1:], strict=False)]
+        waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
         assert max(waits[:4]) < 10
         assert 45 < max(waits[-3:]) <= 180
         async with running_router(
@@ -351,7 +352,7 @@ def test_each_session_has_one_worker_while_something_is_pending(tmp_path: Path, 
                 world.cut(queue.conn_id)
             await asyncio.sleep(20)
             assert len(agent.told.conns("DOWN")) == 3
-            workers = [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "_work"]
+            workers = [task for task in asyncio.all_tasks() if "SessionWork._work" in repr(task)]
             assert len(workers) == len(works)
             world.network._listeners["127.0.0.1", world.running.port] = listener
             await agent.told.until(lambda: set(agent.told.conns("UP").values()) == {2})
