@@ -157,9 +157,7 @@ def full_link(
     """The full link of a queue: an invitation if there are keys to agree with."""
     if params is None:
         return contact_link(rt.config.versions, address, wishes.client_data)
-    return invitation_link(
-        rt.config.versions, address, params, with_kem=kem, client_data=wishes.client_data
-    )
+    return invitation_link(rt.config.versions, address, params, with_kem=kem, client_data=wishes.client_data)
 
 
 async def create_prepared(

@@ -1,4 +1,4 @@
-"""Whether a message follows the one before: the five outcomes of the chain. Reported, never a reason to refuse."""
+"""Whether a message follows the one before: five outcomes, reported and never a reason to refuse."""
 
 from __future__ import annotations
 

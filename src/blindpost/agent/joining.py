@@ -116,10 +116,12 @@ async def _run(rt: Runtime, command: StoredCommand, join: JoinCommand) -> None:
     link = parse_link(join.link, rt.servers)
     if not isinstance(link, InvitationLink | ContactLink):
         if whole.type is ConnType.SND or whole.type is ConnType.DUPLEX:
-            return await _finish_invitation(rt, command, whole, join.info)
+            await _finish_invitation(rt, command, whole, join.info)
+            return
         link = (await read_short_link(rt, whole.record.user_id, link)).link
     if isinstance(link, ContactLink):
-        return await _join_contact(rt, command, whole, link, join)
+        await _join_contact(rt, command, whole, link, join)
+        return
     if whole.type is ConnType.NEW:
         whole = await _start_sending(rt, whole, link, join.pq)
     await _finish_invitation(rt, command, whole, join.info)

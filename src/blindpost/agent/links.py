@@ -1,4 +1,4 @@
-"""Links as applications have them, and the parts they are built from. Nothing here touches network or store."""
+"""Links as applications have them, and the parts they are built from, without network or store."""
 
 from __future__ import annotations
 

@@ -42,7 +42,12 @@ def choose_server(rt: Runtime, avoiding: Iterable[Server] = ()) -> RouterAddress
 
 
 def new_request(
-    rt: Runtime, conn_id: ConnId, user_id: UserId, server: Server, mode: QueueMode, replaces: int | None = None
+    rt: Runtime,
+    conn_id: ConnId,
+    user_id: UserId,
+    server: Server,
+    mode: QueueMode,
+    replaces: int | None = None,
 ) -> RcvQueueRequest:
     """Keys for a new queue."""
     entropy = rt.config.entropy

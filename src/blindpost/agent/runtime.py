@@ -7,13 +7,14 @@ the application and work for the workers, is collected and happens when it is du
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blindpost.agent.config import AgentConfig
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Event, Failed
+from blindpost.agent.errors import AgentError, InternalError
+from blindpost.agent.events import AgentFailed, Event, Failed
 from blindpost.agent.model import ConnId, SndQueue
 from blindpost.agent.store import commands as command_rows
 from blindpost.agent.store.database import AgentStore, Db
@@ -27,13 +28,18 @@ from blindpost.wire.text import ub64
 if TYPE_CHECKING:
     from blindpost.agent.commands import CommandWorkers
     from blindpost.agent.connection import Connection
+    from blindpost.agent.deletion import Deletion
     from blindpost.agent.delivery import DeliveryWorkers
     from blindpost.agent.handlers import Handlers
     from blindpost.agent.proxying import QueueSender
+    from blindpost.agent.ratchet_sync import Synchronisation
+    from blindpost.agent.rotation import Rotation
     from blindpost.agent.sessions import Sessions
     from blindpost.agent.subscriptions.engine import Subscriptions
 
 ID_SIZE = 12
+
+log = logging.getLogger(__name__)
 
 
 class Tx(Db):
@@ -104,12 +110,14 @@ class Tx(Db):
 class Runtime:
     """One agent's parts. Those that need each other are set by `Agent` after they are made."""
 
-    sessions: Sessions
     sender: QueueSender
     subscriptions: Subscriptions
     delivery: DeliveryWorkers
     commands: CommandWorkers
     handlers: Handlers
+    rotation: Rotation
+    sync: Synchronisation
+    deletion: Deletion
 
     def __init__(
         self,
@@ -127,6 +135,11 @@ class Runtime:
         self.stream = EventStream(config.events_max)
         self.operations = Operations()
         self._locks: dict[object, _Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def sessions(self) -> Sessions:
+        return self.subscriptions.sessions
 
     def now(self) -> float:
         return self.config.now()
@@ -137,6 +150,30 @@ class Runtime:
 
     def handle(self, conn_id: ConnId) -> Connection:
         return self._handle(self, conn_id)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Something in the background, which ends with the agent."""
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever goes wrong in the background is told, not lost."""
+        try:
+            await work
+        except AgentError as error:
+            self.stream.put(AgentFailed(error))
+        except Exception as error:
+            log.exception("work in the background failed")
+            self.stream.put(AgentFailed(InternalError(repr(error))))
+
+    async def stop(self) -> None:
+        """End what runs in the background; all of it is stored and goes on another time."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
 
     @contextmanager
     def transaction(self, kem: KemSource | None = None) -> Iterator[Tx]:

@@ -1,4 +1,4 @@
-"""Putting a message into the store: its number, its place in the chain of hashes, its ratchet step, its queues.
+"""Putting a message into the store: its number, its place in the chain, its ratchet step, its queues.
 
 Nothing is sent here. The advanced ratchet is durable together with the message, so a retry after a crash
 sends the same key material, and no key is ever used for two messages.
@@ -162,9 +162,7 @@ def _ratcheted(
     return Enqueued(internal_id, advanced.snd_kem)
 
 
-def _store(
-    tx: Tx, record: ConnRecord, message: messages.NewSndMessage, queues: Sequence[SndQueue]
-) -> None:
+def _store(tx: Tx, record: ConnRecord, message: messages.NewSndMessage, queues: Sequence[SndQueue]) -> None:
     messages.insert_snd(tx, record.conn_id, message, [queue.number for queue in queues], tx.now)
     for queue in queues:
         tx.wake_delivery(queue)

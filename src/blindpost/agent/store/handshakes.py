@@ -135,9 +135,7 @@ def _link_hash(link: InvitationLink) -> bytes:
 
 def has_invitation(db: Db, contact_conn_id: ConnId, link: InvitationLink) -> bool:
     """Whether this very request came to the address before, decided on or not."""
-    query = (
-        "SELECT EXISTS (SELECT 1 FROM conn_invitations WHERE contact_conn_id = ? AND link_hash = ?)"
-    )
+    query = "SELECT EXISTS (SELECT 1 FROM conn_invitations WHERE contact_conn_id = ? AND link_hash = ?)"
     return bool(db.sql.execute(query, (contact_conn_id, _link_hash(link))).fetchone()[0])
 
 

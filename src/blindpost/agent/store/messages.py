@@ -173,6 +173,15 @@ def set_retry(db: Db, conn_id: ConnId, internal_id: int, slow_us: int, fast_us: 
     )
 
 
+def set_sent(db: Db, conn_id: ConnId, internal_id: int) -> bool:
+    """A router has the message; whether it is the first one that does."""
+    done = db.sql.execute(
+        "UPDATE snd_messages SET sent = 1 WHERE conn_id = ? AND internal_id = ? AND sent = 0",
+        (conn_id, internal_id),
+    )
+    return done.rowcount == 1
+
+
 def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, keep: bool) -> None:
     """One delivery is over. With the last one the message goes, or only its body if it may be receipted."""
     db.sql.execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
@@ -236,6 +245,12 @@ def receipted(db: Db, conn_id: ConnId, receipt_internal_id: int, status: str) ->
         "SELECT internal_id FROM snd_messages WHERE conn_id = ? AND rcpt_internal_id = ? AND rcpt_status = ?"
     )
     return [found for (found,) in db.sql.execute(query, (conn_id, receipt_internal_id, status))]
+
+
+def receipts_in(db: Db, conn_id: ConnId, receipt_internal_id: int) -> list[tuple[int, str]]:
+    """The messages that a receipt message was about, and what it said."""
+    query = "SELECT internal_id, rcpt_status FROM snd_messages WHERE conn_id = ? AND rcpt_internal_id = ?"
+    return db.sql.execute(query, (conn_id, receipt_internal_id)).fetchall()
 
 
 # What is received

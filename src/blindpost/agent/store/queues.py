@@ -273,9 +273,7 @@ def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQue
     mode = QueueMode(row[8].encode("ascii"))
     server = loaded_server(*row[1:4])
     root_key = None if row[9] is None else PrivateKey.from_pkcs8(db.vault.open(row[9]))
-    return RcvQueueRequest(
-        conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode, root_key
-    )
+    return RcvQueueRequest(conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode, root_key)
 
 
 def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None:

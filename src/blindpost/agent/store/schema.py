@@ -226,6 +226,7 @@ CREATE TABLE snd_messages (
     rcpt_status TEXT,
     msg_encrypt_key BLOB,
     padded_msg_len INTEGER,
+    sent INTEGER NOT NULL DEFAULT 0,
     snd_message_body_id INTEGER REFERENCES snd_message_bodies ON DELETE SET NULL,
     PRIMARY KEY (conn_id, internal_snd_id),
     FOREIGN KEY (conn_id, internal_id) REFERENCES messages ON DELETE CASCADE

@@ -1,0 +1,116 @@
+"""Agents for tests: over real routers, with KEM key pairs that are made once and used again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from blindpost.agent.agent import Agent
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import Connection
+from blindpost.agent.events import AgentFailed, Connected, Event, Failed, Received
+from blindpost.agent.runtime import Runtime
+from blindpost.crypto.kem import KemKeyPair, generate_key_pair
+from blindpost.store.contract import Durability
+from blindpost.wire.addresses import RouterAddress, Scheme, Server
+
+E = TypeVar("E", bound=Event)
+
+PATIENCE_S = 30.0
+_PAIRS: list[KemKeyPair] = []
+
+
+class ReusedPairs:
+    """Makes no more pairs than a few, since making one takes long."""
+
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
+        self._next = 0
+
+    async def make(self) -> KemKeyPair:
+        if len(_PAIRS) < self._most:
+            _PAIRS.append(generate_key_pair())
+        self._next += 1
+        return _PAIRS[self._next % len(_PAIRS)]
+
+    async def close(self) -> None:
+        pass
+
+
+def address_of(server: Server) -> str:
+    return RouterAddress(Scheme.SMP, server).text
+
+
+def quick_config(**chosen: object) -> AgentConfig:
+    """A store that does not wait for the disk, and pairs that are used again."""
+    defaults: dict[str, object] = {"durability": Durability.OS, "pair_maker": ReusedPairs()}
+    return AgentConfig(**{**defaults, **chosen})  # type: ignore[arg-type]  # names are those of the class
+
+
+class Party:
+    """An agent and what it told so far; events are taken as they are expected."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.seen: list[Event] = []
+        self._passed: list[Event] = []
+
+    @property
+    def rt(self) -> Runtime:
+        return self.agent._rt
+
+    async def next(self) -> Event:
+        async with asyncio.timeout(PATIENCE_S):
+            event = await self.agent.next_event()
+        assert event is not None
+        self.seen.append(event)
+        return event
+
+    async def expect(self, kind: type[E], where: Callable[[E], bool] = lambda _: True) -> E:
+        """The next event of a kind, also one that was passed over before; other errors fail the test."""
+        for event in self._passed:
+            if isinstance(event, kind) and where(event):
+                self._passed.remove(event)
+                return event
+        while True:
+            event = await self.next()
+            if isinstance(event, kind) and where(event):
+                return event
+            assert not isinstance(event, Failed | AgentFailed), event.error
+            self._passed.append(event)
+
+    async def message(self, *, ack: bool = True) -> Received:
+        event = await self.expect(Received)
+        if ack:
+            await event.msg.ack()
+        return event
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.seen]
+
+
+@asynccontextmanager
+async def party(
+    path: Path, *servers: Server, config: AgentConfig | None = None, passphrase: str | None = None
+) -> AsyncIterator[Party]:
+    """An agent with its store at `path` and these routers."""
+    opened = Agent.open(
+        path,
+        servers=[address_of(server) for server in servers],
+        config=config or quick_config(),
+        passphrase=passphrase,
+    )
+    async with opened as agent:
+        yield Party(agent)
+
+
+async def connect(alice: Party, bob: Party, **wishes: object) -> tuple[Connection, Connection]:
+    """Alice invites, Bob joins; both are connected."""
+    link = await alice.agent.invite(**wishes)  # type: ignore[arg-type]  # names are those of invite
+    await bob.agent.join(str(link))
+    theirs = await bob.expect(Connected)
+    ours = await alice.expect(Connected)
+    return ours.conn, theirs.conn
