@@ -197,7 +197,7 @@ async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
     async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
         device = await active_device(ntf)
         await device.subscribe(queue := some_queue())
-        answers = [RetryLater("503"), RetryLater("429", 0.001), RetryLater("503"), Accepted()]
+        answers: list[PushOutcome] = [RetryLater("503"), RetryLater("429", 0.001), RetryLater("503"), Accepted()]
         ntf.apple.answer = lambda *_: answers.pop(0)
         await ntf.nmsg(queue)
         for _ in range(4):
@@ -318,9 +318,13 @@ async def test_a_random_day_leaves_nothing_without_an_end(tmp_path: Path) -> Non
     sent = 0
 
     def some_answer(*_: object) -> PushOutcome:
-        return chance.choices(
-            [Accepted(), RetryLater("later"), Failed("no"), TokenInvalid(InvalidReason.BAD)], [60, 30, 8, 2]
-        )[0]
+        answers: list[PushOutcome] = [
+            Accepted(),
+            RetryLater("later"),
+            Failed("no"),
+            TokenInvalid(InvalidReason.BAD),
+        ]
+        return chance.choices(answers, [60, 30, 8, 2])[0]
 
     for _ in range(3):
         async with running_ntf(

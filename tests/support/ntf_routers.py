@@ -46,7 +46,7 @@ from blindpost.wire.smp.errors import Code
 from blindpost.wire.versions import VersionRange
 from tests.support.routers import database_of, new_credentials, new_key
 
-ON_BOTH = pytest.mark.parametrize("store_kind", ("sqlite", "postgres"), indirect=True)
+ON_BOTH = pytest.mark.parametrize("store_kind", ["sqlite", "postgres"], indirect=True)
 """For tests that show no claim and still need both stores."""
 STORE_KEY = bytes(range(32))
 START = 1_700_000_000
