@@ -23,7 +23,7 @@ from tests.support.routers import Queue, a_message, new_key, new_queue, pushed
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
-OUR_OWN = {"internalErrors", "storeErrors", "serviceFaults"}
+OUR_OWN = {"internalErrors", "msgDeleted", "msgMarkers", "msgMarkersGone", "storeErrors", "serviceFaults"}
 """Counters that the reference does not have."""
 
 

@@ -41,7 +41,9 @@ def written(root: Path, count: int) -> tuple[bytes, list[tuple[int, ...]]]:
     """A closed segment with so many events."""
     writer = EventWriter(root, L_MESSAGES, AUTHOR)
     here, there = writer.word("from_router", "a"), writer.word("to_router", "b")
-    events = [(1_000 + number, here, there, -number, number, 1, 0, 16_000) for number in range(count)]
+    events: list[tuple[int, ...]] = [
+        (1_000 + number, here, there, -number, number, 1, 0, 16_000) for number in range(count)
+    ]
     for event in events:
         writer.add(*event)
     writer.close()

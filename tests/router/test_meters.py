@@ -11,6 +11,7 @@ import pytest
 from blindpost.router.changes import Change, PutQueue
 from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
+from blindpost.router.operator import Action
 from blindpost.router.records import queue_from_row
 from blindpost.router.tables import QUEUES, LmdbTables
 from blindpost.testing.network import MemoryNetwork
@@ -18,7 +19,7 @@ from blindpost.wire.smp.commands import ACK, DEL, GET, KEY, NDEL, NKEY, NSUB, OF
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason
 from blindpost.wire.smp.responses import MSG
 from tests.support.lines import Queue, create, lines_of, open_line
-from tests.support.operators import block
+from tests.support.operators import block, operate
 from tests.support.routers import RunningRouter, new_key, running_router
 
 DAY = 86_400
@@ -79,7 +80,7 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         await queue.send(sender, b"two", notify=True)
         assert counted.moved() == {"msgSent": 1, "msgSentNtf": 1, "msgNtfNoSub": 1}
         await sender.ask(SEND(False, b"three"), queue.sender_id)
-        assert counted.moved() == {"msgSentQuota": 1}
+        assert counted.moved() == {"msgSentQuota": 1, "msgMarkers": 1}
         await sender.ask(SEND(False, bytes(16049)), queue.sender_id)
         assert counted.moved() == {"msgSentLarge": 1}
         await line.ask(NSUB(), queue.notifier_id, queue.notifier_key)
@@ -106,11 +107,31 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         assert counted.moved() == {"msgRecv": 1, "msgRecvNtf": 1}
         queue.opened(await queue.ask(sender, ACK(b"")))
         await queue.ask(sender, ACK(queue.last_id))
-        assert counted.moved() == {}
+        assert counted.moved() == {"msgMarkersGone": 1}
         await queue.ask(line, GET())
         assert counted.moved() == {"msgGetNoMsg": 1}
         await queue.ask(await open_line(running), SUB())
         assert counted.moved() == {"qSubEnd": 1}
+
+
+async def test_what_leaves_with_a_queue_is_counted(tmp_path: Path) -> None:
+    """Also by the operator's hand: what was accepted is acknowledged, expired, deleted or still there."""
+    async with running_router(tmp_path, RouterRules(quota=2), network=MemoryNetwork()) as running:
+        line, sender = await lines_of(running, 2)
+        full, one, empty = [await create(line) for _ in range(3)]
+        counted = Counted(running)
+        for body in (b"one", b"two", b"three", b"four"):
+            await sender.ask(SEND(False, body), full.sender_id)
+        await one.send(sender, b"one")
+        assert counted.moved() == {"msgSent": 3, "msgSentQuota": 2, "msgMarkers": 1}
+        await full.ask(line, DEL())
+        gone = {"qDeletedAll": 1, "qDeletedNew": 1, "msgDeleted": 2, "msgMarkersGone": 1}
+        assert counted.moved() == gone
+        await empty.ask(line, DEL())
+        assert counted.moved() == {"qDeletedAll": 1, "qDeletedNew": 1}
+        assert await operate(running, Action.DELETE, one.sender_id) == "deleted, with 1 messages"
+        assert counted.moved() == {"qDeletedAll": 1, "msgDeleted": 1}
+        assert running.router.store.counts()["messages"] == 0
 
 
 async def test_refusals_are_counted(running: RunningRouter) -> None:

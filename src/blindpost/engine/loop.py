@@ -93,6 +93,11 @@ class Engine(Generic[E]):
         """How many events wait for the next turns."""
         return len(self._inbox)
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that was decided still waits to be committed."""
+        return not self._undo
+
     def put(self, source: Source, event: E, commands: int = 1, size: int = 0) -> None:
         """An event that came from `source`."""
         self._inbox.put(source, event, commands, size)

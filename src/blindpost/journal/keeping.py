@@ -20,6 +20,7 @@ from blindpost.journal.schema import DAYS_LAB, DAYS_MINUTES
 log = logging.getLogger("blindpost.journal")
 
 SEALER = "blindpost.journal.seal"
+HOUR_S = 3_600
 SEAL_S_MAX = 300.0
 """A sealing process that takes longer is ended; the next one goes on with its work."""
 
@@ -40,6 +41,10 @@ def can_seal() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
+Read = Callable[[int, bool], Awaitable[Reading]]
+"""The meters, as of a minute; True if sketches are due: once an hour and at the end."""
+
+
 class JournalKeeper:
     """Asks `read` for the meters at the end of each minute and writes down what changed.
 
@@ -50,7 +55,7 @@ class JournalKeeper:
         self,
         keeping: Keeping,
         role: str,
-        read: Callable[[], Awaitable[Reading]],
+        read: Read,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.author = Author.started(keeping.router, role)
@@ -75,12 +80,14 @@ class JournalKeeper:
                 await self._guarded(self.seal_soon)
 
     async def record(self, minute_s: int | None = None) -> None:
-        """What changed since the last record."""
+        """What changed since the last record: of a minute that is over, or at the end of all."""
         if self._journal is None:
             await self._begin()
         assert self._journal is not None
-        reading = await self._read()
-        self._journal.record(reading, minute_of(self._now()) if minute_s is None else minute_s)
+        is_last = minute_s is None
+        about_s = minute_of(self._now()) if minute_s is None else minute_s
+        reading = await self._read(about_s, is_last or (about_s + MINUTE_S) % HOUR_S == 0)
+        self._journal.record(reading, about_s)
 
     async def seal_soon(self) -> None:
         """Close the segment and start a process that seals, unless one is at it."""
@@ -102,8 +109,9 @@ class JournalKeeper:
                 await self._sealing
 
     async def _begin(self) -> None:
-        first = await self._read()
-        self._journal = MinuteJournal(self._keeping.folder, self.author, first, self._now())
+        now = self._now()
+        first = await self._read(minute_of(now), False)
+        self._journal = MinuteJournal(self._keeping.folder, self.author, first, now)
         # What an earlier process left is sealed at once.
         await self.seal_soon()
 
@@ -111,9 +119,10 @@ class JournalKeeper:
         try:
             await work()
             self._failed = False
-        except OSError as error:
+        except Exception as error:
+            # A full disk, a database that is away or a bug: a journal must not end its server.
             if not self._failed:
-                log.error("the journal cannot be written: %s", error.strerror or error)
+                log.error("the journal cannot be written: %s", error)
             self._failed = True
 
     async def _seal(self) -> None:

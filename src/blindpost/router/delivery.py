@@ -109,12 +109,25 @@ def append(turn: Turn, record: QueueRecord, message: StoredMessage) -> bool:
     stored = message if accepted else StoredMessage(message.msg_id, message.seconds, False, None)
     turn.view.add_message(recipient_id, ends.tail, stored)
     turn.view.put_ends(recipient_id, Ends(ends.head, ends.tail + 1, accepted))
+    if not accepted:
+        turn.count(Meter.MARKERS)
     return accepted
 
 
+def count_deleted(turn: Turn, recipient_id: bytes) -> int:
+    """A queue is about to be deleted: how many messages, markers among them, leave with it."""
+    ends = turn.view.ends(recipient_id)
+    markers = int(ends.size > 0 and not ends.can_write)
+    if ends.size:
+        turn.count(Meter.MESSAGES_DELETED, ends.size - markers)
+        turn.count(Meter.MARKERS_GONE, markers)
+    return ends.size
+
+
 def count_received(turn: Turn, recipient_id: bytes, delivered: Delivered, kind: SubKind) -> None:
-    """A message was acknowledged; markers do not count."""
+    """A message was acknowledged; markers do not count as messages."""
     if delivered.is_marker:
+        turn.count(Meter.MARKERS_GONE)
         return
     turn.count(Meter.RECEIVED)
     if kind is SubKind.GET:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from blindpost.router.changes import Needed, Wanted
+from blindpost.router.delivery import count_deleted
 from blindpost.router.meters import Meter
 from blindpost.router.model import QueueRecord, Status
 from blindpost.router.notifications import notifier_gone
@@ -89,7 +90,7 @@ def _delete(turn: Turn, command: OperatorCommand, record: QueueRecord) -> str:
     queue_gone(turn, None, record)
     if record.notifier is not None:
         notifier_gone(turn, None, record.notifier)
-    messages = turn.view.ends(record.recipient_id).size
+    messages = count_deleted(turn, record.recipient_id)
     turn.view.delete_queue(record)
     turn.count(Meter.QUEUES_DELETED)
     return f"deleted, with {messages} messages"

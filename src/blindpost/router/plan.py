@@ -161,6 +161,8 @@ class RouterPlan:
         self._turn = self._new_turn()
         self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
         """Hears after each turn, with its time, in which queues messages came or went."""
+        self.on_compare: Callable[[bytes, Domain, bool], None] | None = None
+        """Hears when a service subscribed, to what, and whether both sides agreed about its queues."""
 
     def _new_turn(self) -> Turn:
         return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()))
@@ -386,6 +388,9 @@ class RouterPlan:
             self._send(turn.outbox)
         if turn.in_use and self.on_use is not None:
             self.on_use(turn.in_use, turn.now)
+        if self.on_compare is not None:
+            for compared in turn.compared:
+                self.on_compare(*compared)
         for effect in turn.effects:
             self._perform(effect)
         for operator, outcome in turn.outcomes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
-from blindpost.router.delivery import append, message_arrived, push_head
+from blindpost.router.delivery import append, count_deleted, message_arrived, push_head
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
 from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage, day_of
@@ -221,6 +221,7 @@ def delete(turn: Turn, client: Client, record: QueueRecord) -> Response:
     queue_gone(turn, client, record)
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
+    count_deleted(turn, record.recipient_id)
     turn.view.delete_queue(record)
     turn.count(Meter.QUEUES_DELETED)
     turn.count(Meter.QUEUES_DELETED_NEW if record.sender_key is None else Meter.QUEUES_DELETED_SECURED)

@@ -59,7 +59,8 @@ def subscribe_service(turn: Turn, client: Client, command: SUBS | NSUBS) -> Resp
     if service is None:
         return ERR(Code.AUTH)
     members = service.members(domain)
-    _count_drift(turn, domain, command, members)
+    agreed = _count_drift(turn, domain, command, members)
+    turn.compare(service.service_id, domain, agreed)
     if not held.members.count:
         turn.count(SERVICE_METERS[domain].subscribed)
     turn.count(SERVICE_METERS[domain].queues, max(0, members.count - held.members.count))
@@ -70,13 +71,14 @@ def subscribe_service(turn: Turn, client: Client, command: SUBS | NSUBS) -> Resp
     return SOKS(members.count, members.ids_hash)
 
 
-def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: QueueSet) -> None:
-    """What the client believed against what is stored; never a reason to refuse."""
+def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: QueueSet) -> bool:
+    """Whether what the client believed is what is stored; never a reason to refuse."""
     meters = SERVICE_METERS[domain]
     more = members.count - command.count
     if command.count == UNKNOWN_COUNT or (more == 0 and members.ids_hash == command.ids_hash):
         turn.count(meters.drift_ok)
-    elif more > 0:
+        return True
+    if more > 0:
         turn.count(meters.drift_more)
         turn.count(meters.drift_more_total, more)
     elif more < 0:
@@ -84,6 +86,7 @@ def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: Que
         turn.count(meters.drift_fewer_total, -more)
     else:
         turn.count(meters.drift_diff)
+    return False
 
 
 def walk_step(

@@ -13,7 +13,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import Secret, StoredMessage
+from blindpost.router.model import Domain, Secret, StoredMessage
 from blindpost.router.state import Client, State
 from blindpost.router.view import View
 from blindpost.wire.addresses import Server
@@ -90,6 +90,8 @@ class Turn:
         """What must be asked of relays; the answers are events of later turns."""
         self.in_use: list[tuple[bytes, bool]] = []
         """Queues whose messages came or went, each with whether that message asked for a notification."""
+        self.compared: list[tuple[bytes, Domain, bool]] = []
+        """Services that subscribed, and whether what they believed is what is stored."""
         self.to_serve: list[Client] = []
         """Connections for which something waits that a turn of its own will hand over."""
 
@@ -131,6 +133,11 @@ class Turn:
         """A message was put into a queue or taken from it."""
         self.in_use.append((recipient_id, notify))
         self.state.undo.add(self.in_use.pop)
+
+    def compare(self, service_id: bytes, domain: Domain, agreed: bool) -> None:
+        """A service said which queues it believes to have."""
+        self.compared.append((service_id, domain, agreed))
+        self.state.undo.add(self.compared.pop)
 
     def acknowledged(self, after_s: int) -> None:
         """A delivery was acknowledged so long after it."""

@@ -96,6 +96,13 @@ class Activity:
                 found[f"{kind}_{period}"] = fewest
         return found
 
+    def sketches(self, day: int) -> dict[str, bytes]:
+        """By kind, the sketch of a day (in days since 1970) as other programs can merge it."""
+        self._fold()
+        return {
+            kind: used.days[day].serialize_compact() for kind, used in self._kinds.items() if day in used.days
+        }
+
     def load(self) -> None:
         """Go on with the sketches that are there; a file that cannot be read is set aside."""
         if not self._path.exists():

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
+from blindpost.journal.keeping import JournalKeeper
 from blindpost.router.audit import check_at_start
 from blindpost.router.running import choices
 from blindpost.router.running.counters import KeptCounters
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import look, look_at_services, render
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import EVERYWHERE, Place
@@ -26,6 +28,7 @@ from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.identity import Identity
+from blindpost.serving.journal import keeping_of
 from blindpost.serving.limits import AddressKeys, Limits
 from blindpost.serving.logs import keep_quiet, log
 from blindpost.transport.plan import Plan
@@ -65,11 +68,21 @@ class RouterProcess:
 
         self.activity = Activity(place.activity)
         self.router.plan.on_use = self.activity.note
+        self._journal = self._open_journal()
         self.ports: list[int] = []
         self.metrics_port: int | None = None
         self._control = ControlSocket(place.control, Operations(self).commands)
         self._metrics = MetricsListener(self._render)
         self._stop = asyncio.Event()
+
+    def _open_journal(self) -> JournalKeeper | None:
+        settings = self.place.settings
+        keeping = keeping_of(settings.journal, self.place.folder, settings.address.hosts[0])
+        if keeping is None:
+            return None
+        readings = RouterReadings(self.router, self.server, self._bulk, self.activity)
+        self.router.plan.on_compare = readings.compared
+        return JournalKeeper(keeping, "smp", readings.read)
 
     @classmethod
     async def open(cls, place: Place) -> RouterProcess:
@@ -98,6 +111,8 @@ class RouterProcess:
         try:
             await self._listen()
             rounds = [asyncio.create_task(self._round(*round_)) for round_ in self._rounds()]
+            if self._journal is not None:
+                rounds.append(asyncio.create_task(self._journal.run()))
             ready()
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
@@ -174,6 +189,8 @@ class RouterProcess:
             await self.server.wait_empty(self.place.settings.times.drain_s)
             await self._metrics.close()
             await self._control.close()
+            if self._journal is not None:
+                await self._journal.close()
             self.router.store.close()
             await self._save_last_counters()
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
+from blindpost.serving.journal import JournalSection
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
 from blindpost.wire.errors import WireError
@@ -172,6 +173,7 @@ class Settings(Section):
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     control: ControlSection = ControlSection()
+    journal: JournalSection = JournalSection()
 
     def router_address(self, key_hash: bytes) -> RouterAddress:
         """What is handed out to users; it holds the password, if there is one."""

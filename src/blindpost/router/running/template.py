@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from blindpost.serving.journal import JOURNAL_TEMPLATE
+
 _TEMPLATE = """\
 # Configuration of a Blindpost router. Every setting is here with its default; what begins with # has no
 # effect. Times are in seconds. After a change: `blindpost router start` again (SIGTERM drains first).
@@ -92,7 +94,8 @@ port = 9464
 [control]
 # The socket through which `blindpost router status` and the operator's commands speak to the router.
 socket = "control.sock"
-"""
+
+""" + JOURNAL_TEMPLATE.format(default="the first host, its dots as -")
 
 
 def config_text(
