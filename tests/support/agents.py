@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,12 +15,17 @@ from blindpost.agent.connection import Connection
 from blindpost.agent.events import AgentFailed, Connected, Event, Failed, Received
 from blindpost.agent.runtime import Runtime
 from blindpost.crypto.kem import KemKeyPair, generate_key_pair
+from blindpost.engine.clock import LoopClock
 from blindpost.store.contract import Durability
+from blindpost.testing.network import MemoryNetwork
+from blindpost.transport.network import Network
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
+from tests.support.routers import running_router
 
 E = TypeVar("E", bound=Event)
 
 PATIENCE_S = 30.0
+EPOCH = 1_750_000_000
 _PAIRS: list[KemKeyPair] = []
 
 
@@ -105,6 +111,27 @@ async def party(
     )
     async with opened as agent:
         yield Party(agent)
+
+
+@asynccontextmanager
+async def two_parties(
+    folder: Path, ours: AgentConfig | None = None, theirs: AgentConfig | None = None
+) -> AsyncIterator[tuple[Party, Party]]:
+    """Two agents and a router of their own, in memory; for virtual time."""
+    network = MemoryNetwork()
+    async with (
+        running_router(folder / "router", network=network) as router,
+        party(folder / "a.db", router.server, config=on_network(network, ours)) as alice,
+        party(folder / "b.db", router.server, config=on_network(network, theirs)) as bob,
+    ):
+        yield alice, bob
+
+
+def on_network(network: Network, config: AgentConfig | None = None) -> AgentConfig:
+    """The same in memory, and by the clock of the loop."""
+    config = config or quick_config()
+    client = replace(config.sessions.client, network=network)
+    return replace(config, sessions=replace(config.sessions, client=client), now=LoopClock(EPOCH).now)
 
 
 async def connect(alice: Party, bob: Party, **wishes: object) -> tuple[Connection, Connection]:

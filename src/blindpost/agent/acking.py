@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindpost.agent.errors import (
-    AgentError,
-    ConnectionCode,
-    ConnError,
-    prohibited,
-    refused_with,
-)
+from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited, refused_with
 from blindpost.agent.events import ReceiptStatus
 from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, Whole
 from blindpost.agent.runtime import Runtime, Tx
@@ -18,10 +12,13 @@ from blindpost.agent.sending import enqueue
 from blindpost.agent.store import commands, connections, messages, queues
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.client.calls import Call
+from blindpost.client.errors import ClientError
+from blindpost.transport.errors import TransportError
 from blindpost.wire.agent.messages import ARcvd, Receipt
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.responses import MSG
 from blindpost.wire.value import Value
 
 ACK_TAG = "ACK"
@@ -63,13 +60,19 @@ async def run_ack(rt: Runtime, command: StoredCommand) -> None:
 
 
 async def _send_ack(rt: Runtime, queue: RcvQueue, broker_id: bytes) -> None:
-    """ACK; a router that has no such message any more is content."""
-    call = Call(ACK(broker_id), queue.rcv_id, queue.key)
+    """ACK; the answer may be the next message. A router that has no such message any more is content."""
+    server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
     try:
-        await rt.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)
-    except AgentError as error:
+        session = await rt.sessions.session(rt.sessions.key(queue.user_id, server, queue.conn_id))
+        (response,) = await session.client.send_many([call])
+    except TransportError as failure:
+        raise network_error(server, failure) from failure
+    if isinstance(response, MSG):
+        rt.spawn(rt.sessions.hand_over(session, [(queue.rcv_id, response)]))
+    elif isinstance(response, ClientError | TransportError):
+        error = network_error(server, response)
         if not refused_with(error, Code.NO_MSG):
-            raise
+            raise error
 
 
 async def ack_message(rt: Runtime, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:

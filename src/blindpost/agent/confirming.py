@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blindpost.agent.allowing import allow, duplex_secure
 from blindpost.agent.connection import Confirmation as ReceivedConfirmation
-from blindpost.agent.connection import ContactRequest
+from blindpost.agent.connection import ContactRequest, accept_request
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import ConfirmationReceived, Connected, ContactRequested, InfoReceived
 from blindpost.agent.joining import Agreed, negotiate
@@ -162,4 +162,9 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
     handshakes.insert_invitation(tx, invitation, tx.now)
     servers = tuple(queue.address.server for queue in envelope.link.queues)
     conn = tx.handle(whole.conn_id)
-    tx.emit(ContactRequested(conn, ContactRequest(conn, invitation_id, info, pq, servers)))
+    request = ContactRequest(conn, invitation_id, info, pq, servers)
+    if whole.record.auto_allow:
+        with tx.attempt(whole.conn_id):
+            accepted = accept_request(tx, request, whole.record.own_info, tx.runtime.config.pq)
+            request = replace(request, accepted=accepted)
+    tx.emit(ContactRequested(conn, request))

@@ -10,8 +10,9 @@ from blindpost.agent.errors import ConnectionCode, ConnError
 from blindpost.agent.integrity import Integrity
 from blindpost.agent.links import CreatedLink
 from blindpost.agent.model import ConnId, ConnType
-from blindpost.agent.runtime import Runtime
+from blindpost.agent.runtime import Runtime, Tx
 from blindpost.agent.sending import enqueue
+from blindpost.agent.stats import ConnectionStats, connection_stats
 from blindpost.agent.store import connections, handshakes, ratchets
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.messages import AMsg
@@ -50,6 +51,11 @@ class Connection:
         if ratchet is None:
             raise ConnError(ConnectionCode.SIMPLEX, "there is nothing to compare before the peer has joined")
         return hashlib.sha256(ratchet.ad).digest()
+
+    @property
+    def stats(self) -> ConnectionStats:
+        """How the connection stands."""
+        return connection_stats(self._rt, self.id)
 
     async def send(self, body: Buffer, *, notify: bool = True, pq: bool | None = None) -> int:
         """Store a message for the peer; its number, which `Sent` and receipts will name.
@@ -142,23 +148,32 @@ class ContactRequest(Value):
     info: bytes
     pq: bool
     servers: tuple[Server, ...]
+    accepted: Connection | None = None
+    """The new connection, if the address accepts everybody."""
 
     async def accept(self, info: bytes = b"", *, pq: bool | None = None) -> Connection:
         """A new connection with them; `Connected` follows."""
         rt = self.conn._rt
-        conn_id = rt.new_id()
         with rt.transaction() as tx:
-            invitation = handshakes.find_invitation(tx, self.id)
-            if invitation is None:
-                raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
-            user_id = connections.load(tx, self.conn.id).user_id
-            wanted = rt.config.pq if pq is None else pq
-            command = joining.JoinCommand(invitation.link.text, info, wanted and self.pq, self.id)
-            joining.register_join(rt, tx, conn_id, user_id, command)
-            handshakes.set_invitation_accepted(tx, self.id, True)
-        return rt.handle(conn_id)
+            conn = accept_request(tx, self, info, rt.config.pq if pq is None else pq)
+            rt.stream.hold(conn.id)
+        rt.stream.give(conn.id)
+        return conn
 
     async def reject(self) -> None:
         """Forget the request; nothing is sent."""
         with self.conn._rt.transaction() as tx:
             handshakes.delete_invitation(tx, self.id)
+
+
+def accept_request(tx: Tx, request: ContactRequest, info: bytes, pq: bool) -> Connection:
+    """Store a connection that joins the invitation of a request; a request is accepted once."""
+    invitation = handshakes.find_invitation(tx, request.id)
+    if invitation is None:
+        raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
+    conn_id = tx.runtime.new_id()
+    user_id = connections.load(tx, request.conn.id).user_id
+    command = joining.JoinCommand(invitation.link.text, info, pq and request.pq, request.id)
+    joining.register_join(tx.runtime, tx, conn_id, user_id, command)
+    handshakes.set_invitation_accepted(tx, request.id, True)
+    return tx.handle(conn_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from blindpost.agent.errors import AgentError, prohibited, refused_with
@@ -171,7 +172,34 @@ async def create_prepared(
     info: bytes,
     pq: bool,
 ) -> CreatedLink:
-    """The address of a prepared link, with one NEW. On failure nothing remains and it can be tried again."""
+    """The address of a prepared link, with one NEW. On failure nothing remains and it can be tried again.
+
+    A router that made the queue but could not tell us may refuse to make it again. Then the link is lost,
+    and another one with the same owner takes its place: the caller must be told.
+    """
+    store = functools.partial(
+        _prepared_created, rt, conn_id, user_id, user_data=user_data, auto_allow=auto_allow, info=info, pq=pq
+    )
+    try:
+        return await store(prepared)
+    except AgentError as error:
+        if not refused_with(error, Code.AUTH):
+            raise
+    another = prepared.anew(rt.config.versions, rt.config.entropy)
+    return replace(await store(another), changed=True)
+
+
+async def _prepared_created(
+    rt: Runtime,
+    conn_id: ConnId,
+    user_id: UserId,
+    prepared: PreparedLink,
+    *,
+    user_data: bytes,
+    auto_allow: bool,
+    info: bytes,
+    pq: bool,
+) -> CreatedLink:
     versions, entropy = rt.config.versions, rt.config.entropy
     link = sealed_link(prepared.link, prepared.fixed, prepared.root_key, entropy)
     data = user_link_data(versions, QueueMode.CONTACT, user_data)

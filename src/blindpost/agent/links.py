@@ -33,6 +33,7 @@ from blindpost.wire.links.data import (
     OwnerAuth,
     Signed,
     UserLinkData,
+    read_fixed_link_data,
     read_signed,
     write_signed,
 )
@@ -69,6 +70,8 @@ class CreatedLink(Value):
     conn: Connection
     full: FullLink
     short: ShortLink | None = None
+    changed: bool = False
+    """A prepared link could not be used: this one is another."""
 
     @property
     def text(self) -> str:
@@ -196,6 +199,19 @@ class PreparedLink(Value):
 
     def __str__(self) -> str:
         return self.short.text
+
+    def anew(self, versions: Versions, entropy: Entropy) -> PreparedLink:
+        """Another link with the same owner, for when this one can never be made."""
+        entity_id = decode_whole(self.fixed.content, read_fixed_link_data).entity_id
+        client_data = self.link.client_data
+        return prepare_link(
+            self.address,
+            versions,
+            entropy,
+            root_key=self.root_key,
+            entity_id=entity_id,
+            client_data=client_data,
+        )
 
     def dump(self) -> bytes:
         return encode(self, _write_prepared)

@@ -19,7 +19,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import RouterAddress, Server
 from blindpost.wire.keys import Algorithm
-from blindpost.wire.queue_addresses import QueueInfo
+from blindpost.wire.queue_addresses import SENDER_KEY_CLIENT_VERSION, QueueInfo
 from blindpost.wire.smp.commands import NEW, SKEY
 from blindpost.wire.smp.responses import IDS
 from blindpost.wire.smp.values import NONCE_SIZE, LinkData, NewLink, QueueMode, QueueRequest, SubMode
@@ -120,7 +120,7 @@ async def send_new(
         server=request.server,
         rcv_id=ids.recipient_id,
         snd_id=ids.sender_id,
-        mode=ids.mode,
+        mode=_known_mode(rt.config.versions.client.high, ids.mode),
         key=request.key,
         dh_secret=request.dh_key.agree(ids.dh_key),
         e2e_key=request.e2e_key,
@@ -156,6 +156,11 @@ async def _answered(rt: Runtime, request: RcvQueueRequest, call: Call[NEW]) -> t
     return session, result
 
 
+def _known_mode(client_version: int, mode: QueueMode | None) -> QueueMode | None:
+    """The mode of a queue, as far as clients of this version know about modes."""
+    return mode if client_version >= SENDER_KEY_CLIENT_VERSION else None
+
+
 def password_of(rt: Runtime, server: Server) -> bytes | None:
     """What our router wants to know before it makes queues."""
     return next((address.password for address in rt.servers if address.server == server), None)
@@ -182,7 +187,7 @@ def new_snd_queue(
         number=queues.next_snd_number(tx, conn_id),
         server=info.address.server,
         snd_id=info.address.sender_id,
-        mode=info.address.mode,
+        mode=_known_mode(info.version, info.address.mode),
         key=given_key or PrivateKey.generate(Algorithm.ED25519, entropy),
         e2e_public=e2e_key.public,
         e2e_secret=e2e_key.agree(info.address.dh_key),

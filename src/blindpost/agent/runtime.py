@@ -153,19 +153,19 @@ class Runtime:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Something in the background, which ends with the agent."""
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         """Whatever goes wrong in the background is told, not lost."""
-        try:
-            await work
-        except AgentError as error:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AgentError):
             self.stream.put(AgentFailed(error))
-        except Exception as error:
-            log.exception("work in the background failed")
+        elif error is not None:
+            log.error("work in the background failed", exc_info=error)
             self.stream.put(AgentFailed(InternalError(repr(error))))
 
     async def stop(self) -> None:
