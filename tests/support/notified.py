@@ -48,6 +48,8 @@ class SmpQueue(NotifiedQueue):
     sender_id: bytes = b""
     secret: bytes = b""
     """Between the recipient and the message router, for metadata."""
+    message_secret: bytes = b""
+    """The same for messages."""
 
     async def send(self, client: SmpClient, body: bytes = b"hello", *, notify: bool = True) -> None:
         await client.send(SEND(notify, body), self.sender_id)
@@ -84,6 +86,7 @@ async def notified_queues(client: SmpClient, server: Server, count: int) -> list
                 recipient_key=key,
                 sender_id=ids.sender_id,
                 secret=dh_key.agree(ids.ntf_creds.dh_key),
+                message_secret=dh_key.agree(ids.dh_key),
             )
         )
     return queues

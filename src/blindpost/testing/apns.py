@@ -40,7 +40,7 @@ from blindpost.wire.text import unb64
 HOST = "localhost"
 PROVIDER_TOKEN_LIFE_S = 3600
 PROVIDER_TOKENS_APART_S = 1200
-"""Apple refuses older provider tokens, and a new one within so short a time."""
+"""Apple refuses older provider tokens, and a new one on the same connection within so short a time."""
 
 _PATH = re.compile(r"/3/device/([0-9a-f]{2,200})")
 _CONFIG = H2Configuration(client_side=False, header_encoding="utf-8", validate_inbound_headers=True)
@@ -92,6 +92,14 @@ class Delivered:
 
 
 @dataclass
+class _TokenSeen:
+    """The provider token of a connection, and since when it is used there."""
+
+    token: str = ""
+    since: float = 0.0
+
+
+@dataclass
 class _Request:
     headers: dict[str, str]
     body: bytearray = field(default_factory=bytearray)
@@ -118,7 +126,6 @@ class ApnsServer:
         self.port = 0
         self._topic = topic
         self._now = now
-        self._tokens_seen: tuple[str, float] = ("", 0.0)
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._listener: asyncio.Server | None = None
@@ -199,21 +206,23 @@ class ApnsServer:
     def disconnected(self, connection: _Connection) -> None:
         self._connections.discard(connection)
 
-    def react(self, request: _Request) -> Reaction:
+    def react(self, request: _Request, tokens: _TokenSeen) -> Reaction:
         headers, body = request.headers, bytes(request.body)
         found = _PATH.fullmatch(headers.get(":path", ""))
         device_token = "" if found is None else found[1]
-        reaction: Reaction | None = self._refusal(headers, body, found is not None)
+        reaction: Reaction | None = self._refusal(headers, body, tokens, found is not None)
         if reaction is None:
             reaction = self.decide(device_token)
         self.received.append(Delivered(device_token, headers, body, reaction))
         self._changed.set()
         return reaction
 
-    def _refusal(self, headers: dict[str, str], body: bytes, known_path: bool) -> Answer | None:
+    def _refusal(
+        self, headers: dict[str, str], body: bytes, tokens: _TokenSeen, known_path: bool
+    ) -> Answer | None:
         if headers.get(":method") != "POST":
             return Answer(405, "MethodNotAllowed")
-        refused = self._token_refusal(headers.get("authorization", ""))
+        refused = self._token_refusal(headers.get("authorization", ""), tokens)
         if refused is not None:
             return refused
         if not known_path:
@@ -224,21 +233,20 @@ class ApnsServer:
             return Answer(400, "TopicDisallowed")
         return _content_refusal(headers, body)
 
-    def _token_refusal(self, authorization: str) -> Answer | None:
+    def _token_refusal(self, authorization: str, seen: _TokenSeen) -> Answer | None:
         scheme, _, token = authorization.partition(" ")
         if scheme != "bearer" or not token:
             return Answer(403, "MissingProviderToken")
-        known, since = self._tokens_seen
         issued_at = _issued_at(token, self.signing)
         if issued_at is None:
             return Answer(403, "InvalidProviderToken")
         now = self._now()
         if not now - PROVIDER_TOKEN_LIFE_S <= issued_at <= now + PROVIDER_TOKEN_LIFE_S:
             return Answer(403, "ExpiredProviderToken")
-        if known and token != known and now - since < PROVIDER_TOKENS_APART_S:
+        if seen.token and token != seen.token and now - seen.since < PROVIDER_TOKENS_APART_S:
             return Answer(429, "TooManyProviderTokenUpdates")
-        if token != known:
-            self._tokens_seen = token, now
+        if token != seen.token:
+            seen.token, seen.since = token, now
         return None
 
 
@@ -292,6 +300,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._h2 = H2Connection(_CONFIG)
         self._requests: dict[int, _Request] = {}
+        self._token = _TokenSeen()
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -330,7 +339,7 @@ class _Connection(asyncio.Protocol):
                 self._react(stream_id, self._requests.pop(stream_id))
 
     def _react(self, stream_id: int, request: _Request) -> None:
-        reaction = self._server.react(request)
+        reaction = self._server.react(request, self._token)
         match reaction:
             case Fault.SILENCE:
                 return
