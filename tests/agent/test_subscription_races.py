@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,7 @@ import pytest
 from blindpost.agent.subscriptions.table import QueueState
 from blindpost.client.calls import Failure, Late
 from blindpost.client.errors import RefusedError, ResponseTimeoutError, UnexpectedResponseError
-from blindpost.client.options import SmpOptions, Timing
 from blindpost.crypto.boxes import BoxKey, nonce_of
-from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import ClosedError
 from blindpost.wire.primitives import encode
 from blindpost.wire.smp.commands import ACK, SUB
@@ -24,11 +20,9 @@ from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.messages import Message, write_message
 from blindpost.wire.smp.responses import END, ERR, MSG, OK, SOK, Response
 from blindpost.wire.smp.transmissions import Request
-from tests.support.agent_network import AgentNetwork, MadeQueue, cut
-from tests.support.scripted_router import ScriptedRouter, listening, queue_key, server_at, settle, virtual
-from tests.support.transport import at_now, smp_router
+from tests.support.agent_network import SECRET, cut, staged
+from tests.support.scripted_router import settle, virtual
 
-SECRET = bytes(range(32))
 _PADDED_SIZE = 16104
 
 
@@ -36,39 +30,6 @@ def a_message(number: int, body: bytes = b"hello") -> MSG:
     msg_id = number.to_bytes(24, "big")
     content = encode(Message(0, False, body), write_message)
     return MSG(msg_id, BoxKey(SECRET).seal_padded(nonce_of(msg_id), content, _PADDED_SIZE))
-
-
-@dataclass
-class Stage:
-    router: ScriptedRouter
-    agent: AgentNetwork
-    made: list[MadeQueue]
-
-    async def until_subs(self, count: int) -> list[Request]:
-        def subs() -> list[Request]:
-            return [request for request in self.router.requests if isinstance(request.command, SUB)]
-
-        await self.router.until(lambda: len(subs()) >= count)
-        return subs()
-
-
-@asynccontextmanager
-async def staged(
-    folder: Path, count: int, answer: Callable[[Request], Response | None] = lambda request: None
-) -> AsyncIterator[Stage]:
-    network, router = MemoryNetwork(), ScriptedRouter(answer)
-    async with listening(router, smp_router(), network) as port:
-        server = server_at(port)
-        made = [
-            MadeQueue(str(n), server, b"rcv id %017d" % n, b"snd id %017d" % n, queue_key(n), SECRET)
-            for n in range(count)
-        ]
-        client = SmpOptions(now=at_now, timing=Timing(response_s=30.0))
-        agent = AgentNetwork(folder / "agent.db", network=network, client=client)
-        try:
-            yield Stage(router, agent, made)
-        finally:
-            await agent.close()
 
 
 @pytest.mark.claim("SUB-37")

@@ -21,7 +21,7 @@ from blindpost.wire.smp.commands import DEL, GET, SUB
 from tests.support.agent_network import (
     AgentNetwork,
     agent_world,
-    commands_of,
+    commands_sent,
     cut,
     make_queues,
     send_to,
@@ -92,7 +92,7 @@ async def test_every_queue_costs_one_command_and_pages_are_bounded(tmp_path: Pat
         agent = world.agent
         session = await agent.sessions.session(agent.key(world.server))
         in_flight: list[int] = []
-        with commands_of(session.client) as calls:
+        with commands_sent() as calls:
             asked: list[int] = []
             answered = 0
             original = session.client.send_many
@@ -122,8 +122,7 @@ async def test_no_page_is_asked_for_while_messages_wait_to_be_taken(tmp_path: Pa
         agent = world.agent
         await world.send()
         agent.hold = asyncio.Event()
-        session = await agent.sessions.session(agent.key(world.server))
-        with commands_of(session.client) as calls:
+        with commands_sent() as calls:
             subscribing = asyncio.create_task(agent.subs.subscribe_all())
             await asyncio.sleep(5)
             assert not subscribing.done()
@@ -229,7 +228,7 @@ async def test_queues_read_with_get_are_left_out(tmp_path: Path) -> None:
         session = await agent.sessions.session(agent.key(world.server))
         await session.client.send(GET(), locked.rcv_id, locked.key)
         agent.subs.lock_get(locked)
-        with commands_of(session.client) as calls:
+        with commands_sent() as calls:
             await agent.subs.subscribe_all()
             (refused,) = (await agent.subs.subscribe([locked])).values()
             assert isinstance(refused, CredentialsError)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from blindpost.agent.events import Event
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
 from blindpost.agent.sessions import Session, SessionKey, SessionMode, SessionOptions
@@ -21,9 +23,10 @@ from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.agent.subscriptions.work import SessionWork
 from blindpost.client.calls import Call, Failure
-from blindpost.client.options import SmpOptions
+from blindpost.client.options import SmpOptions, Timing
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
 from blindpost.router.config import RouterRules
@@ -33,13 +36,18 @@ from blindpost.transport.network import TCP, Network
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
-from blindpost.wire.smp.commands import ACK, NEW, SEND
+from blindpost.wire.smp.commands import ACK, NEW, SEND, SUB
 from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import IDS, MSG, Response
+from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.scripted_router import ScriptedRouter, listening, queue_key, server_at
+from tests.support.transport import at_now, smp_router
 
 USER = 1
+SECRET = bytes(range(32))
+"""Of queues that no router made."""
 _E2E_KEY = new_key(Algorithm.X25519)
 
 
@@ -155,6 +163,12 @@ class AgentNetwork:
         session = self.subs.sessions.current(self.key(server, conn_id))
         assert session is not None
         return session
+
+    def presented(self, server: Server) -> Credentials | None:
+        """The service that the present session was connected as."""
+        options = self.session(server).client.options
+        assert isinstance(options, SmpOptions)
+        return None if options.service is None else options.service[1]
 
     async def close(self) -> None:
         for task in tuple(self._acks):
@@ -321,6 +335,18 @@ class World:
         """Break the agent's connection; both ends notice."""
         cut(self.agent.session(self.server, conn_id))
 
+    @asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """Break the agent's connection, and let it come back at the end of the block."""
+        place = ("127.0.0.1", self.running.port)
+        listener = self.network._listeners.pop(place)
+        self.cut()
+        await self.agent.told.until(
+            lambda: self.agent.told.log[-1][0] in ("DISCONNECT", "DOWN", "SERVICE_DOWN")
+        )
+        yield
+        self.network._listeners[place] = listener
+
     async def send(self, body: bytes = b"hello") -> None:
         await send_to(self.sender, self.made, body)
 
@@ -351,17 +377,61 @@ async def agent_world(
 
 
 @contextmanager
-def commands_of(client: SmpClient) -> Iterator[list[Call[Any]]]:
-    """Every call that goes through one connection meanwhile."""
+def commands_sent() -> Iterator[list[Call[Any]]]:
+    """Every call of every client meanwhile, in order."""
     seen: list[Call[Any]] = []
-    original = client._submit
+    original = SmpClient._submit
 
-    def submit(call: Call[Any]) -> Any:
+    def submit(self: SmpClient, call: Call[Any]) -> Any:
         seen.append(call)
-        return original(call)
+        return original(self, call)
 
-    client._submit = submit  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SmpClient, "_submit", submit)
         yield seen
-    finally:
-        del client._submit
+
+
+@dataclass
+class Stage:
+    """A router that says what it is told, and an agent with queues on it."""
+
+    router: ScriptedRouter
+    agent: AgentNetwork
+    made: list[MadeQueue]
+
+    async def until_subs(self, count: int) -> list[Request]:
+        def subs() -> list[Request]:
+            return [request for request in self.router.requests if isinstance(request.command, SUB)]
+
+        await self.router.until(lambda: len(subs()) >= count)
+        return subs()
+
+
+@asynccontextmanager
+async def staged(
+    folder: Path,
+    count: int,
+    answer: Callable[[Request], Response | None] = lambda request: None,
+    **agent_options: Any,
+) -> AsyncIterator[Stage]:
+    """A scripted router, and an agent with queues that the router may say anything about."""
+    network, router = MemoryNetwork(), ScriptedRouter(answer)
+    async with listening(router, smp_router(), network) as port:
+        server = server_at(port)
+        made = [
+            MadeQueue(str(n), server, b"rcv id %017d" % n, b"snd id %017d" % n, queue_key(n), SECRET)
+            for n in range(count)
+        ]
+        client = SmpOptions(now=at_now, timing=Timing(response_s=30.0))
+        agent = AgentNetwork(folder / "agent.db", network=network, client=client, **agent_options)
+        try:
+            yield Stage(router, agent, made)
+        finally:
+            await agent.close()
+
+
+async def until_settled(agent: AgentNetwork, server: Server) -> None:
+    """Until no worker has anything to do."""
+    work = agent.work(server)
+    while work.has_work or work.is_working:  # noqa: ASYNC110 - nobody announces it, and time is virtual
+        await asyncio.sleep(1)

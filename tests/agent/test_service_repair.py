@@ -1,0 +1,307 @@
+"""When a router and an agent see a service differently, both end with the same queues, and nothing stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.failures import is_auth_error
+from blindpost.agent.services import RENEWED_BEFORE
+from blindpost.agent.store import subscriptions as rows
+from blindpost.agent.subscriptions.ports import SubscriptionOptions
+from blindpost.agent.subscriptions.table import Mismatch, ServiceSub
+from blindpost.client.options import SmpOptions
+from blindpost.crypto.credentials import VALIDITY
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.model import Domain
+from blindpost.wire.smp.commands import DEL, SUB, SUBS
+from tests.support.agent_network import (
+    USER,
+    AgentNetwork,
+    World,
+    agent_world,
+    commands_sent,
+    make_queues,
+    send_to,
+    until_settled,
+)
+from tests.support.router_damage import associate, dissociate, rename_service
+from tests.support.scripted_router import virtual
+from tests.support.services import service_record
+
+COUNT = 25
+SMALL = SubscriptionOptions(page=10)
+
+
+@asynccontextmanager
+async def service_world(folder: Path) -> AsyncIterator[World]:
+    """A service with all of its queues associated, and quiet."""
+    async with agent_world(folder, COUNT, services=True, options=SMALL) as world:
+        await world.agent.subs.subscribe_all()
+        await until_settled(world.agent, world.server)
+        assert (await agreed(world)).count == COUNT
+        yield world
+
+
+async def agreed(world: World) -> QueueSet:
+    """What both sides count, which must be the same; and the agent knows that it is."""
+    session = world.agent.session(world.server)
+    assert session.service is not None
+    record = await service_record(world.running, session.service.service_id)
+    stored = world.agent.stored_set(world.server)
+    assert record.members(Domain.MESSAGES) == stored
+    assert stored == QueueSet.of(world.agent.associated(world.server))
+    held = world.agent.work(world.server).table.active_service
+    assert held == ServiceSub(session.service.service_id, stored)
+    return stored
+
+
+async def back_again(world: World) -> None:
+    await world.agent.told.until(lambda: world.agent.told.words[-1:] != ["SERVICE_DOWN"])
+    await world.agent.told.until(lambda: len(world.agent.told.of("SERVICE_UP")) >= 2)
+    await until_settled(world.agent, world.server)
+
+
+def error_of_last_up(world: World) -> Mismatch | None:
+    error = world.agent.told.of("SERVICE_UP")[1].error
+    assert error is None or isinstance(error, Mismatch)
+    return error
+
+
+@pytest.mark.claim("SVC-69")
+@virtual
+async def test_associations_that_the_router_lost_are_made_again(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        async with world.away():
+            await dissociate(world.running, (queue.rcv_id for queue in world.made[:7]))
+            await world.send(b"meanwhile")
+        await back_again(world)
+        assert error_of_last_up(world) is Mismatch.COUNT
+        assert (await agreed(world)).count == COUNT
+        await world.until_received(COUNT)
+        await world.send(b"later")
+        await world.until_received(2 * COUNT)
+
+
+@pytest.mark.claim("SVC-69")
+@virtual
+async def test_queues_that_the_router_does_not_know_are_dropped_and_named(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        async with world.away():
+            for queue in world.made[:4]:
+                await world.sender.send(DEL(), queue.rcv_id, queue.key)
+        await back_again(world)
+        assert error_of_last_up(world) is Mismatch.COUNT
+        assert (await agreed(world)).count == COUNT - 4
+        errors = [error for errors in world.agent.told.of("ERRS") for error in errors]
+        assert {conn_id for conn_id, _ in errors} == {queue.conn_id for queue in world.refs[:4]}
+        assert len(errors) == 4
+        assert all(is_auth_error(failure) for _, failure in errors)
+        await send_to(world.sender, world.made[4:])
+        await world.until_received(COUNT - 4)
+
+
+@pytest.mark.claim("SVC-69")
+@virtual
+async def test_one_lost_and_one_gained_is_seen_by_the_hash(tmp_path: Path) -> None:
+    """The count is equal: one queue here that the router does not count, one there that we do not."""
+    async with service_world(tmp_path) as world:
+        agent = world.agent
+        async with world.away():
+            await dissociate(world.running, [world.made[0].rcv_id])
+            with agent.store.transaction() as db:
+                rows.set_associated(db, world.server, [world.made[1].rcv_id], False)
+            extra = agent.insert(await make_queues(world.sender, world.server, 1))
+            with agent.store.transaction() as db:
+                rows.set_associated(db, world.server, [extra[0].rcv_id], True)
+            await dissociate(world.running, [world.made[2].rcv_id])
+            await associate(world.running, [extra[0].rcv_id], world_service(world))
+        await back_again(world)
+        assert (await agreed(world)).count == COUNT + 1
+
+
+def world_service(world: World) -> bytes:
+    row = rows.service(world.agent.store.reading, USER, world.server)
+    assert row is not None
+    assert row.service_id is not None
+    return row.service_id
+
+
+@virtual
+async def test_associations_that_we_lost_are_found_again(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        async with world.away():
+            with world.agent.store.transaction() as db:
+                rows.set_associated(db, world.server, [queue.rcv_id for queue in world.made[:9]], False)
+        with commands_sent() as calls:
+            await back_again(world)
+        assert error_of_last_up(world) is Mismatch.COUNT
+        assert (await agreed(world)).count == COUNT
+        assert sum(isinstance(call.command, SUB) for call in calls) == 9
+
+
+@virtual
+async def test_when_the_router_lost_all_associations_each_queue_is_asked_for_once(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        async with world.away():
+            await dissociate(world.running, (queue.rcv_id for queue in world.made))
+        with commands_sent() as calls:
+            await back_again(world)
+        assert (await agreed(world)).count == COUNT
+        assert sum(isinstance(call.command, SUB) for call in calls) == COUNT
+        await world.send()
+        await world.until_received(COUNT)
+
+
+@virtual
+async def test_queues_that_only_the_router_has_are_left_behind_with_the_old_identity(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        agent, former = world.agent, world_service(world)
+        before = agent.presented(world.server)
+        async with world.away():
+            orphans = await make_queues(world.sender, world.server, 2)
+            await associate(world.running, (queue.rcv_id for queue in orphans), former)
+        await back_again(world)
+        assert (await agreed(world)).count == COUNT
+        assert agent.presented(world.server) != before
+        left = await service_record(world.running, former)
+        assert left.members(Domain.MESSAGES) == QueueSet.of(queue.rcv_id for queue in orphans)
+        await world.send()
+        await world.until_received(COUNT)
+        assert agent.told.of("ERRS") == []
+
+
+@virtual
+async def test_a_queue_that_is_being_deleted_is_no_reason_to_repair(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        agent = world.agent
+        async with world.away():
+            with agent.store.transaction() as db:
+                db.sql.execute("UPDATE rcv_queues SET deleted = 1 WHERE rcv_id = ?", (world.made[0].rcv_id,))
+        with commands_sent() as calls:
+            await back_again(world)
+        assert error_of_last_up(world) is None
+        assert [type(call.command) for call in calls if isinstance(call.command, SUB | SUBS)] == [SUBS]
+
+
+@pytest.mark.claim("SVC-72")
+@virtual
+async def test_a_fall_back_is_bounded_and_goes_on_after_a_crash(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        agent = world.agent
+        await agent.close()
+        await dissociate(world.running, (queue.rcv_id for queue in world.made))
+        await rename_service(world.running, world_service_of(agent.path, world))
+        agent = world.agent = AgentNetwork(agent.path, network=world.network, services=True, options=SMALL)
+        under_way, most = 0, 0
+
+        async def counted(session: object, queues: list[object]) -> object:
+            nonlocal under_way, most
+            under_way += len(queues)
+            most = max(most, under_way)
+            try:
+                return await original(session, queues)  # type: ignore[arg-type]
+            finally:
+                under_way -= len(queues)
+
+        work = agent.work(world.server)
+        original = work.subscribe_on
+        work.subscribe_on = counted  # type: ignore[assignment,method-assign]
+        falling = asyncio.create_task(agent.subs.subscribe_all())
+        await agent.told.until(lambda: len(agent.told.conns("UP")) >= 10)
+        assert 10 <= len(agent.associated(world.server)) < COUNT
+        falling.cancel()
+        await agent.close()
+        assert most <= 20
+        done = len(agent.told.conns("UP"))
+        agent = world.agent = AgentNetwork(agent.path, network=world.network, services=True, options=SMALL)
+        with commands_sent() as calls:
+            await agent.subs.subscribe_all()
+            await until_settled(agent, world.server)
+        assert sum(isinstance(call.command, SUB) for call in calls) <= COUNT - done + 10
+        assert (await agreed(world)).count == COUNT
+        await world.send()
+        await world.until_received(COUNT)
+
+
+def world_service_of(path: Path, world: World) -> bytes:
+    """The id in a store that is closed."""
+    agent = AgentNetwork(path, network=world.network, services=True)
+    row = rows.service(agent.store.reading, USER, world.server)
+    agent.store.close()
+    assert row is not None
+    assert row.service_id is not None
+    return row.service_id
+
+
+@pytest.mark.claim("SVC-73")
+@virtual
+async def test_a_new_certificate_takes_over_queue_by_queue_while_messages_go_on(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        agent, former = world.agent, agent_service(world)
+        before, old = agent.presented(world.server), agent.session(world.server)
+        sent = 0
+
+        async def traffic() -> None:
+            nonlocal sent
+            while True:
+                await world.send(b"message %d" % sent)
+                sent += 1
+                await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(traffic())
+        await asyncio.sleep(0.3)
+        agent.subs.renew(USER, world.server)
+        assert old.client.closed_because is None
+        await until_settled(agent, world.server)
+        await asyncio.sleep(1)
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert old.client.closed_because is not None
+        assert agent.presented(world.server) != before
+        assert (await agreed(world)).count == COUNT
+        left = await service_record(world.running, former)
+        assert left.members(Domain.MESSAGES) == QueueSet()
+        await world.until_received(COUNT * sent)
+        assert len(set(agent.messages)) == len(agent.messages)
+        assert "SERVICE_DOWN" not in agent.told.words
+        assert "DOWN" not in agent.told.words
+        assert set(agent.told.conns("UP").values()) == {1}
+
+
+def agent_service(world: World) -> bytes:
+    return world_service(world)
+
+
+@pytest.mark.claim("SVC-73")
+@virtual
+async def test_a_certificate_is_renewed_before_it_expires(tmp_path: Path) -> None:
+    started = time.time()
+    late_by = 0.0
+
+    def now() -> float:
+        return started + late_by
+
+    client = SmpOptions(now=now)
+    async with agent_world(tmp_path, 3, services=True, client=client) as world:
+        agent = world.agent
+        await agent.subs.subscribe_all()
+        await until_settled(agent, world.server)
+        before = agent.presented(world.server)
+        await asyncio.sleep(7 * 3600)
+        assert agent.presented(world.server) == before
+        assert not agent.subs.services.renewal_due(USER, world.server)
+        late_by = (VALIDITY - RENEWED_BEFORE / 2).total_seconds()
+        assert agent.subs.services.renewal_due(USER, world.server)
+        late_by = 0.0
+        agent.subs.services.renewal_due = lambda user_id, server: True  # type: ignore[method-assign]
+        await asyncio.sleep(7 * 3600)
+        agent.subs.services.renewal_due = lambda user_id, server: False  # type: ignore[method-assign]
+        await until_settled(agent, world.server)
+        assert agent.presented(world.server) != before
+        assert (await agreed(world)).count == 3
