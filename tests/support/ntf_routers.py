@@ -13,6 +13,7 @@ import pytest
 from blindpost.client.errors import RefusedError
 from blindpost.client.ntf import NtfClient
 from blindpost.client.options import Options
+from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.keys import PrivateKey
@@ -169,6 +170,7 @@ async def running_ntf(
     clock: Clock | None = None,
     apple: Apple | None = None,
     providers: Mapping[PushProvider, Provider] | None = None,
+    verifier: Verifier | None = None,
     port: int = 0,
 ) -> AsyncIterator[RunningNtf]:
     """A router on loopback until the end of the block; its store is in `folder`, or in a database."""
@@ -182,7 +184,7 @@ async def running_ntf(
             PushProvider.APNS_TEST: apple,
             PushProvider.APNS_NULL: NullProvider(),
         }
-    router = NtfRouter(store, providers, rules, now=clock)
+    router = NtfRouter(store, providers, rules, verifier=verifier, now=clock)
     subscriber = Silent()
     router.subscriber = subscriber
     running = asyncio.create_task(router.run())
