@@ -101,11 +101,20 @@ def _warn(tx: Tx, whole: Whole, pending: PendingDelivery, error: AgentError) -> 
 
 
 def _dropped(tx: Tx, whole: Whole, pending: PendingDelivery, error: AgentError) -> Again:
-    messages.delivered(tx, whole.conn_id, pending.delivery_id, pending.internal_id, keep=False)
-    if pending.kind is MessageKind.A_MSG:
-        tx.emit(SendFailed(tx.handle(whole.conn_id), pending.internal_id, error))
+    """Give one delivery up. Where the same message goes, or went, through another queue it has not failed."""
+    conn_id, kind = whole.conn_id, pending.kind
+    elsewhere = messages.is_elsewhere(tx, conn_id, pending.delivery_id, pending.internal_id)
+    keep = elsewhere and kind is MessageKind.A_MSG
+    messages.delivered(tx, conn_id, pending.delivery_id, pending.internal_id, keep=keep)
+    if kind is MessageKind.QTEST:
+        for queue in whole.snd:
+            tx.wake_delivery(queue)
+    if elsewhere:
+        pass
+    elif kind is MessageKind.A_MSG:
+        tx.emit(SendFailed(tx.handle(conn_id), pending.internal_id, error))
     else:
-        tx.failed(whole.conn_id, error)
+        tx.failed(conn_id, error)
     tx.runtime.deletion.delivered(tx, whole.conn_id)
     return Again.NO
 

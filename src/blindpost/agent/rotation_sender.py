@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blindpost.agent.errors import AgentError, InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import Direction, Switched, SwitchPhase
 from blindpost.agent.machines import MoveRefusedError
-from blindpost.agent.model import QueueStatus, SndQueue, Whole
+from blindpost.agent.model import MessageKind, QueueStatus, SndQueue, Whole
 from blindpost.agent.rotation_tables import SENDER, SenderEffect, SenderEvent
 from blindpost.agent.runtime import Tx
 from blindpost.agent.sending import enqueue
@@ -129,7 +129,8 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             rows.deliver_also(tx, old, new)
         case SenderEffect.SEND_QTEST:
             assert new is not None
-            enqueue(tx, turn.whole, QTest((new.sender_address,)), queues=[new])
+            if not rows.is_waiting(tx, conn_id, MessageKind.QTEST):
+                enqueue(tx, turn.whole, QTest((new.sender_address,)), queues=[new])
         case SenderEffect.USE_QUEUE:
             assert new is not None
             queues.set_snd_status(tx, new, QueueStatus.ACTIVE)

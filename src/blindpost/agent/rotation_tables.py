@@ -62,7 +62,7 @@ class SenderEffect(Enum):
     MAKE_SEND_QUEUE = "store a send queue with new keys"
     SEND_QKEY = "send QKEY to all send queues"
     SECURE_QUEUE = "count the new queue as secured"
-    SEND_QTEST = "send QTEST to the new queue only"
+    SEND_QTEST = "send QTEST to the new queue only, unless one is on its way"
     USE_QUEUE = "count the new queue as active and make it the primary one"
     DROP_OLD = "stop sending to the old queue and remove it"
     TELL_STARTED = "tell the application: started"
@@ -201,7 +201,7 @@ SENDER: Machine[SndSwitch | None, SenderEvent, SenderEffect] = Machine(
                 _S.QADD: _FOLLOWS,
                 _S.QADD_AGAIN: Move(SndSwitch.SENDING_QTEST),
                 _S.QKEY_DELIVERED: Move(SndSwitch.SENDING_QTEST),
-                _S.QUSE: Move(SndSwitch.SENDING_QTEST),
+                _S.QUSE: Move(SndSwitch.SENDING_QTEST, (_SD.SEND_QTEST,)),
                 _S.QTEST_DELIVERED: Move(None, (_SD.USE_QUEUE, _SD.DROP_OLD, _SD.TELL_COMPLETED)),
             },
         ),

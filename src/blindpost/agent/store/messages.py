@@ -113,14 +113,21 @@ class PendingDelivery(Value):
 
 
 def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery | None:
-    """The first message that waits for this queue. A row that cannot be read is put aside."""
+    """The first message that waits for this queue. A row that cannot be read is put aside.
+
+    QTEST goes to one queue only: what comes after it must not overtake it through another one.
+    """
     query = (
         "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type, m.msg_body, m.internal_ts,"
         " m.msg_flags, m.pq_encryption, s.msg_encrypt_key, s.padded_msg_len, s.retry_int_slow,"
         " s.retry_int_fast FROM snd_message_deliveries d"
         " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
         " JOIN snd_messages s ON s.conn_id = d.conn_id AND s.internal_id = d.internal_id"
-        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = 0 ORDER BY d.internal_id LIMIT 1"
+        " WHERE d.conn_id = ?1 AND d.snd_queue_id = ?2 AND d.failed = 0 AND NOT EXISTS"
+        " (SELECT 1 FROM snd_message_deliveries e JOIN messages t"
+        " ON t.conn_id = e.conn_id AND t.internal_id = e.internal_id"
+        " WHERE e.conn_id = ?1 AND e.snd_queue_id <> ?2 AND e.failed = 0 AND e.internal_id < d.internal_id"
+        " AND t.msg_type = 'QT') ORDER BY d.internal_id LIMIT 1"
     )
     row = db.sql.execute(query, (conn_id, queue_number)).fetchone()
     if row is None:
@@ -180,6 +187,16 @@ def set_sent(db: Db, conn_id: ConnId, internal_id: int) -> bool:
         (conn_id, internal_id),
     )
     return done.rowcount == 1
+
+
+def is_elsewhere(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) -> bool:
+    """Whether a message was taken through another queue, or still waits for one."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM snd_messages WHERE conn_id = ?1 AND internal_id = ?2 AND sent = 1)"
+        " OR EXISTS (SELECT 1 FROM snd_message_deliveries WHERE conn_id = ?1 AND internal_id = ?2"
+        " AND snd_message_delivery_id <> ?3)"
+    )
+    return bool(db.sql.execute(query, (conn_id, internal_id, delivery_id)).fetchone()[0])
 
 
 def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, keep: bool) -> None:
