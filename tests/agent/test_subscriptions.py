@@ -321,13 +321,16 @@ async def test_a_suspended_agent_takes_nothing_until_it_is_resumed(tmp_path: Pat
     async with agent_world(tmp_path, 3) as world:
         agent = world.agent
         await agent.subs.subscribe_all()
-        agent.sessions.pause_receiving()
+        agent.sessions.pause_receiving("suspended")
         await world.send()
         await world.sender.send(DEL(), world.made[0].rcv_id, world.made[0].key)
         await asyncio.sleep(3600)
         assert agent.messages == []
         assert agent.told.of("DELD") == []
-        agent.sessions.resume_receiving()
+        agent.sessions.resume_receiving("another reason")
+        await asyncio.sleep(1)
+        assert agent.messages == []
+        agent.sessions.resume_receiving("suspended")
         await world.until_received(3)
         await agent.told.until(lambda: bool(agent.told.of("DELD")))
 

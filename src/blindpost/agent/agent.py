@@ -43,6 +43,7 @@ from blindpost.agent.rotation_commands import RotationCommands
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import connections
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.subscriptions import servers_with_service as service_places
 from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.crypto.kem_pool import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
@@ -88,14 +89,21 @@ class Agent:
         pool = KemKeyPool(config.key_pairs, config.pair_maker)
         await pool.__aenter__()
         rt = self._runtime = Runtime(store, config, self._servers, pool, Connection)
-        rt.subscriptions = Subscriptions(store, Reception(rt), EventReports(rt), config.sessions)
+        rt.subscriptions = Subscriptions(
+            store,
+            Reception(rt),
+            EventReports(rt),
+            config.sessions,
+            config.subscriptions,
+            has_service=lambda _: config.service,
+        )
         rt.sender = QueueSender(rt.sessions, lambda _: self._servers, config.proxy, raised=network_error)
         rt.delivery, rt.commands = DeliveryWorkers(rt), CommandWorkers(rt)
         rt.rotation, rt.deletion = Rotation(rt), Deletion(rt)
         rt.sync = Synchronisation(rt, rt.rotation.in_step)
         rt.handlers = Handlers(rt.rotation, rt.sync, _handlers(rt))
-        rt.stream.full = rt.sessions.pause_receiving
-        rt.stream.drained = rt.sessions.resume_receiving
+        rt.stream.full = functools.partial(rt.sessions.pause_receiving, "full")
+        rt.stream.drained = functools.partial(rt.sessions.resume_receiving, "full")
         rt.spawn(self._start(rt))
         return self
 
@@ -283,6 +291,19 @@ class Agent:
         connections.load(rt.store.reading, conn_id)
         return rt.handle(conn_id)
 
+    # Routers
+
+    def set_online(self, online: bool) -> None:
+        """Tell whether there is a network: without one nothing is tried, with one it is tried at once."""
+        self._rt.subscriptions.set_online(online)
+
+    def renew_service(self) -> None:
+        """Take new credentials as a service at every router. The old ones serve until all queues have moved;
+        this is done without being asked before credentials expire."""
+        subscriptions = self._rt.subscriptions
+        for user_id, server in service_places(self._rt.store.reading):
+            subscriptions.renew(user_id, server)
+
     # The store and its rest
 
     def backup(self, target: str | Path) -> None:
@@ -292,7 +313,7 @@ class Agent:
     async def suspend(self, max_delay_s: float = 30.0) -> bool:
         """Finish what is under way and start nothing more; whether all of it ended in time."""
         rt = self._rt
-        rt.sessions.pause_receiving()
+        rt.sessions.pause_receiving("suspended")
         done = await rt.operations.suspend(max_delay_s)
         rt.stream.put(Suspended())
         return done
@@ -301,7 +322,7 @@ class Agent:
         """Go on after `suspend`."""
         rt = self._rt
         rt.operations.resume()
-        rt.sessions.resume_receiving()
+        rt.sessions.resume_receiving("suspended")
 
 
 def _handlers(rt: Runtime) -> dict[str, CommandHandler]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from blindpost.agent.errors import prohibited
 from blindpost.agent.proxying import ProxyOptions
-from blindpost.agent.sessions import SessionOptions
+from blindpost.agent.sessions import SessionMode, SessionOptions
+from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.kem_pool import PairMaker
 from blindpost.store.contract import Durability
@@ -55,6 +57,10 @@ class AgentConfig:
     versions: Versions = field(default_factory=Versions)
     retention: Retention = field(default_factory=Retention)
     sessions: SessionOptions = field(default_factory=SessionOptions)
+    subscriptions: SubscriptionOptions = field(default_factory=SubscriptionOptions)
+    service: bool = False
+    """Whether the agent is a service at its routers: one command subscribes all of its queues there. Routers
+    then know which queues are of one client; for a program with very many connections."""
     proxy: ProxyOptions = field(default_factory=ProxyOptions)
     durability: Durability = Durability.FULL
     events_max: int = 1024
@@ -64,3 +70,7 @@ class AgentConfig:
     pair_maker: PairMaker | None = None
     now: Now = time.time
     entropy: Entropy = system_entropy
+
+    def __post_init__(self) -> None:
+        if self.service and self.sessions.mode is SessionMode.ENTITY:
+            raise prohibited("a service has one session for all of its connections, not one for each")

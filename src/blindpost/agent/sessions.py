@@ -150,6 +150,7 @@ class Sessions:
         self._retired: set[Session] = set()
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paused: set[str] = set()
         self._receiving = asyncio.Event()
         self._receiving.set()
         self._closed = False
@@ -303,12 +304,16 @@ class Sessions:
 
     # What comes in
 
-    def pause_receiving(self) -> None:
-        """Take nothing that routers send of their own accord until `resume_receiving`."""
+    def pause_receiving(self, reason: str) -> None:
+        """Take nothing that routers send of their own accord until no reason against it is left."""
+        self._paused.add(reason)
         self._receiving.clear()
 
-    def resume_receiving(self) -> None:
-        self._receiving.set()
+    def resume_receiving(self, reason: str) -> None:
+        """This reason is gone."""
+        self._paused.discard(reason)
+        if not self._paused:
+            self._receiving.set()
 
     async def hand_over(self, session: Session, messages: Sequence[tuple[bytes, MSG]]) -> None:
         """Messages that came as replies, and wait until they are processed, so many at a time."""
