@@ -71,7 +71,7 @@ def import_(
         raise typer.BadParameter("--messages, --journal, --ntfs and --dry-run belong to --from-log")
     place = place_of(to)
     listed = (report or place.folder / f"{'rehearsal' if dry_run else 'import'}-report.txt").absolute()
-    with _bar(quiet=as_json) as progress:
+    with progress_bar(quiet=as_json) as progress:
         if from_log is not None:
             source = Source(from_log, messages, journal, ntfs)
             work = moves.rehearse_files if dry_run else moves.import_files
@@ -115,7 +115,7 @@ def export(
     for path in (files.store_log, files.messages, files.notifications):
         if path.exists():
             raise OperatorError(f"{path}: there is something already. Name a file that does not exist yet.")
-    with _bar(quiet=as_json) as progress:
+    with progress_bar(quiet=as_json) as progress:
         moved = asyncio.run(moves.export_files(place, files, folder / "export-report.txt", progress))
     _tell(moved, place, certificate or folder / "export-certificate.json", as_json=as_json)
 
@@ -166,7 +166,7 @@ def _shown(value: int | str | None) -> str:
 
 
 @contextlib.contextmanager
-def _bar(*, quiet: bool) -> Iterator[Progress]:
+def progress_bar(*, quiet: bool) -> Iterator[Progress]:
     """How far it is, for a person who watches."""
     from rich.console import Console
     from rich.progress import Progress as Bar

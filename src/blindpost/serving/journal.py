@@ -47,6 +47,12 @@ seal_minutes = 10
 """
 
 
+def journal_name(section: JournalSection, default: str) -> str:
+    """The name of the server in all tables."""
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in default)
+    return section.name or plain.strip("-")[:64] or "server"
+
+
 def keeping_of(section: JournalSection, folder: Path, default_name: str) -> Keeping | None:
     """What the section asks for; None if there is to be no journal."""
     if not section.enabled:
@@ -56,9 +62,5 @@ def keeping_of(section: JournalSection, folder: Path, default_name: str) -> Keep
             "[journal] enabled: writing it needs pyarrow. Install it with "
             "`pip install 'blindpost[pipeline]'`, or set enabled = false."
         )
-    name = section.name or "".join(letter if letter.isalnum() else "-" for letter in default_name)[:64]
-    try:
-        checked_name(name)
-    except ValueError as error:
-        raise OperatorError(f"[journal] name: {error}; {name!r} is not such a name.") from error
+    name = journal_name(section, default_name)
     return Keeping(folder / section.folder, name, section.seal_minutes, section.minute_days, section.lab_days)

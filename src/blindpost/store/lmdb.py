@@ -232,6 +232,29 @@ def copy_store(folder: Path, target: Path) -> None:
         raise StoreFailedError(_explained(error)) from error
 
 
+@contextlib.contextmanager
+def snapshot(folder: Path, tables: Sequence[str], version: int) -> Iterator[Read]:
+    """One consistent view of a store that another process may have open and go on writing to.
+
+    Pages that become free meanwhile are not used again before its end: it is for minutes, not for hours.
+    """
+    names = (META, *tables)
+    try:
+        with (
+            lmdb.open(str(folder), readonly=True, create=False, max_dbs=len(names)) as environment,
+            environment.begin() as transaction,
+        ):
+            opened = {name: environment.open_db(name.encode(), transaction, create=False) for name in names}
+            read = Read(transaction, opened)
+            row = read.get(META, _VERSION_KEY)
+            found = int.from_bytes(row, "big") if row is not None else 0
+            if found != version:
+                raise StoreVersionError(found, version)
+            yield read
+    except (lmdb.Error, OSError) as error:
+        raise StoreFailedError(_explained(error)) from error
+
+
 def _copy(environment: lmdb.Environment, folder: Path) -> None:
     descriptor = os.open(folder / _DATA_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:

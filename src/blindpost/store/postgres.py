@@ -15,7 +15,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -304,6 +304,31 @@ class PostgresStore:
         for password in _passwords(self._dsn):
             text = text.replace(password, "***")
         return text
+
+
+@contextlib.asynccontextmanager
+async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
+    """One consistent view of a database that its owner may go on writing to; nothing can be written in it."""
+    reader = PostgresStore(dsn, schema, Durability.FULL)
+    try:
+        connection = await asyncpg.connect(
+            dsn,
+            timeout=CONNECT_S,
+            command_timeout=SILENCE_S,
+            server_settings=_session_settings(schema, Durability.FULL),
+        )
+    except (*_FAILURES, ValueError) as error:
+        raise StoreFailedError(f"the database cannot be opened: {reader._told(error)}") from None
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            found: int = await connection.fetchval("SELECT version FROM state")
+            if found != len(schema.migrations):
+                raise StoreVersionError(found, len(schema.migrations))
+            yield connection
+    except _FAILURES as error:
+        raise StoreFailedError(f"the database cannot be read: {reader._told(error)}") from None
+    finally:
+        connection.terminate()
 
 
 @functools.lru_cache(maxsize=256)

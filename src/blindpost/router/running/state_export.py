@@ -1,0 +1,131 @@
+"""`export-state`: queues and claims of services for the pipeline's audit, while the router may run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blindpost.crypto.ids_hash import id_hash
+from blindpost.engine.loop import StoreFailedError
+from blindpost.journal.keeping import can_seal
+from blindpost.router.bulk import CHUNK_ITEMS, chunks
+from blindpost.router.model import Domain, ServiceRecord
+from blindpost.router.running.journaling import SERVICE_ROLES
+from blindpost.router.running.process import locked
+from blindpost.router.running.settings import Place
+from blindpost.router.running.stores import DATA_FILE, in_database, store_name
+from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmdb_state, postgres_state
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import telling
+from blindpost.serving.journal import journal_name
+from blindpost.serving.locking import RunningError
+from blindpost.store.contract import StoreVersionError
+from blindpost.wire.smp.errors import BLOCKED
+from blindpost.wire.smp.handshake import ServiceRole
+
+if TYPE_CHECKING:
+    from blindpost.journal.state import StateWriter
+
+Progress = Callable[[str, int, int | None], None]
+
+_ROLES = {ServiceRole.MESSAGING: Domain.MESSAGES, ServiceRole.NOTIFIER: Domain.NOTIFICATIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A snapshot and how much is in it."""
+
+    snapshot: str
+    queues: int
+    """Rows: a queue with a notifier has two."""
+    claims: int
+    damaged: int
+    online: bool
+
+
+async def export_state(place: Place, target: Path, progress: Progress) -> Exported:
+    """Write the state of all queues to a journal's folder."""
+    if not can_seal():
+        raise OperatorError(
+            "writing Parquet needs pyarrow. Install it with `pip install 'blindpost[pipeline]'`."
+        )
+    if not in_database(place) and not (place.store / DATA_FILE).exists():
+        raise OperatorError(f"{place.store}: the router's store is missing, there is nothing to export.")
+    name = journal_name(place.settings.journal, place.settings.address.hosts[0])
+    opened = postgres_state(place.settings.store.dsn) if in_database(place) else lmdb_state(place.store)
+    try:
+        with telling(target):
+            async with opened as reader:
+                return await _write(reader, target, name, _is_running(place), progress)
+    except (StoreFailedError, StoreVersionError) as error:
+        raise OperatorError(f"{store_name(place)}: {error}.") from error
+
+
+def _is_running(place: Place) -> bool:
+    try:
+        with locked(place):
+            return False
+    except RunningError:
+        return True
+
+
+async def _write(reader: StateReader, target: Path, name: str, online: bool, progress: Progress) -> Exported:
+    # Imported by this command only: no server loads Arrow.
+    from blindpost.journal.state import StateWriter
+
+    writer = StateWriter(target, name, side="router", online=online)
+    total, done = await reader.queue_count(), 0
+    async for services in chunks(reader.services, CHUNK_ITEMS):
+        for service in services.items:
+            _add_claims(writer, service)
+    async for queues in chunks(reader.queues, CHUNK_ITEMS):
+        for queue in queues.items:
+            _add_queue(writer, queue)
+        done += len(queues.items)
+        progress("queues", done, total)
+        await asyncio.sleep(0)
+    writer.finish()
+    counts = writer.counts
+    return Exported(writer.snapshot, counts["s_queues"], counts["s_service_claims"], reader.damaged, online)
+
+
+def _add_claims(writer: StateWriter, service: ServiceRecord) -> None:
+    for domain in Domain:
+        members = service.members(domain)
+        if members.count or _ROLES[service.role] is domain:
+            writer.add_claim(service.service_id, SERVICE_ROLES[domain], members.count, members.ids_hash)
+
+
+def _add_queue(writer: StateWriter, queue: QueueState) -> None:
+    record = queue.record
+    status = "blocked" if isinstance(record.status, BLOCKED) else record.status.value
+    writer.add_queue(
+        SERVICE_ROLES[Domain.MESSAGES],
+        record.recipient_id,
+        id_hash(record.recipient_id),
+        record.service_id,
+        status,
+        None if record.mode is None else record.mode.name.lower(),
+        record.sender_key is not None,
+        *_waiting(writer, queue.messages),
+        queue.full,
+        record.updated_day,
+    )
+    notifier = record.notifier
+    if notifier is not None:
+        writer.add_queue(
+            SERVICE_ROLES[Domain.NOTIFICATIONS],
+            notifier.notifier_id,
+            id_hash(notifier.notifier_id),
+            notifier.service_id,
+            *(None, None, None),
+            *_waiting(writer, queue.notifications),
+            *(None, None),
+        )
+
+
+def _waiting(writer: StateWriter, waiting: Waiting) -> tuple[int, int | None]:
+    return waiting.count, None if waiting.since is None else max(0, writer.at_s - waiting.since)
