@@ -1,0 +1,54 @@
+"""Where a router and a subscriber differ: sums first, then the very queues of the sets whose sums differ."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from blindpost.pipeline.snapshots import EXPORT
+
+SET = ("day", "router", "role", "service_id")
+"""The queues of one service at one router, by one kind of id."""
+
+
+def side(sets: DataFrame, name: str) -> DataFrame:
+    """Sums of one side's last complete exports, with columns named after the side."""
+    renamed = [F.col(column).alias(f"{name}_{column}") for column in ("count", "h_hi", "h_lo")]
+    return sets.where((F.col("side") == name) & F.col("service_id").isNotNull()).select(*SET, *renamed)
+
+
+def differing(sets: DataFrame, chosen: DataFrame) -> DataFrame:
+    """The sets that both sides have exported and that are not the same."""
+    exported = chosen.groupBy("day", "router").agg(F.count_distinct("side").alias("sides"))
+    both = exported.where("sides = 2").select("day", "router")
+    ours, theirs = side(sets, "router"), side(sets, "subscriber")
+    same = [
+        F.col(f"router_{name}").eqNullSafe(F.col(f"subscriber_{name}")) for name in ("count", "h_hi", "h_lo")
+    ]
+    return (
+        ours.join(theirs, list(SET), "full")
+        .where(~(same[0] & same[1] & same[2]))
+        .join(both, ["day", "router"])
+        .select(*SET)
+    )
+
+
+def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) -> DataFrame:
+    """The queues of these sets that only one side has.
+
+    `unassociated`: the router knows the queue, but not as one of this service: SUB or NSUB repairs it.
+    `gone`: the router does not know it; the subscriber can only forget it.
+    `unclaimed`: the router has it for the service, and the subscriber does not know it.
+    """
+    last = s_queues.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
+    at_router = last.where(F.col("side") == "router").select(*SET, "queue_id")
+    at_subscriber = last.where(F.col("side") == "subscriber").select(*SET, "queue_id")
+    ours = at_router.join(F.broadcast(sets), list(SET), "left_semi")
+    theirs = at_subscriber.join(F.broadcast(sets), list(SET), "left_semi")
+    queue = [*SET, "queue_id"]
+    unclaimed = ours.join(theirs, queue, "left_anti").withColumn("problem", F.lit("unclaimed"))
+    unknown = theirs.join(ours, queue, "left_anti")
+    known = at_router.select("day", "router", "role", "queue_id", F.lit(True).alias("known")).distinct()
+    problem = F.when(F.col("known"), "unassociated").otherwise("gone").alias("problem")
+    missing = unknown.join(known, ["day", "router", "role", "queue_id"], "left").select(*queue, problem)
+    return unclaimed.unionByName(missing)

@@ -1,0 +1,180 @@
+"""The reference's daily line of each router, from minutes where there are any, else from days.
+
+A router that restarted wrote several boots; their sums add. Estimates of who was active come from sketches,
+united in a fixed order, because the estimate of a union may depend on it a little.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from blindpost.journal.schema import DAILY_COLUMNS, Source
+
+RECORD = ("day", "router", "boot")
+LONGEST_DAYS = 31
+EXTRA_COUNTERS = {"queues_blocked": "qBlocked"}
+ACTIVE = {"queues": "active_queues", "queues_notify": "active_queues_ntf"}
+"""Sketches of message routers, and how the columns beside the reference's begin."""
+
+
+def column_name(name: str) -> str:
+    """A column of the reference in a form that needs no quotes."""
+    return name.replace(" ", "_")
+
+
+def compute(
+    p_counters: DataFrame,
+    p_gauges: DataFrame,
+    p_day: DataFrame,
+    p_sketches: DataFrame,
+    p_day_sketches: DataFrame,
+) -> DataFrame:
+    minutes = [frame.where(F.col("role") == "smp") for frame in (p_counters, p_gauges)]
+    days = p_day.where(F.col("role") == "smp")
+    covered = _covered(minutes[1], days)
+    levels = _levels(minutes[1], days, covered)
+    sums = _sums(minutes[0], days, covered)
+    written = covered.groupBy("day", "router").agg(
+        F.sum("minutes").cast("int").alias("minutes"), F.count("*").cast("int").alias("boots")
+    )
+    active = _active(_sketches(p_sketches, p_day_sketches))
+    joined = (
+        written.join(sums, ["day", "router"], "left")
+        .join(levels, ["day", "router"], "left")
+        .join(active, ["day", "router"], "left")
+    )
+    return joined.select("day", "router", *_reference(), *_beside(), F.col("minutes"), F.col("boots"))
+
+
+def _covered(gauges: DataFrame, days: DataFrame) -> DataFrame:
+    """How many minutes of a day each boot wrote, and whether its own row of the day knows of more."""
+    seen = gauges.groupBy(*RECORD).agg(F.count_distinct("minute_s").alias("seen"))
+    kept = days.groupBy(*RECORD).agg(F.max("minutes").cast("long").alias("kept"))
+    known = {name: F.coalesce(name, F.lit(0)) for name in ("seen", "kept")}
+    return seen.join(kept, list(RECORD), "full").select(
+        *RECORD,
+        F.greatest(known["seen"], known["kept"]).alias("minutes"),
+        (known["kept"] > known["seen"]).alias("from_day"),
+    )
+
+
+def _sums(counters: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame:
+    """One column for each counter."""
+    by_minute = counters.select(*RECORD, "name", "value", F.lit(False).alias("from_day"))
+    by_day = days.where(F.col("kind") == "counter").select(
+        *RECORD, "name", F.col("value").cast("long").alias("value"), F.lit(True).alias("from_day")
+    )
+    chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
+    names = [*_metrics(Source.COUNTER), *EXTRA_COUNTERS.values()]
+    return chosen.groupBy("day", "router").agg(
+        *(F.sum(F.when(F.col("name") == name, F.col("value"))).alias(f"sum {name}") for name in names)
+    )
+
+
+def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame:
+    """One column for each gauge: its last value of the day."""
+    by_minute = gauges.select(
+        *RECORD, "name", "value", F.col("minute_s").alias("last_s"), "seq", F.lit(False).alias("from_day")
+    )
+    by_day = days.where(F.col("kind") == "gauge").select(
+        *RECORD,
+        "name",
+        "value",
+        F.col("last_minute_s").alias("last_s"),
+        F.lit(0).cast("long").alias("seq"),
+        F.lit(True).alias("from_day"),
+    )
+    chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
+    at = F.struct("last_s", "boot", "seq", "value")
+    return chosen.groupBy("day", "router").agg(
+        *(
+            F.max(F.when(F.col("name") == name, at))["value"].cast("long").alias(f"level {name}")
+            for name in _metrics(Source.GAUGE)
+        )
+    )
+
+
+def _metrics(source: Source) -> list[str]:
+    return sorted({column.metric for column in DAILY_COLUMNS if column.source is source})
+
+
+def _sketches(p_sketches: DataFrame, p_day_sketches: DataFrame) -> DataFrame:
+    """The last sketch of each boot and day, of message routers; one that is kept twice counts once."""
+    about = [
+        *map(F.col, ("router", "boot", "name")),
+        F.to_date(F.timestamp_seconds("day_s")).alias("about"),
+    ]
+    last = F.max(F.struct("minute_s", "seq", "sketch"))["sketch"].alias("sketch")
+    by_hour = p_sketches.where(F.col("role") == "smp").groupBy(*about).agg(last)
+    by_day = p_day_sketches.where(F.col("role") == "smp").select(*about, "sketch")
+    return by_hour.unionByName(by_day).distinct()
+
+
+def _active(sketches: DataFrame) -> DataFrame:
+    """Estimates for each day: of the day, of 7 and 30 days with it, and of its calendar month."""
+    counted = F.explode(F.sequence(F.lit(0), F.lit(LONGEST_DAYS - 1))).alias("ago")
+    spread = sketches.select("*", counted).withColumn("day", F.expr("date_add(about, ago)"))
+    in_order = F.array_sort(F.collect_list(F.struct("about", "boot", "sketch")))
+    grouped = spread.groupBy("day", "router", "name").agg(in_order.alias("kept"))
+    week = grouped.withColumns(
+        {
+            "day_estimate": _estimate("about = day"),
+            "week_estimate": _estimate("about > date_sub(day, 7)"),
+            "month_estimate": _estimate("about > date_sub(day, 30)"),
+            "calendar_estimate": _estimate("about >= trunc(day, 'MM')"),
+        }
+    )
+    return week.groupBy("day", "router").agg(
+        *(
+            F.max(F.when(F.col("name") == name, F.col(f"{period}_estimate"))).alias(f"{period} {name}")
+            for name in ACTIVE
+            for period in ("day", "week", "month", "calendar")
+        )
+    )
+
+
+def _estimate(condition: str) -> Column:
+    """Of the union of the sketches that meet a condition, one after another in their order."""
+    inner = condition.replace("about", "x.about")
+    chosen = f"filter(kept, x -> {inner})"
+    union = (
+        f"aggregate(slice({chosen}, 2, greatest(size({chosen}) - 1, 0)), get({chosen}, 0).sketch, "
+        "(united, x) -> hll_union(united, x.sketch))"
+    )
+    return F.coalesce(F.expr(f"hll_sketch_estimate({union})"), F.lit(0))
+
+
+def _reference() -> list[Column]:
+    """The 100 cells after the day. Weeks and months have a number on the day that ends them only."""
+    ends = {"week": F.dayofweek("day") == 1, "month": F.last_day("day") == F.col("day")}
+    cells: list[Column] = []
+    for column in DAILY_COLUMNS:
+        if column.source is Source.COUNTER:
+            cell = F.coalesce(F.col(f"`sum {column.metric}`"), F.lit(0))
+        elif column.source is Source.GAUGE:
+            cell = F.coalesce(F.col(f"`level {column.metric}`"), F.lit(0))
+        elif column.source is Source.ACTIVE:
+            period = column.name.split(" ")[1]
+            kept = F.coalesce(
+                F.col(f"{'calendar' if period == 'month' else period} {column.metric}"), F.lit(0)
+            )
+            cell = F.when(ends[period], kept) if period in ends else kept
+        else:
+            cell = F.lit(0)
+        cells.append(cell.cast("long").alias(column_name(column.name)))
+    return cells
+
+
+def _beside() -> list[Column]:
+    """What the reference does not print, or not every day."""
+    rolling = [
+        F.coalesce(F.col(f"{period} {name}"), F.lit(0)).cast("long").alias(f"{begin}_{days}d")
+        for name, begin in ACTIVE.items()
+        for period, days in (("week", 7), ("month", 30))
+    ]
+    counters = [
+        F.coalesce(F.col(f"sum {meter}"), F.lit(0)).cast("long").alias(name)
+        for name, meter in EXTRA_COUNTERS.items()
+    ]
+    return [*rolling, *counters]

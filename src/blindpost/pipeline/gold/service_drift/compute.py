@@ -1,0 +1,96 @@
+"""Count and hash of each service's queues, from state, against what router and subscriber say of them."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from blindpost.pipeline.drift import SET, different_queues, differing, side
+from blindpost.pipeline.snapshots import EXPORT, complete, latest, sums
+
+PROBLEMS = ("unassociated", "gone", "unclaimed")
+
+
+def compute(s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFrame) -> DataFrame:
+    summed = sums(s_queues)
+    chosen = latest(complete(s_snapshot, summed))
+    picked = F.broadcast(chosen.select(*EXPORT))
+    sets = summed.join(picked, list(EXPORT))
+    claims = s_service_claims.join(picked, list(EXPORT))
+    found = different_queues(s_queues, chosen, differing(sets, chosen))
+    problems = found.groupBy(*SET).agg(
+        *(F.count_if(F.col("problem") == problem).alias(problem) for problem in PROBLEMS)
+    )
+    lanes = sets.groupBy(*SET).agg(
+        F.sum("lanes_sampled").alias("lanes_sampled"), F.sum("lanes_wrong").alias("lanes_wrong")
+    )
+    rows = (
+        side(sets, "router")
+        .join(side(sets, "subscriber"), list(SET), "full")
+        .join(_claimed(claims, "router"), list(SET), "full")
+        .join(_claimed(claims, "subscriber"), list(SET), "full")
+        .join(lanes, list(SET), "left")
+        .join(problems, list(SET), "left")
+        .join(_exported(chosen), ["day", "router"])
+    )
+    return _judged(rows)
+
+
+def _claimed(claims: DataFrame, name: str) -> DataFrame:
+    columns = [F.col(column).alias(f"{name}_claim_{column}") for column in ("count", "h_hi", "h_lo")]
+    return claims.where(F.col("side") == name).select(*SET, *columns)
+
+
+def _exported(chosen: DataFrame) -> DataFrame:
+    """Which sides of a router have a complete export, and whether any of them was made while it ran."""
+    return chosen.groupBy("day", "router").agg(
+        F.bool_or(F.col("side") == "router").alias("router_known"),
+        F.bool_or(F.col("side") == "subscriber").alias("subscriber_known"),
+        F.bool_or("online").alias("online"),
+    )
+
+
+def _judged(rows: DataFrame) -> DataFrame:
+    stored = F.when(F.col("router_known"), F.coalesce("router_count", F.lit(0)))
+    listed = F.when(F.col("subscriber_known"), F.coalesce("subscriber_count", F.lit(0)))
+    both = F.col("router_known") & F.col("subscriber_known")
+    ordinal = F.dense_rank().over(Window.partitionBy("day", "router").orderBy("service_id")).cast("int")
+    problems = {name: F.when(both, F.coalesce(name, F.lit(0))) for name in PROBLEMS}
+    told = rows.select(
+        "day",
+        "router",
+        ordinal.alias("service"),
+        "role",
+        stored.alias("router_stored"),
+        F.col("router_claim_count").alias("router_claimed"),
+        _agrees("router").alias("router_agrees"),
+        listed.alias("subscriber_stored"),
+        F.col("subscriber_claim_count").alias("subscriber_claimed"),
+        _agrees("subscriber").alias("subscriber_agrees"),
+        *(column.alias(name) for name, column in problems.items()),
+        F.coalesce("lanes_sampled", F.lit(0)).alias("lanes_sampled"),
+        F.coalesce("lanes_wrong", F.lit(0)).alias("lanes_wrong"),
+        "online",
+        both.alias("both"),
+    )
+    return told.withColumn("verdict", _verdict()).drop("both")
+
+
+def _agrees(name: str) -> Column:
+    """Whether a side's claim is what the router stores; null without a claim or the router's state."""
+    same = [
+        F.col(f"{name}_claim_{column}") == F.coalesce(f"router_{column}", F.lit(0))
+        for column in ("count", "h_hi", "h_lo")
+    ]
+    return F.when(F.col("router_known"), same[0] & same[1] & same[2])
+
+
+def _verdict() -> Column:
+    differs = F.col("unassociated") + F.col("gone") + F.col("unclaimed") > 0
+    return (
+        F.when(F.col("lanes_wrong") > 0, "hashes wrong")
+        .when(~F.col("router_agrees"), "router's claim wrong")
+        .when(differs | ~F.col("subscriber_agrees"), "drift")
+        .when(F.col("both") | F.col("subscriber_agrees"), "agrees")
+        .otherwise("one side only")
+    )

@@ -1,0 +1,47 @@
+"""What the jobs over queue state share: which exports are complete, and sums over sets of queues.
+
+A set of queues is compared by its count and the XOR of the MD5 of its ids, kept as two lanes of 64 bits. XOR
+cancels what is there twice; silver has each queue of a snapshot once, so nothing is.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+EXPORT = ("day", "router", "side", "snapshot")
+SAMPLED_OF = 1_000
+"""The lanes of one of so many queues are computed again from its id, others in every snapshot."""
+
+
+def hex_of_lanes(high: Column, low: Column) -> Column:
+    """Two lanes as the 32 digits of an MD5."""
+    return F.lower(F.concat(*(F.lpad(F.hex(lane), 16, "0") for lane in (high, low))))
+
+
+def sums(s_queues: DataFrame) -> DataFrame:
+    """Count and XOR of each set: an export's queues of a role and a service, or of none."""
+    drawn = F.pmod(F.xxhash64("snapshot", "queue_id"), F.lit(SAMPLED_OF)) == 0
+    right = hex_of_lanes(F.col("h_hi"), F.col("h_lo")) == F.md5("queue_id")
+    return s_queues.groupBy(*EXPORT, "role", "service_id").agg(
+        F.min("at_s").alias("at_s"),
+        F.count("*").alias("count"),
+        F.bit_xor("h_hi").alias("h_hi"),
+        F.bit_xor("h_lo").alias("h_lo"),
+        F.count_if(drawn).alias("lanes_sampled"),
+        F.count_if(F.when(drawn, ~right).otherwise(F.lit(False))).alias("lanes_wrong"),
+    )
+
+
+def complete(s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
+    """The exports whose every queue is there, with their time and whether the router ran meanwhile."""
+    there = summed.groupBy(*EXPORT).agg(F.sum("count").alias("there"))
+    told = s_snapshot.where(F.col("table") == "s_queues").select(*EXPORT, "at_s", "rows", "online")
+    whole = F.col("rows") == F.coalesce("there", F.lit(0))
+    return told.join(there, list(EXPORT), "left").where(whole).drop("rows", "there")
+
+
+def latest(exports: DataFrame) -> DataFrame:
+    """Of each side of a router and each day, the last export."""
+    newest = Window.partitionBy("day", "router", "side").orderBy(F.desc("at_s"), F.desc("snapshot"))
+    return exports.withColumn("place", F.row_number().over(newest)).where("place = 1").drop("place")
