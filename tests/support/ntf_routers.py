@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -211,7 +212,7 @@ class NotifiedQueue:
     def nonce(self) -> bytes:
         """Another one for each notification."""
         self.count += 1
-        return (self.notifier_id[:16] + self.count.to_bytes(8, "big")).ljust(24, b"-")[:24]
+        return hashlib.sha256(self.notifier_id + self.count.to_bytes(8, "big")).digest()[:24]
 
 
 def some_queue(number: int = 1, server: Server = SMP) -> NotifiedQueue:

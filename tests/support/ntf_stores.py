@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from blindpost.crypto.ids_hash import QueueSet, xor
+from blindpost.engine.undo import Undo
+from blindpost.ntf.model import Token
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_postgres import PostgresTables
 from blindpost.ntf.tables_sqlite import SqliteTables
+from blindpost.ntf.view import View, Wanted
+from tests.support.ntf_routers import RunningNtf
 
 TABLES = ("meta", "tokens", "smp_servers", "subscriptions", "notifications")
 
@@ -63,3 +67,12 @@ class RawStore:
 
 def _files(database: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(database.parent.glob(f"{database.name}*")))
+
+
+async def stored_token(ntf: RunningNtf, token_id: bytes) -> Token:
+    """A token as the store has it."""
+    view = View(Undo(), 0)
+    await ntf.router.store.load(Wanted(tokens={token_id}), view)
+    token = view.tokens.get(token_id)
+    assert token is not None
+    return token
