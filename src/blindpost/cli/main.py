@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import blindpost
-from blindpost.cli import audit, demo, ds, moving, ntf, operator, page, pipeline, pipeline_tools, router
+from blindpost.cli import (
+    audit,
+    canary,
+    demo,
+    ds,
+    moving,
+    ntf,
+    operator,
+    page,
+    pipeline,
+    pipeline_tools,
+    router,
+    state,
+)
 from blindpost.cli.output import fail, failing
 
 app = typer.Typer(
@@ -36,11 +49,13 @@ def _root(
 operator.add_to(router.app)
 moving.add_to(router.app)
 audit.add_to(router.app)
+state.add_to(router.app)
 app.add_typer(router.app, name="router")
 app.add_typer(ntf.app, name="ntf")
 app.add_typer(ds.app, name="ds")
 pipeline_tools.add_to(pipeline.app)
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(canary.app, name="canary")
 page.add_to(app)
 app.command("demo")(demo.demo)
 

@@ -1,0 +1,200 @@
+"""The canary's agents, one for each router, and the connections between each two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+from collections.abc import AsyncIterator, Callable, Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindpost.agent.agent import Agent
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import Connection
+from blindpost.agent.errors import AgentError
+from blindpost.agent.events import Connected, Event, Failed, Received, SendFailed, SendsFailed, Sent
+from blindpost.agent.integrity import Integrity, MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
+from blindpost.canary.book import Way
+from blindpost.crypto.kem import KemKeyPair
+from blindpost.crypto.kem_pool import KemWorker
+from blindpost.serving.files import read_file, write_file
+from blindpost.serving.logs import log
+
+_HEAD = struct.Struct(">8sqq")
+_MAGIC = b"bpcanary"
+_AGAIN_S = 30.0
+MIRROR = "'"
+"""A fleet of one router has two agents on it; the second one's name ends so."""
+
+INTEGRITY: dict[type[Integrity], str] = {
+    MsgOk: "ok",
+    MsgSkipped: "skipped",
+    MsgBadId: "bad_id",
+    MsgBadHash: "bad_hash",
+    MsgDuplicate: "duplicate",
+}
+
+
+def body_of(number: int, sent_us: int, size: int) -> bytes:
+    """A message that says which it is and when it left."""
+    return _HEAD.pack(_MAGIC, number, sent_us).ljust(size, b".")
+
+
+def number_in(body: bytes) -> tuple[int, int] | None:
+    """Number and time of a message; None if it is not one of ours."""
+    if len(body) < _HEAD.size or not body.startswith(_MAGIC):
+        return None
+    _, number, sent_us = _HEAD.unpack_from(body)
+    return number, sent_us
+
+
+class SharedMaker:
+    """One process makes the key pairs of all agents."""
+
+    def __init__(self) -> None:
+        self._worker = KemWorker()
+        self._lock = asyncio.Lock()
+
+    async def make(self) -> KemKeyPair:
+        async with self._lock:
+            return await self._worker.make()
+
+    async def close(self) -> None:
+        """An agent is done with it; `end` ends it."""
+
+    async def end(self) -> None:
+        await self._worker.close()
+
+
+@dataclass(slots=True)
+class End:
+    """One side of a connection."""
+
+    way: Way
+    """In which it sends."""
+    connection: Connection
+    ready: bool = False
+
+
+class Fleet:
+    """All agents, all connections; what happens is told to `happened`."""
+
+    def __init__(
+        self, agents: Mapping[str, Agent], pairs: Path, happened: Callable[[End, Event], None]
+    ) -> None:
+        self._agents = agents
+        self._pairs = pairs
+        self._happened = happened
+        self._noted = _read_pairs(pairs, agents)
+        self._ends: dict[tuple[str, str], End] = {}
+        """By the name of the agent and the id of its connection."""
+        self._changed = asyncio.Event()
+
+    @property
+    def ends(self) -> list[End]:
+        return list(self._ends.values())
+
+    @property
+    def wanted(self) -> list[tuple[str, str]]:
+        """Each two agents, once."""
+        names = list(self._agents)
+        return [(one, other) for index, one in enumerate(names) for other in names[index + 1 :]]
+
+    async def listen(self, name: str) -> None:
+        """Hand on what happens at one agent, until it is closed."""
+        async for event in self._agents[name].events():
+            connection: Connection | None = getattr(event, "conn", None)
+            end = None if connection is None else self._ends.get((name, connection.id))
+            if end is None:
+                continue
+            match event:
+                case Connected():
+                    end.ready = True
+                    self._changed.set()
+                case Received() | Sent() | SendFailed() | SendsFailed():
+                    end.ready = True
+                    self._happened(end, event)
+                case Failed():
+                    log.error("%s to %s: %s", end.way.sender, end.way.recipient, event.error)
+                case _:
+                    pass
+
+    def restore(self) -> None:
+        """The connections of an earlier process; before anybody listens, so that no message is missed."""
+        for (one, other), (one_id, other_id) in self._noted.items():
+            self._add(one, other, self._agents[one].connection(one_id), ready=True)
+            self._add(other, one, self._agents[other].connection(other_id), ready=True)
+
+    async def connect(self) -> None:
+        """Every pair that has no connection yet gets one; what was begun and not noted is deleted.
+
+        While a router cannot be reached its pairs are tried again; the others need not wait for it.
+        """
+        for name, agent in self._agents.items():
+            for connection in agent.connections():
+                if (name, connection.id) not in self._ends:
+                    await connection.delete()
+        while missing := [pair for pair in self.wanted if pair not in self._noted]:
+            for one, other in missing:
+                try:
+                    await self._introduce(one, other)
+                except AgentError as error:
+                    log.error("%s and %s cannot be connected yet: %s", one, other, error)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _add(self, sender: str, recipient: str, connection: Connection, *, ready: bool = False) -> None:
+        way = Way(sender.rstrip(MIRROR), recipient.rstrip(MIRROR))
+        self._ends[sender, connection.id] = End(way, connection, ready)
+
+    async def _introduce(self, one: str, other: str) -> None:
+        link = await self._agents[one].invite()
+        joined = await self._agents[other].join(link.full.text)
+        self._noted[one, other] = link.conn.id, joined.id
+        self._note()
+        self._add(one, other, link.conn)
+        self._add(other, one, joined)
+
+    async def wait_ready(self) -> None:
+        """Until every pair is connected and carries messages."""
+        while len(self._noted) < len(self.wanted) or not all(end.ready for end in self.ends):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note(self) -> None:
+        rows = [[*names, *ids] for names, ids in self._noted.items()]
+        write_file(self._pairs, json.dumps(rows).encode())
+
+
+def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Ids of connections by the names of their agents, as an earlier process noted them."""
+    rows = json.loads(read_file(file)) if file.exists() else []
+    return {
+        (one, other): (one_id, other_id)
+        for one, other, one_id, other_id in rows
+        if one in agents and other in agents
+    }
+
+
+def node_names(routers: Mapping[str, str]) -> dict[str, str]:
+    """An agent for each router; two on the only one."""
+    if len(routers) == 1:
+        ((name, address),) = routers.items()
+        return {name: address, name + MIRROR: address}
+    return dict(routers)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    nodes: Mapping[str, str], folder: Path, config: Callable[[SharedMaker], AgentConfig]
+) -> AsyncIterator[dict[str, Agent]]:
+    """An agent for each node, with its store in `folder`."""
+    maker = SharedMaker()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(maker.end)
+        agents: dict[str, Agent] = {}
+        for name, address in nodes.items():
+            file = folder / f"{name.replace(MIRROR, '-mirror')}.db"
+            agents[name] = await stack.enter_async_context(Agent.open(file, [address], config=config(maker)))
+        yield agents

@@ -1,0 +1,159 @@
+"""A canary over two real routers: every message is accounted for, also when a router is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from blindpost.canary.book import Became
+from blindpost.canary.process import CanaryProcess, locked
+from blindpost.canary.settings import CONFIG_NAME, config_text, read_place
+from blindpost.journal.seal import Rules, seal_folder
+from blindpost.serving.control import ask
+from blindpost.serving.failures import OperatorError
+from blindpost.wire.addresses import RouterAddress, Scheme
+from tests.support.commands import run
+from tests.support.processes import RouterInProcess, router_in_process, until
+
+
+@contextlib.asynccontextmanager
+async def fleet(folder: Path) -> AsyncIterator[tuple[RouterInProcess, RouterInProcess]]:
+    async with router_in_process(folder / "one") as one, router_in_process(folder / "two") as two:
+        await asyncio.gather(one.start(), two.start())
+        yield one, two
+
+
+def set_up(folder: Path, *routers: RouterInProcess, lost_after_s: float = 600.0) -> Path:
+    addresses = {
+        router.folder.name: RouterAddress(Scheme.SMP, router.server, None).text for router in routers
+    }
+    folder.mkdir()
+    text = config_text(addresses).replace("interval_s = 10.0", "interval_s = 0.05")
+    text = text.replace("lost_after_s = 600.0", f"lost_after_s = {lost_after_s}")
+    (folder / CONFIG_NAME).write_text(text)
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def singing(folder: Path) -> AsyncIterator[CanaryProcess]:
+    """A canary all of whose pairs are connected."""
+    process = CanaryProcess(read_place(folder))
+    ready = asyncio.Event()
+    running = asyncio.create_task(process.run(ready.set))
+    try:
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+        yield process
+    finally:
+        process.stop()
+        await running
+
+
+async def reached(canary: CanaryProcess, became: Became, count: int) -> None:
+    async def enough() -> bool:
+        return canary.book.counts[became] >= count
+
+    await until(enough)
+
+
+async def settled(canary: CanaryProcess) -> None:
+    """Nothing under way for a moment, and everything that came acknowledged."""
+
+    async def quiet() -> bool:
+        counts = canary.book.counts
+        return not canary.book.under_way and counts[Became.ACKED] == counts[Became.DELIVERED]
+
+    await until(quiet)
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    seal_folder(folder / "journal", Rules())
+    files = sorted((folder / "journal" / "L" / "l_messages").rglob("*.parquet"))
+    return [row for file in files for row in pyarrow.parquet.ParquetFile(file).read().to_pylist()]
+
+
+async def test_every_message_is_accounted_for_while_a_router_is_killed(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (one, two):
+        folder = set_up(tmp_path / "canary", one, two)
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 6)
+            told = await asyncio.to_thread(ask, folder / "control.sock", "status")
+            assert (told["pairs"], told["connected"], told["lost"]) == (2, 2, 0)
+            assert told["p50_ms"] > 0
+            await two.end()
+            sent = canary.book.counts[Became.SENT]
+            await reached(canary, Became.SENT, sent + 4)
+            await two.start()
+            await reached(canary, Became.DELIVERED, sent + 6)
+        counts = canary.book.counts
+        assert counts[Became.LOST] == counts[Became.DUPLICATE] == canary.book.broken == 0
+        # A new process goes on with the same connections; what was under way arrives there.
+        async with singing(folder) as again:
+            await reached(again, Became.ACKED, 6)
+            assert again.book.broken == again.book.counts[Became.LOST] == 0
+            assert len(again._fleet.ends if again._fleet else ()) == 2
+    written = rows(folder)
+    events = Counter(str(row["event"]) for row in written)
+    for became in Became:
+        assert events[became.value] == counts[became] + again.book.counts[became], became
+    assert {(row["from_router"], row["to_router"]) for row in written} == {("one", "two"), ("two", "one")}
+    assert {row["integrity"] for row in written if row["event"] == "delivered"} == {"ok"}
+
+
+async def test_a_fleet_of_one_router_has_a_pair_too(tmp_path: Path) -> None:
+    async with router_in_process(tmp_path / "one") as one:
+        await one.start()
+        async with singing(set_up(tmp_path / "canary", one)) as canary:
+            await reached(canary, Became.ACKED, 4)
+            await settled(canary)
+
+
+async def test_what_never_arrives_is_lost(tmp_path: Path) -> None:
+    async with (
+        fleet(tmp_path) as (one, two),
+        singing(set_up(tmp_path / "canary", one, two, lost_after_s=2.0)) as canary,
+    ):
+        await reached(canary, Became.ACKED, 2)
+        await two.end()
+        await reached(canary, Became.LOST, 1)
+
+
+async def test_nobody_in_the_tables_but_names_of_routers(tmp_path: Path) -> None:
+    """Connections are blinded numbers, and no key, id or address of theirs is written."""
+    async with fleet(tmp_path) as (one, two):
+        folder = set_up(tmp_path / "canary", one, two)
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 4)
+            assert canary._fleet is not None
+            ids = [end.connection.id.encode() for end in canary._fleet.ends]
+    assert rows(folder)
+    for file in (folder / "journal").rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert not [name for name in ids if name in content]
+            assert str(one.port).encode() not in content
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    told = run("canary", "start", "-c", tmp_path, code=1).stderr
+    assert "no canary is set up here" in told
+    told = run("canary", "init", tmp_path / "new", "--router", "home", code=1).stderr
+    assert "NAME=smp://" in told
+    told = run("canary", "init", tmp_path / "new", "--router", "home=smp://nonsense", code=1).stderr
+    assert "a router's address expected" in told
+    assert not (tmp_path / "new").exists()
+
+
+def test_one_canary_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / CONFIG_NAME).write_text(config_text({"one": f"smp://{'A' * 43}=@localhost"}))
+    place = read_place(tmp_path)
+    with locked(place), pytest.raises(OperatorError, match="a canary is running"), locked(place):
+        pass
