@@ -6,6 +6,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from blindpost.crypto.credentials import Credentials
@@ -17,6 +18,7 @@ from blindpost.router.model import (
     ID_SIZE,
     Domain,
     Ends,
+    Notifier,
     QueueRecord,
     Secret,
     ServiceRecord,
@@ -51,6 +53,14 @@ def recipient_key(number: int) -> PrivateKey:
 
 def sender_key(number: int) -> PrivateKey:
     return PrivateKey(Algorithm.ED25519, derived("sender key", number, 32))
+
+
+def notifier_id(number: int) -> bytes:
+    return derived("notifier id", number, ID_SIZE)
+
+
+def notifier_key(number: int) -> PrivateKey:
+    return PrivateKey(Algorithm.ED25519, derived("notifier key", number, 32))
 
 
 @functools.cache
@@ -107,6 +117,21 @@ async def fill_service(store: Path, service_id: bytes, who: Credentials, count: 
                 yield AddMessage(record.recipient_id, 0, message)
                 yield PutEnds(record.recipient_id, Ends(0, 1))
                 yield SetPending(Domain.MESSAGES, service_id, record.recipient_id, True)
+
+    await _commit_all(store, rows())
+
+
+async def fill_notified(store: Path, numbers: range) -> None:
+    """Queues whose notifications may be subscribed to, with keys that are derived."""
+    day = day_of(time.time())
+
+    def rows() -> Iterator[Change]:
+        for number in numbers:
+            notifier = Notifier(
+                notifier_id(number), notifier_key(number).public, Secret(bytes(32)), some_dh_key()
+            )
+            record = queue(number, day=day, key=sender_key(number).public)
+            yield PutQueue(replace(record, notifier=notifier), None)
 
     await _commit_all(store, rows())
 

@@ -32,7 +32,13 @@ RESPONSE_MAX = 64 * 1024
 """Longer bodies are not read: the answers that matter here are short."""
 
 _STREAM_IDS_LAST = 2**31 - 1
-_CONFIG = H2Configuration(client_side=True, header_encoding=None, normalize_outbound_headers=False)
+_CONFIG = H2Configuration(
+    client_side=True,
+    header_encoding=None,
+    normalize_outbound_headers=False,
+    validate_outbound_headers=False,
+)
+"""Our own headers are in order, and need not be looked through for every request."""
 
 Header = tuple[bytes, bytes]
 
