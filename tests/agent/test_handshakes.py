@@ -25,6 +25,10 @@ from tests.support.agents import Party, connect, quick_config, two_parties
 from tests.support.scripted_router import virtual
 
 
+def connections_of(party: Party) -> list[ConnType]:
+    return [conn.type for conn in party.agent.connections()]
+
+
 async def exchange(
     alice: Party, bob: Party, first_number: int, conns: tuple[Connection, Connection] | None = None
 ) -> None:
@@ -143,7 +147,7 @@ async def test_types_and_ratchets_at_each_step(tmp_path: Path) -> None:
         assert (await bob.expect(InfoReceived)).info == b"I am Alice"
         await bob.expect(Connected)
         await alice.expect(Connected)
-        assert link.conn.type is ConnType.DUPLEX
+        assert connections_of(alice) == [ConnType.DUPLEX]
         with pytest.raises(AgentError) as again:
             await confirmed.confirmation.allow()
         assert again.value.word == "CMD PROHIBITED"

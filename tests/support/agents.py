@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from blindpost.agent.agent import Agent
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
 from blindpost.agent.events import AgentFailed, Connected, Event, Failed, Received
 from blindpost.agent.runtime import Runtime
+from blindpost.agent.sessions import Session
+from blindpost.client.calls import Call, Failure
+from blindpost.client.smp import SmpClient
 from blindpost.crypto.kem import KemKeyPair, generate_key_pair
 from blindpost.engine.clock import LoopClock
+from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
+from blindpost.testing.clock import VirtualClock
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
+from blindpost.wire.smp.commands import Command
+from blindpost.wire.smp.responses import Response
 from tests.support.routers import running_router
 
 E = TypeVar("E", bound=Event)
 
 PATIENCE_S = 30.0
+VIRTUAL_PATIENCE_S = 3600.0
 EPOCH = 1_750_000_000
 _PAIRS: list[KemKeyPair] = []
 
@@ -69,7 +79,8 @@ class Party:
         return self.agent._rt
 
     async def next(self) -> Event:
-        async with asyncio.timeout(PATIENCE_S):
+        virtual = isinstance(asyncio.get_running_loop(), VirtualClock)
+        async with asyncio.timeout(VIRTUAL_PATIENCE_S if virtual else PATIENCE_S):
             event = await self.agent.next_event()
         assert event is not None
         self.seen.append(event)
@@ -115,16 +126,44 @@ async def party(
 
 @asynccontextmanager
 async def two_parties(
-    folder: Path, ours: AgentConfig | None = None, theirs: AgentConfig | None = None
+    folder: Path,
+    ours: AgentConfig | None = None,
+    theirs: AgentConfig | None = None,
+    *,
+    network: MemoryNetwork | None = None,
+    rules: RouterRules | None = None,
 ) -> AsyncIterator[tuple[Party, Party]]:
     """Two agents and a router of their own, in memory; for virtual time."""
-    network = MemoryNetwork()
+    network = network or MemoryNetwork()
     async with (
-        running_router(folder / "router", network=network) as router,
+        running_router(folder / "router", rules, network=network) as router,
         party(folder / "a.db", router.server, config=on_network(network, ours)) as alice,
         party(folder / "b.db", router.server, config=on_network(network, theirs)) as bob,
     ):
         yield alice, bob
+
+
+def _sessions(party: Party) -> Iterator[Session]:
+    for key in list(party.rt.sessions._slots):
+        if (session := party.rt.sessions.current(key)) is not None:
+            yield session
+
+
+@contextmanager
+def recorded(party: Party) -> Iterator[list[Call[Command]]]:
+    """What the agent sends to routers meanwhile."""
+    sent: list[Call[Command]] = []
+    original = SmpClient.send_many
+
+    async def send_many(client: SmpClient, calls: Iterable[Call[Command]]) -> list[Response | Failure]:
+        listed = list(calls)
+        if any(session.client is client for session in _sessions(party)):
+            sent.extend(listed)
+        return await original(client, listed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SmpClient, "send_many", send_many)
+        yield sent
 
 
 def on_network(network: Network, config: AgentConfig | None = None) -> AgentConfig:

@@ -176,16 +176,17 @@ def delete_invitation(db: Db, invitation_id: str) -> None:
 
 
 def short_link_key(db: Db, server: Server, link_id: bytes, link_key: bytes, fresh: PrivateKey) -> PrivateKey:
-    """The key that was or will be given with LKEY: `fresh`, unless the same link was read before."""
-    query = (
-        "SELECT link_key, snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND link_id = ?"
-    )
+    """The key that was or will be given with LKEY: `fresh`, unless one was given for this id before.
+
+    The router knows the id only. So a link whose key was mistyped can still be read when it is right.
+    """
+    query = "SELECT snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND link_id = ?"
     row = db.sql.execute(query, (*server_key(server), link_id)).fetchone()
-    if row is not None and db.vault.open(row[0]) == link_key:
-        return PrivateKey.from_pkcs8(db.vault.open(row[1]))
+    if row is not None:
+        return PrivateKey.from_pkcs8(db.vault.open(row[0]))
     db.sql.execute(
-        "INSERT OR REPLACE INTO inv_short_links (host, port, server_key_hash, link_id, link_key,"
-        " snd_private_key) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO inv_short_links (host, port, server_key_hash, link_id, link_key, snd_private_key)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
         (*stored_server(db, server), link_id, db.vault.seal(link_key), db.vault.seal(fresh.pkcs8)),
     )
     return fresh
