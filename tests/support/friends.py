@@ -33,6 +33,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.kem import KemKeyPair
 from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
+from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
 from blindpost.wire.agent.messages import AnyAgentMessage, read_agent_message
 from blindpost.wire.keys import PublicKey
@@ -116,6 +117,8 @@ class Wire:
         """By word: the next such message is taken for sent, and never arrives."""
         self.failing: list[str] = []
         """By word: the next such command fails for now."""
+        self.refusing: set[str] = set()
+        """By word: all such commands fail for now."""
 
     def hold(self, word: str) -> None:
         self.held[word] = asyncio.Event()
@@ -143,14 +146,15 @@ class Wire:
             if asked.word in self.lost:
                 self.lost.remove(asked.word)
                 return OK()
-            if asked.word in self.failing:
-                self.failing.remove(asked.word)
+            if asked.word in self.failing or asked.word in self.refusing:
+                if asked.word in self.failing:
+                    self.failing.remove(asked.word)
                 raise BrokerError(server, ResponseTimeoutError())
             return await real(user_id, server, call, **options)
 
         async def session(key: SessionKey) -> Session:
-            if "NEW" in self.held:
-                await self.held["NEW"].wait()
+            if "NEW" in self.refusing:
+                raise ClosedHereError("the router is away")
             return await real_session(key)
 
         rt.sessions.send = send  # type: ignore[method-assign]

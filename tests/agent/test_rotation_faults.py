@@ -1,0 +1,267 @@
+"""Rotations that are interrupted: restarts in every state, lost messages, routers that are away, aborts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.errors import CommandError
+from blindpost.agent.model import RcvQueue, RcvSwitch
+from blindpost.client.calls import Call
+from blindpost.client.errors import RefusedError
+from blindpost.testing.clock import run_virtual
+from blindpost.wire.smp.commands import QUE
+from tests.support.friends import Friend, Friends, friends
+
+HELD = {
+    RcvSwitch.SWITCH_STARTED: "NEW",
+    RcvSwitch.SENDING_QADD: "QADD",
+    RcvSwitch.SENDING_QUSE: "QUSE",
+    RcvSwitch.RECEIVED_MESSAGE: "DEL",
+}
+"""What must fail for a rotation to stay in each state."""
+
+
+async def in_state(pair: Friends, state: RcvSwitch) -> RcvQueue:
+    """Bring Alice's rotation into this state, and keep it there; her old queue."""
+    pair.wire.refusing.add(HELD[state])
+    await pair.alice.conn.switch()
+    await pair.alice.until(lambda: any(queue.switch is state for queue in pair.alice.whole.rcv))
+    await pair.quiet()
+    (old,) = (queue for queue in pair.alice.whole.rcv if queue.switch is not None)
+    assert old.switch is state
+    return old
+
+
+async def at_rest(pair: Friends) -> None:
+    """Wait until no rotation is under way."""
+    for friend in (pair.alice, pair.bob):
+        await one_queue_each(friend)
+
+
+async def one_queue_each(friend: Friend) -> None:
+    await friend.until(lambda: len(friend.whole.rcv) == len(friend.whole.snd) == 1)
+
+
+def nothing_wrong(pair: Friends) -> None:
+    for friend in (pair.alice, pair.bob):
+        assert not friend.errors
+        assert set(friend.outcomes) <= {"MsgOk"}
+        assert len(set(friend.bodies)) == len({message.id for message in friend.messages})
+
+
+@pytest.mark.claim("CON-31")
+@pytest.mark.parametrize("state", RcvSwitch)
+def test_a_restart_in_every_state(tmp_path: Path, state: RcvSwitch) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            await in_state(pair, state)
+            await pair.alice.stop()
+            pair.wire.refusing.clear()
+            await pair.alice.start()
+            await at_rest(pair)
+            await pair.talk("after")
+            nothing_wrong(pair)
+            told = [switch for switch in pair.alice.switches if switch.startswith("rcv")]
+            assert told == ["rcv started", "rcv confirmed", "rcv secured", "rcv completed"]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("word", ["QADD", "QKEY", "QUSE", "QTEST"])
+def test_the_peer_restarts_at_every_message(tmp_path: Path, word: str) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            pair.wire.hold(word)
+            await pair.alice.conn.switch()
+            await pair.alice.until(lambda: pair.wire.words(word))
+            await pair.bob.stop()
+            pair.wire.let(word)
+            await pair.bob.start()
+            await at_rest(pair)
+            await pair.talk("after")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-32")
+@pytest.mark.parametrize("state", RcvSwitch)
+def test_taking_a_rotation_back(tmp_path: Path, state: RcvSwitch) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob = pair.alice, pair.bob
+            old = await in_state(pair, state)
+            news = [queue for queue in alice.whole.rcv if queue.replaces == old.number]
+            allowed = state in (RcvSwitch.SWITCH_STARTED, RcvSwitch.SENDING_QADD)
+            (switching,) = (queue.switch for queue in alice.conn.stats.rcv if queue.switch is not None)
+            assert (switching.status, switching.can_abort) == (state, allowed)
+            if not allowed:
+                with pytest.raises(CommandError, match="left the old queue"):
+                    await alice.conn.abort_switch()
+                pair.wire.refusing.clear()
+                await at_rest(pair)
+            else:
+                await alice.conn.abort_switch()
+                pair.wire.refusing.clear()
+                await pair.quiet()
+                for new in news:
+                    assert await is_gone(pair, new)
+            assert [queue.rcv_id == old.rcv_id for queue in alice.whole.rcv] == [allowed]
+            assert alice.whole.rcv[0].switch is None
+            await pair.talk("after")
+            assert set(alice.outcomes + bob.outcomes) == {"MsgOk"}
+            with pytest.raises(CommandError, match="no rotation is under way"):
+                await alice.conn.abort_switch()
+
+    run_virtual(main())
+
+
+async def is_gone(pair: Friends, queue: RcvQueue) -> bool:
+    """Whether the router does not know the queue."""
+    client = await pair.alice.rt.sessions.session(pair.alice.rt.sessions.key(1, queue.server))
+    (result,) = await client.client.send_many([Call(QUE(), queue.rcv_id, queue.key)])
+    return isinstance(result, RefusedError)
+
+
+@pytest.mark.claim("CON-33")
+def test_a_rotation_after_one_that_was_taken_back(tmp_path: Path) -> None:
+    """The sender has a queue of the first rotation when the second one comes, and drops it."""
+
+    async def main() -> None:
+        async with friends(tmp_path, routers=3) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("QKEY")
+            await alice.conn.switch()
+            await bob.until(lambda: wire.words("QKEY"))
+            (old, stale) = bob.whole.snd
+            assert stale.replaces == old.number
+            await alice.conn.abort_switch()
+            await alice.conn.switch()
+            await bob.until(lambda: len(wire.of("QADD")) == 2)
+            await pair.quiet()
+            (kept, newest) = bob.whole.snd
+            assert kept.snd_id == old.snd_id
+            assert newest.replaces == old.number
+            assert newest.snd_id != stale.snd_id
+            wire.let("QKEY")
+            await at_rest(pair)
+            await pair.talk("after")
+            assert bob.whole.snd[0].snd_id == newest.snd_id
+            assert alice.errors == ["AGENT A_QUEUE"], "the first QKEY is for a queue that is gone"
+            assert not bob.errors
+            assert set(alice.outcomes + bob.outcomes) == {"MsgOk"}
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-64")
+@pytest.mark.parametrize("word", ["QADD", "QKEY", "QUSE", "QTEST"])
+def test_a_message_that_is_lost(tmp_path: Path, word: str) -> None:
+    """The router took it and lost it: the rotation shows how long it stalls, and a restart gets it going."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.lost.append(word)
+            await alice.conn.switch()
+            await pair.quiet(3600)
+            assert not wire.lost
+            stalled = [queue.switch for queue in alice.conn.stats.rcv if queue.switch is not None]
+            expected = RcvSwitch.SENDING_QADD if word in ("QADD", "QKEY") else RcvSwitch.SENDING_QUSE
+            assert [switch.status for switch in stalled] == [expected]
+            assert 3590 <= stalled[0].age_s <= 3600
+            await alice.restart()
+            await at_rest(pair)
+            await pair.talk("after")
+            assert not alice.errors + bob.errors
+            assert alice.whole.rcv[0].status.value == "active"
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-64")
+def test_a_second_qkey_or_quse_is_harmless(tmp_path: Path) -> None:
+    """Alice is not sure that her message came, and sends it again: what it causes is not caused twice."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            for word, answer in (("QKEY", "QADD"), ("QTEST", "QUSE")):
+                alice.events.clear()
+                bob.events.clear()
+                wire.log.clear()
+                wire.hold(word)
+                await alice.conn.switch()
+                await bob.until(lambda word=word: wire.words(word))  # type: ignore[misc]
+                await alice.restart()
+                await pair.quiet()
+                assert wire.words(answer) == [answer, answer]
+                wire.let(word)
+                await at_rest(pair)
+                await pair.talk(word)
+                nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-36")
+@pytest.mark.parametrize("seed", range(2))
+def test_traffic_throughout_rotations_with_restarts(tmp_path: Path, seed: int) -> None:
+    """Messages both ways all the time: each arrives once, in order, and the chain is intact."""
+
+    async def main() -> None:
+        async with friends(tmp_path, pq=seed == 0, routers=3) as pair:
+            alice, bob = pair.alice, pair.bob
+            expected: dict[str, list[bytes]] = {"alice": [], "bob": []}
+            for turn in range(20):
+                for friend, other in ((alice, "bob"), (bob, "alice")):
+                    for number in range(3):
+                        body = f"{turn}.{number}".encode()
+                        await friend.conn.send(body)
+                        expected[other].append(body)
+                if turn % 6 == seed:
+                    rotating = (alice, bob)[turn // 6 % 2]
+                    if all(queue.switch is None for queue in rotating.whole.rcv):
+                        await rotating.conn.switch()
+                if turn % 5 == seed:
+                    await (alice, bob)[turn // 5 % 2].restart()
+                await pair.quiet(0.05 * (turn % 4))
+            await alice.got(expected["alice"][-1])
+            await bob.got(expected["bob"][-1])
+            await at_rest(pair)
+            for friend, name in ((alice, "alice"), (bob, "bob")):
+                offered = list({message.id: message for message in friend.messages}.values())
+                assert [message.body for message in offered] == expected[name]
+                assert {type(message.integrity).__name__ for message in offered} == {"MsgOk"}
+                assert not friend.errors
+            assert sum(switch == "rcv completed" for switch in alice.switches + bob.switches) >= 3
+
+    run_virtual(main())
+
+
+def test_the_old_router_is_gone_for_good(tmp_path: Path) -> None:
+    """Why people rotate: nothing that was sent before is lost, only the old queue is left undeleted."""
+
+    async def main() -> None:
+        async with friends(tmp_path, routers=3) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("QUSE")
+            await alice.conn.switch()
+            await alice.until(lambda: wire.words("QUSE"))
+            (old,) = (queue for queue in alice.whole.rcv if queue.switch is not None)
+            (place,) = (place for place in pair.places if place.server == old.server)
+            (new,) = (queue for queue in alice.whole.rcv if queue.replaces is not None)
+            assert old.server not in (new.server, bob.whole.rcv[0].server)
+            await place.stop()
+            await bob.conn.send(b"sent while the old router is away")
+            wire.let("QUSE")
+            await alice.got(b"sent while the old router is away")
+            await bob.until(lambda: bob.switches[-1:] == ["snd completed"])
+            assert alice.outcomes == ["MsgOk"]
+            await pair.talk("after")
+            await place.start()
+            await at_rest(pair)
+
+    run_virtual(main())
