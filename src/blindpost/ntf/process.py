@@ -9,10 +9,10 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blindpost.client.options import SmpOptions
 from blindpost.client.socks import SocksNetwork
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
@@ -26,7 +26,7 @@ from blindpost.ntf.push.providers import apple_endpoints, providers_at
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.settings import EVERYWHERE, ApnsSection, Place
-from blindpost.ntf.subscriber.options import SubscriberOptions
+from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_sqlite import SqliteTables
@@ -71,6 +71,19 @@ async def open_store(place: Place) -> NtfStore:
         return await PostgresTables.open(settings.dsn, sealer, durability)
     except (StoreVersionError, StoreFailedError, NotOurFileError, StoreInUseError) as error:
         raise OperatorError(f"{place.file}, [store]: {error}.") from error
+
+
+async def make_store(place: Place) -> None:
+    """An empty store for a new router."""
+    store = await open_store(place)
+    try:
+        if any(store.counts().values()):
+            raise OperatorError(
+                f"{place.file}, [store]: this database is that of another notification router. "
+                "Give each its own."
+            )
+    finally:
+        store.close()
 
 
 def providers_of(place: Place) -> dict[PushProvider, Provider]:
@@ -230,7 +243,7 @@ class NtfProcess:
 def _subscriber_options(place: Place) -> SubscriberOptions:
     section = place.settings.subscriber
     onions = SocksNetwork(section.socks_host, section.socks_port) if section.socks_host else None
-    return SubscriberOptions(use_services=section.use_services, smp=SmpOptions(onion_network=onions))
+    return SubscriberOptions(use_services=section.use_services, smp=replace(WATCHFUL, onion_network=onions))
 
 
 async def _serve(place: Place, ready: Callable[[NtfProcess], None]) -> None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blindpost.client.options import SmpOptions
+from blindpost.client.options import Bounds, SmpOptions, Timing
 from blindpost.ntf.subscriber.backoff import Backoff
+
+EVENTS = 1000
+
+WATCHFUL = SmpOptions(timing=Timing(ping_after_s=60.0, silence_max_s=180.0), bounds=Bounds(events=EVENTS))
+"""A session that is dead notifies nobody, so that it is asked more often than others; and as many events
+may wait as are stored together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +20,10 @@ class SubscriberOptions:
 
     use_services: bool = True
     """Whether message routers are shown a certificate and subscribe all of our queues by one command."""
-    smp: SmpOptions = field(default_factory=SmpOptions)
+    smp: SmpOptions = WATCHFUL
     batch: int = 900
     """How many NSUB of one session wait for their answers at once."""
-    events: int = 1000
+    events: int = EVENTS
     """How many events of a session are stored together."""
     fresh: int = 10_000
     """How many new subscriptions of a router are remembered; more are found in the store again."""
