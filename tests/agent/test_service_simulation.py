@@ -1,0 +1,26 @@
+"""A service through restarts, resets, downgrades, rotations and lost associations, by seeded schedules."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from blindpost.testing.clock import run_virtual
+from tests.support.service_simulation import ServiceSimulation
+
+SEEDS = int(os.environ.get("BLINDPOST_SERVICE_SEEDS", "10"))
+FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
+STEPS = 15
+QUEUES = 25
+
+
+@pytest.mark.claim("SVC-54")
+@pytest.mark.claim("SVC-69")
+@pytest.mark.claim("SVC-72")
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_no_message_is_lost_and_both_sides_converge(tmp_path: Path, seed: int) -> None:
+    simulation = ServiceSimulation(tmp_path, seed)
+    run_virtual(simulation.run(STEPS, QUEUES))
+    assert len(simulation.promised) > QUEUES
