@@ -6,6 +6,7 @@ import asyncio
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ WITH_MESSAGES = min(QUEUES, 300)
 PATIENCE_S = 300 + QUEUES / 50
 
 
-def asked(calls: list[Call[object]]) -> tuple[int, int]:
+def asked(calls: list[Call[Any]]) -> tuple[int, int]:
     """How many SUB and how many SUBS."""
     kinds = [type(call.command) for call in calls]
     return kinds.count(SUB), kinds.count(SUBS)
