@@ -1,30 +1,102 @@
-"""The command itself and its groups."""
+"""The command itself and its groups. A group is imported when it is called: the others cost nothing."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import blindpost
-from blindpost.cli import (
-    audit,
-    canary,
-    demo,
-    ds,
-    moving,
-    ntf,
-    operator,
-    page,
-    pipeline,
-    pipeline_tools,
-    router,
-    state,
-)
 from blindpost.cli.output import fail, failing
+
+
+def _router() -> typer.Typer:
+    from blindpost.cli import audit, moving, operator, router, state
+
+    for part in (operator, moving, audit, state):
+        part.add_to(router.app)
+    return router.app
+
+
+def _ntf() -> typer.Typer:
+    from blindpost.cli import ntf
+
+    return ntf.app
+
+
+def _ds() -> typer.Typer:
+    from blindpost.cli import ds
+
+    return ds.app
+
+
+def _pipeline() -> typer.Typer:
+    from blindpost.cli import pipeline, pipeline_tools
+
+    pipeline_tools.add_to(pipeline.app)
+    return pipeline.app
+
+
+def _canary() -> typer.Typer:
+    from blindpost.cli import canary
+
+    return canary.app
+
+
+def _up() -> Callable[..., None]:
+    from blindpost.cli import page
+
+    return page.up
+
+
+def _page() -> Callable[..., None]:
+    from blindpost.cli import page
+
+    return page.page
+
+
+def _demo() -> Callable[..., None]:
+    from blindpost.cli import demo
+
+    return demo.demo
+
+
+GROUPS: dict[str, Callable[[], typer.Typer]] = {
+    "router": _router,
+    "ntf": _ntf,
+    "ds": _ds,
+    "canary": _canary,
+    "pipeline": _pipeline,
+}
+COMMANDS: dict[str, Callable[[], Callable[..., None]]] = {"up": _up, "page": _page, "demo": _demo}
+
+
+def _found(name: str) -> Any:
+    if name in GROUPS:
+        return typer.main.get_group(GROUPS[name]())
+    alone = typer.Typer(add_completion=False)
+    alone.command()(COMMANDS[name]())
+    return typer.main.get_command(alone)
+
+
+class Groups(TyperGroup):
+    """Finds each group in its module when somebody asks for it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*GROUPS, *COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            self.commands[cmd_name] = _found(cmd_name)
+            self.commands[cmd_name].name = cmd_name
+        return self.commands.get(cmd_name)
+
 
 app = typer.Typer(
     name="blindpost",
+    cls=Groups,
     help="Messaging whose servers never learn who talks to whom.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,20 +116,6 @@ def _root(
     ] = False,
 ) -> None:
     """Exit codes: 0 done, 1 it could not be done (the message says why), 2 wrong usage."""
-
-
-operator.add_to(router.app)
-moving.add_to(router.app)
-audit.add_to(router.app)
-state.add_to(router.app)
-app.add_typer(router.app, name="router")
-app.add_typer(ntf.app, name="ntf")
-app.add_typer(ds.app, name="ds")
-pipeline_tools.add_to(pipeline.app)
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(canary.app, name="canary")
-page.add_to(app)
-app.command("demo")(demo.demo)
 
 
 def main() -> None:

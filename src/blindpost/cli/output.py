@@ -11,13 +11,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from blindpost.router.running.reading import read_place
-from blindpost.router.running.settings import Place
 from blindpost.serving.failures import OperatorError, about_file
+
+if TYPE_CHECKING:
+    from blindpost.router.running.settings import Place
 
 CONFIG_VARIABLE = "BLINDPOST_ROUTER"
 
@@ -36,6 +37,8 @@ HERE = Path()
 
 
 def place_of(config: Path) -> Place:
+    from blindpost.router.running.reading import read_place
+
     return read_place(config)
 
 

@@ -154,8 +154,3 @@ async def _audited(folder: Path) -> str:
     found = await asyncio.to_thread(lambda: asyncio.run(audit_place(read_place(folder), repairs=False)))
     sums = ", ".join(f"{name} {count:,}" for name, count in found.values().items())
     return f"{'Everything agrees' if found.clean else 'There are differences'}: {sums}."
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(page)
-    app.command()(up)
