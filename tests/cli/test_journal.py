@@ -1,0 +1,358 @@
+"""The journal of a real router: its totals are the router's counters, and nothing in it is about anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from blindpost.client.errors import ClientError
+from blindpost.crypto.ids_hash import QueueSet, id_hash
+from blindpost.journal.author import Author
+from blindpost.journal.folder import SEGMENTS
+from blindpost.journal.frames import read_segment
+from blindpost.journal.keeping import Keeping
+from blindpost.journal.schema import (
+    ALL_TABLES,
+    MESSAGE_BALANCE,
+    S_QUEUES,
+    S_SERVICE_CLAIMS,
+    S_SNAPSHOT,
+    TABLES,
+    Tier,
+)
+from blindpost.journal.seal import seal_folder
+from blindpost.journal.state import lanes
+from blindpost.router.meters import Meter
+from blindpost.router.running.reading import parse
+from blindpost.router.running.template import config_text
+from blindpost.serving import journal as journal_settings
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.journal import JournalSection, keeping_of
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.smp.commands import ACK, DEL, NKEY, SUBS
+from blindpost.wire.smp.responses import MSG, NID, OK, SOKS
+from blindpost.wire.smp.values import NtfCreds
+from blindpost.wire.text import b64
+from tests.cli.test_audit import connected
+from tests.support.commands import StartedRouter, edit, init, run, started, until
+from tests.support.routers import a_message, new_key, new_queue, pushed
+
+ON = ("'blindpost[pipeline]').\nenabled = false", "'blindpost[pipeline]').\nenabled = true")
+
+
+def with_journal(folder: Path, *arguments: str) -> None:
+    init(folder, *arguments)
+    edit(folder, *ON)
+    edit(folder, 'name = ""', 'name = "smp-1"')
+    edit(folder, "quota = 128", "quota = 2")
+
+
+def rows(root: Path, name: str) -> list[dict[str, Any]]:
+    table = TABLES[name]
+    found: list[dict[str, Any]] = []
+    for path in sorted((root / table.tier.value / name).glob("date=*/*.parquet")):
+        found += pq.ParquetFile(path).read().to_pylist()
+    return found
+
+
+async def traffic(router: StartedRouter) -> list[bytes]:
+    """Every kind of end that a message can have, and services that agree or do not; all ids in it."""
+    seen: list[bytes] = []
+    async with await router.connect() as bob, await router.connect() as alice, await connected(router) as one:
+        seen += [client.agreement.session_id for client in (bob, alice, one)]
+        acked, full, kept = [await new_queue(bob) for _ in range(3)]
+        served = [await new_queue(one) for _ in range(2)]
+        for queue in (acked, full, kept, *served):
+            seen += [queue.recipient_id, queue.sender_id]
+        for _ in range(2):
+            await alice.send(a_message(notify=True), acked.sender_id)
+        response = (await pushed(bob)).response
+        assert isinstance(response, MSG)
+        seen.append(response.msg_id)
+        await bob.send(ACK(response.msg_id), acked.recipient_id, acked.key)
+        for _ in range(4):
+            with contextlib.suppress(ClientError):
+                await alice.send(a_message(), full.sender_id)
+        assert await bob.send(DEL(), full.recipient_id, full.key) == OK()
+        await alice.send(a_message(), kept.sender_id)
+        creds = NtfCreds(new_key().public, new_key(Algorithm.X25519).public)
+        nid = await bob.send(NKEY(creds), kept.recipient_id, kept.key)
+        assert isinstance(nid, NID)
+        seen.append(nid.creds.notifier_id)
+        own = QueueSet.of([queue.recipient_id for queue in served])
+    for claim in (own, QueueSet(7, own.ids_hash), own):
+        async with await connected(router) as again:
+            assert isinstance(await again.send(SUBS(claim.count, claim.ids_hash)), SOKS)
+    seen += [own.ids_hash, id_hash(seen[3])]
+    return seen
+
+
+def counted(root: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows(root, "p_counters"):
+        found[row["name"]] += row["value"]
+    return found
+
+
+class Lives:
+    """A router that lived twice, with the ids that took part, what it logged and what it recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = folder / "journal"
+        self.secrets: list[bytes] = []
+        self.log = b""
+        self.records: list[bytes] = []
+
+    async def live(self) -> None:
+        async with started(self.folder) as router:
+            self.secrets += await traffic(router)
+            assert await router.end() == 0
+            self.log += router.log
+        for path in (self.journal / SEGMENTS).glob("*.seg"):
+            self.records += [bytes(body) for body in read_segment(path.read_bytes()).bodies]
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """Two lives, sealed by the processes that the router starts and by this one."""
+    lived = Lives(tmp_path_factory.mktemp("journal") / "router")
+    with_journal(lived.folder)
+    for _ in range(2):
+        asyncio.run(lived.live())
+    seal_folder(lived.journal)
+    return lived
+
+
+def test_the_totals_of_the_journal_are_the_counters_of_the_router(lives: Lives) -> None:
+    folder, journal = lives.folder, lives.journal
+    kept = json.loads((folder / "counters.json").read_text())["counts"]
+    found = counted(journal)
+    assert {name: found[name] for name in kept} == kept
+    assert kept["msgSent"] == 2 * 5
+    assert kept["msgDeleted"] == 2 * 2
+    boots = rows(journal, "p_boots")
+    assert [(row["router"], row["role"], row["seq"]) for row in boots] == [("smp-1", "smp", 0)] * 2
+    for boot in (row["boot"] for row in boots):
+        levels = [
+            (row["seq"], row["value"])
+            for row in rows(journal, "p_gauges")
+            if row["boot"] == boot and row["name"] == "messages"
+        ]
+        grown = Counter(
+            dict.fromkeys(MESSAGE_BALANCE, 0)
+            | {row["name"]: row["value"] for row in rows(journal, "p_counters") if row["boot"] == boot}
+        )
+        balance = sum(sign * grown[name] for name, sign in MESSAGE_BALANCE.items())
+        assert max(levels)[1] - min(levels)[1] == balance == 2
+    services = rows(journal, "p_services")
+    assert [(row["ordinal"], row["service_role"], row["agreed"]) for row in services] == [
+        (0, "messaging", False)
+    ] * 2
+    assert [row["times"] for row in services] == [3, 3]
+    (sizes,) = {len(row["sketch"]) for row in rows(journal, "p_sketches")}
+    assert sizes > 4_000
+    acks = [row for row in rows(journal, "p_histograms") if row["name"] == "ack_s"]
+    assert [sum(row["counts"]) for row in acks] == [1, 1]
+
+
+def forms(secret: bytes) -> Iterator[bytes]:
+    """In which ways an id may stand somewhere."""
+    for raw in (secret, hashlib.md5(secret, usedforsecurity=False).digest()):
+        yield raw
+        yield raw.hex().encode()
+        yield raw.hex().upper().encode()
+        yield base64.b64encode(raw).rstrip(b"=")
+        yield base64.urlsafe_b64encode(raw).rstrip(b"=")
+
+
+def contents(path: Path) -> Iterator[bytes]:
+    """A file as it is, and what is in it when it is unpacked."""
+    yield path.read_bytes()
+    if path.suffix == ".parquet":
+        for row in pq.ParquetFile(path).read().to_pylist():
+            for value in row.values():
+                yield value if isinstance(value, bytes) else str(value).encode()
+
+
+def differences(root: Path) -> Iterator[bytes]:
+    """The XOR of consecutive published values: two numbers as lanes, or two values of bytes."""
+    for table in ALL_TABLES:
+        if table.tier is not Tier.PRODUCTION:
+            continue
+        found = rows(root, table.name)
+        for column in table.columns:
+            values = [row[column.name] for row in found]
+            for first, second in itertools.pairwise(values):
+                if isinstance(first, bytes):
+                    size = min(len(first), len(second))
+                    number = int.from_bytes(first[:size], "big") ^ int.from_bytes(second[:size], "big")
+                    yield number.to_bytes(size, "big")
+                elif isinstance(first, int) and not isinstance(first, bool):
+                    yield ((first ^ second) % 2**64).to_bytes(8, "big")
+
+
+def none_is_in(secrets: Iterable[bytes], texts: Iterable[bytes]) -> None:
+    everything = b"\n".join(texts)
+    for secret in secrets:
+        for form in forms(secret):
+            assert form not in everything
+
+
+def test_nothing_in_tier_p_is_about_anybody(lives: Lives) -> None:
+    secrets, journal, bodies = lives.secrets, lives.journal, lives.records
+    none_is_in(secrets, [lives.log])
+    assert any(b"p_sketches" in body for body in bodies)
+    files = [path for path in journal.rglob("*") if path.is_file()]
+    texts = [text for path in files for text in contents(path)]
+    names = [str(path.relative_to(journal)).encode() for path in files]
+    none_is_in([*secrets, b"127.0.0.1", b"localhost"], [*bodies, *texts, *names])
+    lane_pairs = [lanes(id_hash(secret)) for secret in secrets]
+    none_is_in(secrets, differences(journal))
+    numbers = set(differences(journal))
+    for lane in (number for pair in lane_pairs for number in pair):
+        assert (lane % 2**64).to_bytes(8, "big") not in numbers
+
+
+async def test_a_killed_router_loses_its_last_minute_only(tmp_path: Path) -> None:
+    """What it left is sealed after the next start, by a process that the router itself starts."""
+    folder = tmp_path / "router"
+    with_journal(folder)
+    async with started(folder) as router:
+        await traffic(router)
+        await router.end(signal.SIGKILL)
+    async with started(folder) as router:
+        assert await router.end() == 0
+    # The process that seals may have outlived the router that started it.
+    await until(lambda: seal_folder(folder / "journal") is not None)
+    assert len(rows(folder / "journal", "p_boots")) == 2
+    assert counted(folder / "journal")["qCreated"] == 0
+
+
+def test_a_router_does_not_load_arrow() -> None:
+    code = (
+        "import sys, blindpost.router.running.process, blindpost.router.running.state_export\n"
+        "import blindpost.ds.process\n"
+        "assert 'pyarrow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "part"),
+    [
+        ('name = ""', 'name = "a/b"', "journal.name: up to 64 letters, digits, dots, - and _ expected"),
+        (
+            "minute_days = 30",
+            "minute_days = 0",
+            "journal.minute_days: Input should be greater than or equal to 1",
+        ),
+        ("lab_days = 7", "lab_day = 7", "unknown setting journal.lab_day. Did you mean journal.lab_days?"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_explained(before: str, after: str, part: str) -> None:
+    text = config_text(["localhost"], 0, ["*"], b64(bytes(32)), "")
+    assert text.count(before) == 1
+    with pytest.raises(OperatorError) as caught:
+        parse(text.replace(before, after).encode(), Path("router.toml"))
+    assert part in str(caught.value)
+    assert "router.toml, line" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "expected"),
+    [("", "smp.example.org", "smp-example-org"), ("", "::1", "1"), ("", "::", "server"), ("a.b", "x", "a.b")],
+)
+def test_a_server_has_a_name_in_the_tables(name: str, host: str, expected: str, tmp_path: Path) -> None:
+    section = JournalSection(enabled=True, name=name, minute_days=3)
+    keeping = keeping_of(section, tmp_path, host)
+    assert keeping == Keeping(tmp_path / "journal", expected, 10, 3, 7)
+    assert Author.started(keeping.router, "smp").router == expected
+    assert keeping_of(JournalSection(), tmp_path, host) is None
+
+
+def test_without_arrow_a_journal_is_refused_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_settings, "can_seal", lambda: False)
+    with pytest.raises(OperatorError, match=r"pip install 'blindpost\[pipeline\]'"):
+        keeping_of(JournalSection(enabled=True), tmp_path, "smp.example.org")
+    assert keeping_of(JournalSection(), tmp_path, "smp.example.org") is None
+
+
+async def exported(tmp_path: Path, folder: Path) -> None:
+    """The state of a running router, whatever its store: every queue, what waits, and claims that agree."""
+    target = tmp_path / "state"
+    async with started(folder) as router:
+        await traffic(router)
+        told = json.loads(run("router", "export-state", target, "-c", folder, "--json").stdout)
+        await router.end()
+    assert told["router_runs"] is True
+    queues, claims = rows(target, "s_queues"), rows(target, "s_service_claims")
+    assert (told["rows_of_queues"], told["claims_of_services"]) == (len(queues), len(claims)) == (5, 1)
+    manifest = {row["table"]: row["rows"] for row in rows(target, "s_snapshot")}
+    assert manifest == {"s_queues": 5, "s_service_claims": 1}
+    assert {
+        row["snapshot"]
+        for table in (S_QUEUES, S_SERVICE_CLAIMS, S_SNAPSHOT)
+        for row in rows(target, table.name)
+    } == {told["snapshot"]}
+    for row in queues:
+        assert (row["h_hi"], row["h_lo"]) == lanes(id_hash(row["queue_id"]))
+        assert (row["router"], row["side"]) == ("smp-1", "router")
+    by_role = Counter(row["role"] for row in queues)
+    assert by_role == {"messaging": 4, "notifier": 1}
+    messaging = [row for row in queues if row["role"] == "messaging"]
+    assert sorted(row["waiting"] for row in messaging) == [0, 0, 1, 1]
+    for row in messaging:
+        assert (row["status"], row["mode"], row["secured"], row["full"]) == (
+            "active",
+            "messaging",
+            False,
+            False,
+        )
+        assert (row["oldest_s"] is None) == (row["waiting"] == 0)
+        assert row["oldest_s"] is None or 0 <= row["oldest_s"] < 600
+    (claim,) = claims
+    own = [row for row in messaging if row["service_id"] == claim["service_id"]]
+    high = low = 0
+    for row in own:
+        high, low = high ^ row["h_hi"], low ^ row["h_lo"]
+    assert (claim["count"], claim["h_hi"], claim["h_lo"]) == (len(own), high, low) == (2, high, low)
+    again = json.loads(run("router", "export-state", target, "-c", folder, "--json").stdout)
+    assert again["router_runs"] is False
+    assert again["snapshot"] != told["snapshot"]
+
+
+async def test_the_state_of_a_running_router_is_exported(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    with_journal(folder)
+    await exported(tmp_path, folder)
+    (tmp_path / "router" / "store" / "data.mdb").unlink()
+    told = run("router", "export-state", tmp_path / "state", "-c", folder, code=1).stderr
+    assert "there is nothing to export" in told
+
+
+async def test_the_state_of_a_router_with_a_database_is_exported(tmp_path: Path, database: str) -> None:
+    folder = tmp_path / "router"
+    with_journal(folder, "--store", "postgres", "--dsn", database)
+    await exported(tmp_path, folder)
+
+
+def test_meters_have_names_of_their_own() -> None:
+    """The journal's own counters must not run into those of the router."""
+    assert not {meter.value for meter in Meter} & {"engine.turns", "sockets.accepted", "newRefused"}
