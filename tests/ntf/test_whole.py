@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.client.calls import Call
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.pushes import NotifiedQueue as Known
@@ -25,15 +26,17 @@ from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.ntf.push.providers import providers_at
 from blindpost.ntf.view import View, Wanted
+from blindpost.router.config import QUOTA_DEFAULT
 from blindpost.testing.apns import TOO_MANY_REQUESTS, UNAVAILABLE, Answer, ApnsServer, Delivered
 from blindpost.transport.session import Session
+from blindpost.wire.batch import unpack
 from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.commands import TVFY
 from blindpost.wire.ntf.pushes import MessagePush, PushItem, VerificationPush
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.primitives import Reader
-from blindpost.wire.smp.commands import ACK, GET
+from blindpost.wire.smp.commands import ACK, DEL, GET, NDEL, SEND, Command
 from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import MSG
 from blindpost.wire.text import b64
@@ -442,3 +445,53 @@ def device_items(here: World, device: Device) -> tuple[PushItem, ...]:
     """Of the newest push."""
     delivered = here.messages(device)
     return device.items(delivered[-1].push) if delivered else ()
+
+
+@pytest.mark.claim("NTF-48")
+async def test_senders_cannot_tell_whether_a_queue_notifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every answer, up to the full queue and the deleted one: the same bytes, in the same blocks."""
+    blocks: list[bytes] = []
+    received = SmpClient.block_received
+
+    def listen(client: SmpClient, session: Session, payload: memoryview) -> None:
+        if client.service is None:
+            blocks.append(bytes(payload))
+        received(client, session, payload)
+
+    async with world(tmp_path) as here:
+        device = await here.device()
+        notifying, subscribed, silent = await here.queues(3)
+        await here.subscribed(device, subscribed)
+        await here.sender.send(NDEL(), silent.recipient_id, silent.recipient_key)
+        monkeypatch.setattr(SmpClient, "block_received", listen)
+
+        async def answers(command: Command) -> list[bytes]:
+            """What the sender of each queue reads, asked for all of them at once."""
+            blocks.clear()
+            calls = [
+                Call(command, queue.sender_id, corr_id=bytes([number]) * 24)
+                for number, queue in enumerate((notifying, subscribed, silent), 1)
+            ]
+            await here.sender.send_many(calls)
+            assert len(blocks) == 1, "the answers leave together"
+            found = []
+            for transmission in unpack(Reader(memoryview(blocks[0]))):
+                text = bytes(transmission.rest())
+                for number, queue in enumerate((notifying, subscribed, silent), 1):
+                    text = text.replace(bytes([number]) * 24, b"C").replace(queue.sender_id, b"S")
+                found.append(text)
+            return found
+
+        for number in range(QUOTA_DEFAULT + 2):
+            each = await answers(SEND(number % 2 == 0, b"%d" % number))
+            assert len(each) == 3
+            assert len(set(each)) == 1, each
+        assert b"QUOTA" in each[0]
+        for queue in (notifying, subscribed, silent):
+            await here.sender.send(DEL(), queue.recipient_id, queue.recipient_key)
+        each = await answers(SEND(True, b"gone"))
+        assert len(set(each)) == 1
+        assert b"AUTH" in each[0]
+        await here.message(device)
