@@ -25,6 +25,7 @@ from blindpost.agent.events import (
 from blindpost.agent.integrity import MsgOk
 from blindpost.router.config import RouterRules
 from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.versions import VersionRange
 from tests.support.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
@@ -291,5 +292,5 @@ async def test_each_side_is_connected_once(tmp_path: Path) -> None:
         assert alice.names().count("CON") == 1
 
 
-def servers(party: Party) -> list:
+def servers(party: Party) -> list[Server]:
     return [address.server for address in party.rt.servers]

@@ -49,7 +49,7 @@ class CommandWorkers:
             while True:
                 self._again.discard(key)
                 command = commands.next_command(self._rt.store.reading, *key)
-                if command is None:
+                if command is None or not self._is_there(command):
                     if key in self._again:
                         continue
                     return
