@@ -14,16 +14,19 @@ import pytest
 
 from blindpost.client.options import SmpOptions, Timing
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.loop import StoreFailedError
-from blindpost.ntf.model import SmpRouter
+from blindpost.ntf.model import Service, SmpRouter
 from blindpost.ntf.ports import Desk, NmsgReceived, Notifier, SubscriberEvent
 from blindpost.ntf.subscriber.backoff import Backoff
+from blindpost.ntf.subscriber.fresh import Fresh
 from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import ends
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import Server
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NSUB, NSUBS
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Code, SMPError
@@ -32,7 +35,7 @@ from blindpost.wire.smp.transmissions import Request
 from tests.support.notified import SmpQueue, statuses, stock, subscriber_options, subscribing, until_all
 from tests.support.ntf_routers import RunningNtf, active_device, running_ntf
 from tests.support.scripted_router import ScriptedRouter, listening, server_at, virtual
-from tests.support.transport import SERVICE_ID, at_now, smp_router
+from tests.support.transport import SERVICE_ID, at_now, service_credentials, smp_router
 from tests.support.waiting import a_moment, until
 
 T = TypeVar("T")
@@ -396,20 +399,83 @@ async def test_pauses_between_attempts_grow_and_a_session_that_lasts_begins_them
 class NoDesk:
     """Some queues and no store."""
 
-    def __init__(self, queues: list[SmpQueue]) -> None:
+    def __init__(self, queues: list[SmpQueue], router: SmpRouter | None = None) -> None:
         self._server = queues[0].server
+        self._router = router
         self._page = [Notifier(queue.notifier_id, queue.notifier_id, queue.key.encoded) for queue in queues]
 
     async def routers(self) -> Sequence[SmpRouter]:
         return [SmpRouter(self._server)]
 
     async def router(self, server: Server) -> SmpRouter | None:
-        return None
+        return self._router
 
     async def page(
         self, server: Server, after: bytes, count: int, *, with_associated: bool
     ) -> Sequence[Notifier]:
+        if self._router is not None and not with_associated:
+            return []
         return [notifier for notifier in self._page if notifier.subscription_id > after][:count]
 
     async def submit(self, events: Sequence[SubscriberEvent]) -> None:
         pass
+
+
+async def test_what_is_forgotten_while_it_is_asked_for_is_not_counted(tmp_path: Path) -> None:
+    async with (
+        scripted(tmp_path, lambda request: None, count=3) as (ntf, smp, queues),
+        subscribing(ntf, smp=at_scripted(ntf.network)) as subscriber,
+    ):
+        asked = list(await smp.until_requests(3))
+        subscriber.forget(queues[0].server, [asked[0].entity_id, asked[1].entity_id])
+        smp.reply(asked[0], SOK(None))
+        smp.reply(asked[1], ERR(Code.INTERNAL))
+        smp.reply(asked[2], SOK(None))
+        await until(lambda: subscriber.states[0].active == 1)
+        assert subscriber.states[0].waiting == 0
+
+
+@virtual
+async def test_associations_are_repaired_in_batches_with_pauses_that_differ() -> None:
+    """On a virtual clock: twelve batches, each some time after the one before it."""
+    network, loop = MemoryNetwork(), asyncio.get_running_loop()
+    times: list[float] = []
+
+    def answer(request: Request) -> Response | None:
+        if isinstance(request.command, NSUBS):
+            return SOKS(7, bytes(16))
+        times.append(loop.time())
+        return SOK(SERVICE_ID)
+
+    smp = ScriptedRouter(answer)
+    async with listening(smp, smp_router(), network) as port:
+        queues = queues_at(server_at(port), 48)
+        own = QueueSet.of(queue.notifier_id for queue in queues)
+        service = Service(service_credentials(), SERVICE_ID)
+        desk = NoDesk(queues, SmpRouter(queues[0].server, service, own))
+        options = SubscriberOptions(smp=at_scripted(network), batch=4, repair_pause_s=0.5)
+        running = asyncio.create_task(SmpSubscriber(desk, options, Random(3)).run())
+        await smp.until(lambda: smp.tags.count(b"NSUBS") == 3)
+        running.cancel()
+        await asyncio.wait([running])
+    assert len(times) == 48
+    starts = sorted(set(times))
+    assert len(starts) == 12
+    pauses = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert all(0 < pause <= 1.0 for pause in pauses)
+    assert max(pauses) - min(pauses) > 0.3
+
+
+def test_new_subscriptions_leave_in_the_order_of_random_ids() -> None:
+    fresh = Fresh(3)
+    key = PrivateKey(Algorithm.ED25519, bytes(32)).encoded
+    named = [Notifier(order, b"n" + order, key) for order in (b"c", b"a", b"b", b"d")]
+    fresh.add(named)
+    assert fresh.is_overflowed
+    assert len(fresh) == 3
+    assert [notifier.subscription_id for notifier in fresh.take(2)] == [b"a", b"b"]
+    fresh.forget(b"nc")
+    assert fresh.take(9) == []
+    assert fresh
+    fresh.clear()
+    assert not fresh
