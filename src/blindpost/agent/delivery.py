@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from blindpost.agent import outcomes
-from blindpost.agent.errors import AgentError, CriticalError, InternalError
+from blindpost.agent.errors import AgentError, CriticalError, InternalError, refused_with
 from blindpost.agent.events import Failed
 from blindpost.agent.layers import seal_confirmation, seal_message
 from blindpost.agent.model import ConnId, MessageKind, SndQueue
@@ -20,12 +20,14 @@ from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.messages import PendingDelivery
 from blindpost.agent.suspension import Operation
 from blindpost.client.calls import Call
+from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.ratchet import encrypt_body
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.envelopes import Confirmation, MessageEnvelope, write_agent_envelope
 from blindpost.wire.primitives import encode
 from blindpost.wire.smp.commands import SEND
+from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.values import QueueMode
 
 log = logging.getLogger(__name__)
@@ -145,14 +147,28 @@ class _Worker:
                 return outcomes.failed(tx, whole, found, pending, failed)
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
-        """SEND, directly or through a proxy, which is returned."""
+        """SEND, directly or through a proxy, which is returned.
+
+        A queue that its recipient secures takes its confirmation from anybody. If it does not any more, it
+        may be secured already, with our key, because a SEND before this one was heard and we were not told.
+        """
         entropy = self._rt.config.entropy
         envelope = self._envelope(pending)
-        if pending.kind in _CONFIRMATIONS:
-            body = seal_confirmation(queue, envelope, entropy)
-            key = queue.key if queue.mode is QueueMode.MESSAGING else None
-        else:
-            body, key = seal_message(queue, envelope, entropy), queue.key
+        if pending.kind not in _CONFIRMATIONS:
+            return await self._send_body(queue, pending, seal_message(queue, envelope, entropy), queue.key)
+        body = seal_confirmation(queue, envelope, entropy)
+        if queue.mode is QueueMode.MESSAGING:
+            return await self._send_body(queue, pending, body, queue.key)
+        try:
+            return await self._send_body(queue, pending, body, None)
+        except AgentError as error:
+            if not refused_with(error, Code.AUTH):
+                raise
+        return await self._send_body(queue, pending, body, queue.key)
+
+    async def _send_body(
+        self, queue: SndQueue, pending: PendingDelivery, body: bytes, key: PrivateKey | None
+    ) -> Server | None:
         call = Call(SEND(pending.notify, body), queue.snd_id, key)
         answered = await self._rt.sender.send_to_queue(
             queue.user_id, queue.server, call, entity=queue.conn_id
