@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from blindpost.ds.auth import Authority, Open, Tokens
+from blindpost.ds.journaling import read_meters
 from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.settings import Place, read_tokens
@@ -17,9 +18,12 @@ from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.engine.loop import StoreFailedError
+from blindpost.journal.keeping import JournalKeeper
+from blindpost.journal.minutes import Reading
 from blindpost.serving import locking
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.journal import keeping_of
 from blindpost.store.contract import Durability, StoreVersionError
 
 log = logging.getLogger("blindpost.ds")
@@ -70,6 +74,8 @@ class DsProcess:
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place))
         self.ports: dict[str, int] = {}
         self._stop = asyncio.Event()
+        keeping = keeping_of(place.settings.journal, place.folder, place.folder.name)
+        self._journal = None if keeping is None else JournalKeeper(keeping, "ds", self._read_meters)
 
     def stop(self) -> None:
         self._stop.set()
@@ -86,10 +92,13 @@ class DsProcess:
         """Serve until `stop`, then return when everything accepted is durable and answered."""
         deciding = asyncio.create_task(self.service.run())
         listeners: list[TlsListener | QuicListener] = []
+        recording: asyncio.Task[None] | None = None
         control = ControlSocket(self.place.control, {"status": self._answer})
         try:
             await self._listen(listeners)
             await control.listen()
+            if self._journal is not None:
+                recording = asyncio.create_task(self._journal.run())
             ready()
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
@@ -101,6 +110,9 @@ class DsProcess:
             self.service.stop()
             await deciding
             await self._drain()
+            if recording is not None and self._journal is not None:
+                recording.cancel()
+                await self._journal.close()
             for listener in listeners:
                 listener.close()
             await control.close()
@@ -149,6 +161,9 @@ class DsProcess:
             "wait_s_mean": round(waited.total / max(waited.count, 1), 6),
             "counters": service.plan.meters.values(),
         }
+
+    async def _read_meters(self, _minute_s: int, _with_sketches: bool) -> Reading:
+        return await read_meters(self.service)
 
     async def _answer(self, _request: Mapping[str, Any]) -> dict[str, object]:
         return self.status()

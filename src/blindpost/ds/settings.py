@@ -11,6 +11,7 @@ from blindpost.ds.model import DS_PORT, PAYLOAD_BYTES_MAX, DsRules
 from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
+from blindpost.serving.journal import JournalSection
 from blindpost.serving.settings import Section
 
 CONFIG_NAME = "ds.toml"
@@ -77,6 +78,7 @@ class Settings(Section):
     store: StoreSection = StoreSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
+    journal: JournalSection = JournalSection()
 
     def rules(self) -> DsRules:
         limits = self.limits.model_dump()

@@ -1,0 +1,42 @@
+"""What the delivery service says about itself once a minute: sums of everything, nothing about a queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from blindpost.ds.server import DeliveryService
+from blindpost.journal.minutes import Reading
+
+_SETTLED_TRIES, _SETTLED_S = 100, 0.01
+
+
+async def read_meters(service: DeliveryService) -> Reading:
+    """Counters and levels of one moment."""
+    for _ in range(_SETTLED_TRIES):
+        if service.engine.settled:
+            break
+        await asyncio.sleep(_SETTLED_S)
+    plan, engine = service.plan, service.engine.meters
+    payloads, size = service.store.totals()
+    now = asyncio.get_running_loop().time()
+    return Reading(
+        counters={
+            **plan.meters.values(),
+            "engine.turns": engine.turns,
+            "engine.events": engine.events,
+            "engine.eventsFailed": engine.events_failed,
+            "engine.turnsRefused": engine.turns_refused,
+        },
+        gauges={
+            "payloads": payloads,
+            "bytes": size,
+            "connections": len(service.connections),
+            "waiting": len(plan.state.waiting),
+            "waiting_oldest_s": max(
+                (now - wait.started for _, wait in plan.state.waiting.items()), default=0.0
+            ),
+            "in_hand": len(plan.state.held),
+            "leased": sum(hold.is_lease for _, hold in plan.state.held.items()),
+        },
+        histograms={"wait_s": plan.meters.wait_s, "turn_s": engine.turn_s, "commit_s": engine.commit_s},
+    )
