@@ -21,6 +21,7 @@ SYNCHRONISED = [name for name in transcript_names() if name.startswith("sync_")]
 NO_KEM: KemSource = RecordedPairs()
 
 
+@pytest.mark.claim("CON-41")
 @pytest.mark.parametrize("name", SYNCHRONISED)
 def test_as_recorded(name: str) -> None:
     recorded = transcript(name)["keys"]["sync1"]
@@ -35,6 +36,7 @@ def test_as_recorded(name: str) -> None:
     check_state(made.ratchet, initial)
 
 
+@pytest.mark.claim("CON-41")
 @given(one=st.integers(0, 1 << 32), other=st.integers(0, 1 << 32), pq=st.booleans())
 @settings(deadline=None, max_examples=25)
 def test_roles_are_complementary_and_the_ratchets_fit(one: int, other: int, pq: bool) -> None:

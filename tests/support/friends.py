@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,10 +20,11 @@ from blindpost.agent.events import (
     Event,
     Failed,
     RatchetSync,
+    ReceiptsReceived,
     Received,
     Switched,
 )
-from blindpost.agent.model import MessageKind, Whole
+from blindpost.agent.model import MessageKind, SyncState, Whole
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.sessions import Session, SessionKey, SessionOptions
 from blindpost.agent.store import connections, messages
@@ -35,6 +37,7 @@ from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
+from blindpost.wire.agent.envelopes import RatchetKey, read_agent_envelope
 from blindpost.wire.agent.messages import AnyAgentMessage, read_agent_message
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import decode_whole
@@ -104,6 +107,7 @@ class Asked:
     content: AnyAgentMessage | None = None
     key: PublicKey | None = None
     """The key that KEY gives."""
+    ratchet_key: RatchetKey | None = None
 
 
 class Wire:
@@ -172,7 +176,9 @@ class Wire:
         pending = messages.next_delivery(db, *db.sql.execute(query, (call.entity_id,)).fetchone())
         assert pending is not None
         if pending.kind is MessageKind.RATCHET_INFO:
-            return Asked(who, "R", server, call.entity_id)
+            envelope = decode_whole(pending.body, read_agent_envelope)
+            assert isinstance(envelope, RatchetKey)
+            return Asked(who, "R", server, call.entity_id, ratchet_key=envelope)
         content = decode_whole(pending.body, read_agent_message)
         return Asked(who, pending.kind.name, server, call.entity_id, content)
 
@@ -210,10 +216,17 @@ class Friend:
         await self.stop()
         await self.start()
 
+    def restore(self, backup: Path) -> None:
+        """Put an older store in the place of the present one, while the agent is stopped."""
+        assert self._agent is None
+        for left in self.path.parent.glob(f"{self.path.name}*"):
+            left.unlink()
+        shutil.copy(backup, self.path)
+
     async def _take(self) -> None:
         async for event in self.agent.events():
             self.events.append(event)
-            if self.acknowledges and isinstance(event, Received):
+            if self.acknowledges and isinstance(event, Received | ReceiptsReceived):
                 await event.msg.ack()
 
     @property
@@ -263,6 +276,10 @@ class Friend:
         return [event.state.value for event in self.of(RatchetSync)]
 
     @property
+    def sync_errors(self) -> list[str]:
+        return [event.error.word for event in self.of(RatchetSync) if event.error is not None]
+
+    @property
     def errors(self) -> list[str]:
         return [event.error.word for event in self.of(Failed)]
 
@@ -273,6 +290,15 @@ class Friend:
                 if condition():
                     return
                 await asyncio.sleep(0.02)
+
+    @property
+    def state(self) -> SyncState:
+        return self.whole.record.sync_state
+
+    def put_state(self, state: SyncState) -> None:
+        """As if it had come to this."""
+        with self.rt.transaction() as tx:
+            connections.set_sync_state(tx, self._conn_id, state)
 
     async def got(self, *bodies: bytes) -> None:
         await self.until(lambda: all(body in self.bodies for body in bodies))

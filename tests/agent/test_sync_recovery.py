@@ -1,0 +1,295 @@
+"""Ratchets that no longer fit: every way to get there, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.model import SyncState
+from blindpost.agent.sending import enqueue_ratchet_key
+from blindpost.agent.store import ratchets
+from blindpost.crypto.ratchet import encrypt_header
+from blindpost.crypto.ratchet_state import Ratchet
+from blindpost.crypto.x3dh import proposed_params
+from blindpost.testing.clock import run_virtual
+from tests.support.friends import Friend, Friends, friends
+from tests.support.parties import RecordedPairs
+from tests.support.ratchets import seeded
+
+Change = Callable[[Ratchet], Ratchet]
+
+
+async def in_step(pair: Friends) -> None:
+    for friend in (pair.alice, pair.bob):
+        await ok(friend)
+
+
+async def ok(friend: Friend) -> None:
+    await friend.until(lambda: friend.state is SyncState.OK)
+
+
+def ratchet_of(friend: Friend) -> Ratchet:
+    ratchet = ratchets.find_ratchet(friend.rt.store.reading, friend.conn.id)
+    assert ratchet is not None
+    return ratchet
+
+
+def change(friend: Friend, how: Change) -> None:
+    with friend.rt.transaction() as tx:
+        ratchets.step_ratchet(tx, friend.conn.id, how(ratchet_of(friend)))
+
+
+def run_ahead(ratchet: Ratchet) -> Ratchet:
+    """As if more messages had been lost than a peer skips."""
+    for _ in range(600):
+        ratchet, _key = encrypt_header(ratchet, None, 3)
+    return ratchet
+
+
+def wrong_header_key(ratchet: Ratchet) -> Ratchet:
+    assert ratchet.snd is not None
+    return replace(ratchet, snd=replace(ratchet.snd, header_key=bytes(32)))
+
+
+def wrong_chain(ratchet: Ratchet) -> Ratchet:
+    """The header opens, the body does not."""
+    assert ratchet.snd is not None
+    return replace(ratchet, snd=replace(ratchet.snd, chain_key=bytes(32)))
+
+
+@pytest.mark.claim("CON-44")
+@pytest.mark.parametrize(
+    ("fault", "state", "word"),
+    [
+        ("header", SyncState.REQUIRED, "RATCHET_HEADER"),
+        ("skipped", SyncState.REQUIRED, "RATCHET_SKIPPED 601"),
+        ("earlier", SyncState.ALLOWED, "RATCHET_EARLIER 2"),
+        ("aes", SyncState.ALLOWED, "DECRYPT_AES"),
+    ],
+)
+def test_what_each_failure_to_decrypt_means(tmp_path: Path, fault: str, state: SyncState, word: str) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await pair.talk("before")
+            old = ratchet_of(bob)
+            for number in range(3):
+                await bob.conn.send(b"%d" % number)
+            await alice.got(b"2")
+            faults: dict[str, Change] = {
+                "header": wrong_header_key,
+                "skipped": run_ahead,
+                "earlier": lambda _: old,
+                "aes": wrong_chain,
+            }
+            change(bob, faults[fault])
+            await bob.conn.send(b"nobody reads this")
+            await alice.until(lambda: alice.syncs)
+            assert alice.state is state
+            assert alice.syncs == [state.value]
+            assert alice.sync_errors == [f"AGENT A_CRYPTO {word}"]
+            await pair.quiet()
+            assert not wire.words("R"), "nothing starts by itself"
+            assert b"nobody reads this" not in alice.bodies
+            await alice.restart()
+            assert alice.state is state
+            await alice.conn.synchronize()
+            await in_step_again(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+async def in_step_again(pair: Friends) -> None:
+    await pair.alice.until(lambda: pair.alice.syncs[-2:] == ["agreed", "ok"])
+    await in_step(pair)
+
+
+@pytest.mark.claim("CON-47")
+@pytest.mark.parametrize("who", ["alice", "bob"])
+@pytest.mark.parametrize("pq", [False, True], ids=["classic", "pq"])
+def test_an_old_database_is_restored(tmp_path: Path, who: str, pq: bool) -> None:
+    async def main() -> None:
+        async with friends(tmp_path, pq=pq) as pair:
+            restored, other = (pair.alice, pair.bob) if who == "alice" else (pair.bob, pair.alice)
+            await pair.talk("before the backup")
+            backup = tmp_path / "backup.db"
+            restored.agent.backup(backup)
+            for number in range(3):
+                await pair.talk(number)
+            queues = [queue.rcv_id for queue in restored.whole.rcv]
+            await pair.quiet()
+            await restored.stop()
+            restored.restore(backup)
+            await restored.start()
+            restored.events.clear()
+            other.events.clear()
+            number = restored.whole.record.last_snd_id
+            await other.conn.send(b"cannot be read")
+            await restored.until(lambda: restored.syncs == ["required"])
+            assert restored.sync_errors == ["AGENT A_CRYPTO RATCHET_HEADER"]
+            await restored.conn.synchronize()
+            await restored.until(lambda: restored.syncs == ["required", "agreed", "ok"])
+            await in_step(pair)
+            await pair.talk("after")
+            await pair.talk("and on")
+            assert [queue.rcv_id for queue in restored.whole.rcv] == queues
+            assert restored.whole.record.last_snd_id > number
+            assert restored.outcomes == ["MsgOk", "MsgOk"], "EREADY has closed the gap"
+            assert other.outcomes == ["MsgOk", "MsgOk"]
+            assert not restored.errors + other.errors
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-43")
+def test_messages_in_flight_under_the_old_ratchet(tmp_path: Path) -> None:
+    """One comes when keys are agreed, one when all is over: neither is read, and neither breaks anything."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await pair.talk("before")
+            while True:
+                stale = ratchet_of(bob)
+                wire.hold("EREADY")
+                await alice.conn.synchronize(force=True)
+                await agreed(pair)
+                if wire.of("EREADY")[-1].who == "alice":
+                    break
+                wire.let("EREADY")
+                await in_step(pair)
+            told, fresh = len(alice.syncs), ratchet_of(bob)
+            await send_under(bob, stale, b"old, while agreed")
+            await pair.quiet()
+            assert (alice.state, len(alice.syncs), alice.errors) == (SyncState.AGREED, told, [])
+            change(bob, lambda _: fresh)
+            bob.put_state(SyncState.AGREED)
+            wire.let("EREADY")
+            await in_step(pair)
+            await pair.talk("between")
+            assert not ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id)
+            fresh = ratchet_of(bob)
+            await send_under(bob, stale, b"old, afterwards")
+            await alice.until(lambda: alice.sync_errors)
+            assert alice.sync_errors == ["AGENT A_CRYPTO RATCHET_HEADER"]
+            assert alice.state is SyncState.REQUIRED
+            change(bob, lambda _: fresh)
+            await bob.conn.send(b"new")
+            await alice.got(b"new")
+            await in_step(pair)
+            await pair.talk("after")
+            assert not {b"old, while agreed", b"old, afterwards"} & set(alice.bodies)
+
+    run_virtual(main())
+
+
+async def agreed(pair: Friends) -> None:
+    for friend in (pair.alice, pair.bob):
+        await friend_agreed(friend)
+    await pair.alice.until(lambda: pair.wire.words("EREADY"))
+
+
+async def friend_agreed(friend: Friend) -> None:
+    await friend.until(lambda: friend.state is SyncState.AGREED)
+
+
+async def send_under(friend: Friend, ratchet: Ratchet, body: bytes) -> None:
+    """As if the message had been on its way since this was the ratchet."""
+    friend.put_state(SyncState.OK)
+    change(friend, lambda _: ratchet)
+    await friend.conn.send(body)
+
+
+async def synchronised(pair: Friends, friend: Friend) -> None:
+    await friend.conn.synchronize(force=True)
+    await friend.until(lambda: friend.syncs[-1:] == ["ok"])
+    await in_step(pair)
+
+
+@pytest.mark.claim("CON-62")
+@pytest.mark.parametrize("seed", range(6))
+def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
+    """With delays by chance: in the end the ratchets fit, or one side is told what to do."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            chance = random.Random(seed)
+            for turn in range(3):
+                await asyncio.gather(
+                    *(start(friend, chance.random() / 10) for friend in (pair.alice, pair.bob))
+                )
+                await pair.quiet(60)
+                for _ in range(5):
+                    states = {friend.state for friend in (pair.alice, pair.bob)}
+                    if states == {SyncState.OK}:
+                        break
+                    stuck = [
+                        friend for friend in (pair.alice, pair.bob) if friend.state is SyncState.REQUIRED
+                    ]
+                    assert stuck, f"nobody is told to act in {states}"
+                    assert all(friend.syncs[-1] == "required" for friend in stuck)
+                    await stuck[0].conn.synchronize()
+                    await pair.quiet(60)
+                await pair.talk(turn)
+
+    async def start(friend: Friend, delay: float) -> None:
+        await asyncio.sleep(delay)
+        await friend.conn.synchronize(force=True)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_new_keys_when_keys_are_agreed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("EREADY")
+            await alice.conn.synchronize(force=True)
+            await alice.until(lambda: alice.state is SyncState.AGREED)
+            await bob.until(lambda: wire.words("EREADY"))
+            params = proposed_params(3, pq=False, entropy=seeded("new"), kem=RecordedPairs())
+            ready = wire.of("EREADY")[0].who
+            sender, receiver = (alice, bob) if ready == "bob" else (bob, alice)
+            with sender.rt.transaction() as tx:
+                enqueue_ratchet_key(tx, sender.whole, params.public(3))
+            await receiver.until(lambda: receiver.state is SyncState.REQUIRED)
+            assert receiver.syncs == ["agreed", "required"]
+            assert receiver.sync_errors == receiver.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
+            wire.let("EREADY")
+            await pair.quiet(60)
+            if receiver.state is SyncState.REQUIRED:
+                await receiver.conn.synchronize()
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_own_keys_that_come_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("R")
+            await alice.conn.synchronize(force=True)
+            await alice.until(lambda: wire.words("R"))
+            own = wire.of("R")[0].ratchet_key
+            assert own is not None
+            wire.held.pop("R")
+            with bob.rt.transaction() as tx:
+                enqueue_ratchet_key(tx, bob.whole, own.e2e)
+            await alice.until(lambda: alice.errors)
+            assert alice.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
+            assert alice.state is SyncState.STARTED
+            await alice.restart()
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
