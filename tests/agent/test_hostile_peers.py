@@ -1,0 +1,323 @@
+"""Peers and routers that send what they should not: a reported error, no lost state, bounded work."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.connection import Connection
+from blindpost.agent.errors import AgentError
+from blindpost.agent.events import (
+    Connected,
+    Event,
+    Failed,
+    RatchetSync,
+    ReceiptsReceived,
+    ReceiptStatus,
+    Received,
+)
+from blindpost.agent.integrity import MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
+from blindpost.agent.layers import seal_confirmation
+from blindpost.agent.receiving import Reception
+from blindpost.agent.store import messages, queues, ratchets
+from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.ratchet import encrypt_header
+from blindpost.wire.agent.messages import AMsg, AQCont, ARcvd, EReady, Hello, QTest, QUse, Receipt, UsedQueue
+from blindpost.wire.primitives import encode
+from blindpost.wire.smp.commands import ACK, SEND
+from blindpost.wire.smp.messages import Message, write_message
+from blindpost.wire.smp.responses import MSG
+from tests.support.agents import Party, connect, quick_config, recorded, two_parties
+from tests.support.forging import DELIVERED_SIZE, Forger
+from tests.support.scripted_router import settle, virtual
+
+World = tuple[Party, Party, Connection, Connection, Forger]
+
+
+@asynccontextmanager
+async def forged(folder: Path, *, pq: bool = False) -> AsyncIterator[World]:
+    config = quick_config(pq=pq)
+    async with two_parties(folder, config, replace(config)) as (alice, bob):
+        ours, theirs = await connect(alice, bob)
+        await settle()
+        forger = Forger(alice, ours, bob, theirs)
+        await forger.told()
+        yield alice, bob, ours, theirs, forger
+
+
+def received(events: list[Event]) -> Received:
+    (event,) = [event for event in events if isinstance(event, Received)]
+    return event
+
+
+def words(events: list[Event]) -> list[str]:
+    return [event.error.word if isinstance(event, Failed) else event.name for event in events]
+
+
+@pytest.mark.claim("CON-57")
+@pytest.mark.claim("CON-58")
+@pytest.mark.claim("CON-59")
+@virtual
+async def test_every_outcome_of_the_chain_is_reported_with_the_message(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (_, _, _, _, forger):
+        start = forger.number
+
+        async def outcome(number: int, prev_hash: bytes | None = None) -> object:
+            plain = forger.plain(AMsg(b"body"), number=number, prev_hash=prev_hash)
+            event = received(await forger.deliver(forger.enveloped(forger.encrypted(plain))))
+            assert event.msg.body == b"body"
+            return event.msg.integrity
+
+        assert await outcome(start + 1) == MsgOk()
+        assert await outcome(start + 2, bytes(32)) == MsgBadHash()
+        assert await outcome(start + 5) == MsgSkipped(start + 3, start + 4)
+        assert await outcome(start + 9, bytes(32)) == MsgSkipped(start + 6, start + 8)
+        assert await outcome(start + 9) == MsgDuplicate()
+        assert await outcome(start + 2) == MsgBadId(start + 2)
+        assert await outcome(start + 3) == MsgOk()
+
+
+@pytest.mark.claim("CON-63")
+@virtual
+async def test_gap_of_two_thousand_million_is_refused_at_once(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, _, ours, _, forger):
+        before = forger.ratchet
+        forger.ratchet = replace(before, ns=2**31)
+        encrypted = forger.encrypted(forger.plain(AMsg(b"far")))
+        started = time.process_time()
+        (told,) = await forger.deliver(forger.enveloped(encrypted))
+        assert time.process_time() - started < 1
+        assert isinstance(told, RatchetSync)
+        assert "RATCHET_SKIPPED" in str(told.error)
+        assert ratchets.skipped_keys(alice.rt.store.reading, ours.id) == {}
+        forger.ratchet = before
+        assert received(await forger.deliver(forger.good())).msg.body == b"good"
+
+
+@pytest.mark.claim("CON-63")
+@virtual
+async def test_keys_of_missing_messages_are_bounded(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, _, ours, _, forger):
+        for _ in range(10):
+            forger.skip(511)
+            await forger.deliver(forger.good())
+        keys = ratchets.skipped_keys(alice.rt.store.reading, ours.id)
+        assert sum(map(len, keys.values())) == ratchets.SKIPPED_MAX
+
+
+@virtual
+async def test_reordered_and_replayed_messages(tmp_path: Path) -> None:
+    """Late ones are read with the keys that were kept; each is shown once."""
+    async with forged(tmp_path, pq=True) as (_, _, _, _, forger):
+        sent = [forger.good(bytes([number])) for number in range(6)]
+        bodies = []
+        for index in (0, 3, 1, 5, 2, 4):
+            bodies.append(received(await forger.deliver(sent[index])).msg.body)
+            assert await forger.deliver(sent[index]) == []
+        assert bodies == [bytes([number]) for number in (0, 3, 1, 5, 2, 4)]
+        for body in sent:
+            assert await forger.deliver(body) == []
+
+
+@pytest.mark.claim("CON-55")
+@virtual
+async def test_truncated_and_changed_messages_are_reported_and_acknowledged(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, _, _, _, forger):
+        good = forger.good()
+        with recorded(alice) as sent:
+            for cut in (0, 1, 2, 26, 40, 5000, len(good) - 1):
+                assert words(await forger.deliver(good[:cut])), cut
+            for place in (0, 2, 3, 30, 8000, len(good) - 1):
+                changed = bytearray(good)
+                changed[place] ^= 0xFF
+                assert words(await forger.deliver(bytes(changed))), place
+            await settle()
+            assert len([call for call in sent if isinstance(call.command, ACK)]) == 13
+        assert received(await forger.deliver(good)).msg.integrity == MsgOk()
+
+
+@virtual
+async def test_delivery_that_the_router_garbled(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (_, _, _, _, forger):
+        queue = forger.rcv_queue
+        for msg in (
+            MSG(b"x" * 24, b""),
+            MSG(b"x" * 24, bytes(16_120)),
+            MSG(b"y" * 24, BoxKey(queue.dh_secret).seal_padded(nonce_of(b"y" * 24), b"", DELIVERED_SIZE)),
+        ):
+            assert words(await forger.handed(msg))[0].startswith("AGENT A_")
+        assert received(await forger.deliver(forger.good()))
+
+
+@virtual
+async def test_oversized_content_is_refused_where_it_is_made_and_where_it_comes(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (_, _, ours, _, forger):
+        with pytest.raises(AgentError):
+            await ours.send(bytes(70_000))
+        assert words(await forger.deliver(bytes(16_050))) == ["AGENT A_MESSAGE"]
+        assert received(await forger.deliver(forger.good()))
+
+
+@pytest.mark.claim("CON-13")
+@virtual
+async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path) -> None:
+    """Corrupt, with swapped keys, of a wrong version: as before, and the right one still works."""
+    async with two_parties(tmp_path) as (alice, bob):
+        link = await alice.agent.invite(pq=True, user_data=b"")
+        alice.rt.sessions.pause_receiving("test")
+        with recorded(bob) as sent:
+            await bob.agent.join(str(link))
+            await settle_long()
+        (body,) = [bytes(call.command.body) for call in sent if isinstance(call.command, SEND)]
+        (queue,) = queues.rcv_queues(alice.rt.store.reading, link.conn.id)
+        before = rows(alice)
+        other = await alice.agent.invite()
+        with alice.rt.transaction() as tx:
+            tx.sql.execute("DELETE FROM connections WHERE conn_id = ?", (other.conn.id,))
+        (theirs,) = queues.snd_queues(bob.rt.store.reading, bob.agent.connections()[0].id)
+        wrong = [body[:-1] + bytes([body[-1] ^ 1]), body[:2000], b"\0\x09" + body[2:]]
+        wrong.append(seal_confirmation(theirs, b"\0\x07C1" + bytes(200), system_entropy))
+        for number, bad in enumerate(wrong):
+            msg_id = bytes([number]) * 24
+            content = encode(Message(1_750_000_000, True, bad), write_message)
+            sealed = BoxKey(queue.dh_secret).seal_padded(nonce_of(msg_id), content, DELIVERED_SIZE)
+            await Reception(alice.rt).process(queue, MSG(msg_id, sealed))
+            failed = await alice.expect(Failed)
+            assert failed.error.word.startswith("AGENT A_")
+            assert rows(alice) == before
+        alice.rt.sessions.resume_receiving("test")
+        assert (await alice.expect(Connected)).pq
+        await bob.expect(Connected)
+
+
+def rows(party: Party) -> list[object]:
+    """All that could change with a confirmation."""
+    sql = party.rt.store.reading.sql
+    tables = ("connections", "rcv_queues", "snd_queues", "ratchets", "conn_confirmations", "messages")
+    return [sql.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608  constants
+
+
+async def settle_long() -> None:
+    for _ in range(30):
+        await settle()
+
+
+@pytest.mark.claim("CON-53")
+@virtual
+async def test_receipts_valid_mixed_and_wrong(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, bob, ours, _, forger):
+        number = await ours.send(b"mine")
+        await bob.message()
+        sent = messages.find_sent(alice.rt.store.reading, ours.id, 2)
+        assert sent is not None
+        await forger.told()
+
+        async def told(*receipts: Receipt) -> tuple[list[Event], int]:
+            plain = forger.plain(ARcvd(receipts))
+            with recorded(alice) as calls:
+                events = await forger.deliver(forger.enveloped(forger.encrypted(plain)))
+                await settle()
+            return events, len([call for call in calls if isinstance(call.command, ACK)])
+
+        events, acks = await told(Receipt(99, sent.msg_hash, b""))
+        assert (words(events), acks) == (["INTERNAL"], 1)
+        events, acks = await told(Receipt(2, bytes(32), b""), Receipt(98, bytes(32), b""))
+        assert sorted(words(events)) == ["INTERNAL", "RCVD"]
+        (receipts,) = [event for event in events if isinstance(event, ReceiptsReceived)]
+        assert (receipts.receipts[0].status, acks) == (ReceiptStatus.BAD_MSG_HASH, 0)
+        await receipts.msg.ack()
+        await settle()
+        events, acks = await told(Receipt(2, sent.msg_hash, b""))
+        (receipts,) = [event for event in events if isinstance(event, ReceiptsReceived)]
+        assert (receipts.receipts[0].status, receipts.receipts[0].msg_id) == (ReceiptStatus.OK, number)
+        assert acks == 0
+        events, acks = await told(Receipt(2, sent.msg_hash, b""))
+        assert (events, acks) == ([], 1)
+
+
+@pytest.mark.claim("CON-54")
+@virtual
+async def test_messages_between_agents_are_acknowledged_without_the_application(tmp_path: Path) -> None:
+    """Also where they are out of place, which is reported."""
+    async with forged(tmp_path) as (alice, _, _, _, forger):
+        address = forger.snd_queue.sender_address
+        for message in (
+            Hello(),
+            AQCont(forger.rcv_queue.sender_address),
+            EReady(1),
+            QTest((address,)),
+            QUse((UsedQueue(address, True),)),
+        ):
+            with recorded(alice) as calls:
+                plain = forger.plain(message)
+                events = await forger.deliver(forger.enveloped(forger.encrypted(plain)))
+                await settle()
+            assert [type(call.command) for call in calls if isinstance(call.command, ACK)] == [ACK], message
+            assert not any(isinstance(event, Received) for event in events)
+        assert received(await forger.deliver(forger.good())).msg.integrity == MsgOk()
+
+
+@contextmanager
+def full_disk(party: Party, times: int) -> Iterator[list[int]]:
+    """So many commits fail."""
+    left = [times]
+    original = type(party.rt.store).transaction
+
+    @contextmanager
+    def transaction(store: object) -> Iterator[object]:
+        with original(store) as db:  # type: ignore[arg-type]  # the store that it was
+            yield db
+            if left[0] and store is party.rt.store:
+                left[0] -= 1
+                raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(party.rt.store), "transaction", transaction)
+        yield left
+
+
+@pytest.mark.claim("CON-61")
+@virtual
+async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, _, ours, theirs, _):
+        ratchet = ratchets.find_ratchet(alice.rt.store.reading, ours.id)
+        with full_disk(alice, 1) as left, recorded(alice) as sent:
+            await theirs.send(b"one")
+            failed = await alice.expect(Failed)
+            assert (failed.error.word, left) == ("CRITICAL", [0])
+            assert ratchets.find_ratchet(alice.rt.store.reading, ours.id) == ratchet
+            assert not any(isinstance(call.command, ACK) for call in sent)
+            got = (await alice.message()).msg
+            assert (got.body, got.integrity) == (b"one", MsgOk())
+        await theirs.send(b"two")
+        assert (await alice.message()).msg.integrity == MsgOk()
+
+
+@virtual
+async def test_keys_swapped_between_connections(tmp_path: Path) -> None:
+    """What belongs to another connection does not open here."""
+    async with forged(tmp_path) as (alice, bob, ours, theirs, forger):
+        await connect(alice, bob)
+        await settle()
+        conns = [conn for conn in bob.agent.connections() if conn.id != theirs.id]
+        other = ratchets.find_ratchet(bob.rt.store.reading, conns[0].id)
+        assert other is not None
+        _, key = encrypt_header(other, None, 3)
+        mine = forger.ratchet
+        forger.ratchet = other
+        (told,) = await forger.deliver(forger.good())
+        assert isinstance(told, RatchetSync)
+        assert told.state.value == "required"
+        assert told.conn == ours
+        forger.ratchet = mine
+        forger.number -= 1
+        events = await forger.deliver(forger.good())
+        assert received(events).msg.body == b"good"
+        assert key.version == 3
