@@ -66,6 +66,14 @@ def failing_plainly() -> Iterator[None]:
         raise OperatorError(str(error)) from error
 
 
+def ready() -> None:
+    """Say what to install before anything of Spark is imported."""
+    from blindpost.pipeline.session import require_pyspark
+
+    with failing_plainly():
+        require_pyspark()
+
+
 @contextlib.contextmanager
 def opened(
     journal: str,
@@ -76,6 +84,7 @@ def opened(
     settings: Sequence[str] | None = None,
 ) -> Iterator[Lake]:
     """The lake, with Spark started for it."""
+    ready()
     from blindpost.pipeline.session import SparkOptions, spark_session
 
     pairs = [setting.partition("=") for setting in settings or ()]
@@ -89,6 +98,7 @@ def opened(
 
 def days_of(day: datetime | None, first: datetime | None, last: datetime | None) -> Days:
     """The days that the options name."""
+    ready()
     from blindpost.pipeline.runner import Days
 
     if day is not None and (first is not None or last is not None):
@@ -100,6 +110,7 @@ def days_of(day: datetime | None, first: datetime | None, last: datetime | None)
 
 def chosen(names: Collection[str] | None) -> list[Dataset]:
     """The data sets of these names, or all."""
+    ready()
     from blindpost.pipeline.dataset import datasets
 
     known = datasets()
@@ -227,12 +238,10 @@ def catalogue(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Write it to this file.")] = None,
 ) -> None:
     """Print what every table means, with its columns and rules, where it runs and why on Spark."""
+    ready()
     from blindpost.pipeline.catalogue import catalogue as written
-    from blindpost.pipeline.session import require_pyspark
 
-    with failing_plainly():
-        require_pyspark()
-        text = written(chosen(None))
+    text = written(chosen(None))
     if file is None:
         typer.echo(text, nl=False)
     else:

@@ -1,0 +1,17 @@
+"""One Spark for all tests of the pipeline, small and quick to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blindpost.pipeline.session import SparkOptions, spark_session
+from tests.support.lakes import QUICK
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(SparkOptions("local[2]", settings=QUICK)) as session:
+        yield session
