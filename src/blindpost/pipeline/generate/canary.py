@@ -23,7 +23,7 @@ from blindpost.pipeline.generate.rows import build, same, words
 
 CANARY = "canary-01"
 LOST_AFTER_US = 600_000_000
-SLOW_TIMES = 40
+SLOW_TIMES = 120
 Events = dict[str, np.ndarray]
 
 

@@ -70,8 +70,8 @@ def day(
     """The rows of one day, and what the router carries into the next one."""
     rng = plan.rng("smp", router.name, when)
     rate = 1_000 * plan.scale * router.weight * curve(router.phase, when) + 3
-    counts = _messages(plan, faults, router, minutes, rng, rate)
-    counts.update(_queues(rng, rate))
+    counts = _queues(rng, rate)
+    counts.update(_messages(plan, faults, router, minutes, rng, rate, counts["qDeletedAll"]))
     counts.update(_subscriptions(faults, router, minutes, rng, rate))
     services, ends = _services(faults, minutes, rng, router.service_queues)
     counts.update(ends)
@@ -84,7 +84,13 @@ def day(
 
 
 def _messages(
-    plan: Plan, faults: Faults, router: Router, minutes: Minutes, rng: np.random.Generator, rate: np.ndarray
+    plan: Plan,
+    faults: Faults,
+    router: Router,
+    minutes: Minutes,
+    rng: np.random.Generator,
+    rate: np.ndarray,
+    queues_deleted: np.ndarray,
 ) -> Counts:
     """Sent, taken at once or a day later, aged out; nobody takes anything while the quota fault lasts."""
     sent = np.where(minutes.up, rng.poisson(rate), 0)
@@ -93,8 +99,10 @@ def _messages(
     blocked = stalled & (np.cumsum(stalled) > 30)
     sent = np.where(blocked, sent // 10, sent)
     left = np.where(stalled, sent, np.minimum(left, sent))
-    came = np.where(minutes.up, router.waiting - router.waiting // 50, 0)
     expired = np.where(minutes.up, router.waiting // 50, 0)
+    deleted = np.where(minutes.up & (queues_deleted > 0), (router.waiting + 7) // 20, 0)
+    came = np.where(minutes.up, router.waiting - expired - deleted, 0)
+    markers = _markers(blocked)
     held = np.where(stalled, sent, 0)
     released = np.roll(held, 180)
     router.waiting = np.where(stalled, 0, left)
@@ -110,6 +118,9 @@ def _messages(
         "msgGet": got,
         "msgGetNoMsg": rng.poisson(rate * 0.01),
         "msgExpired": expired,
+        "msgDeleted": deleted,
+        "msgMarkers": markers,
+        "msgMarkersGone": np.roll(markers, 240),
         "msgSentAuth": rng.poisson(rate * 0.002),
         "msgSentQuota": np.where(blocked, rng.poisson(rate * 0.9), rng.poisson(rate * 0.0005)),
         "msgSentNtf": notified,
@@ -118,6 +129,13 @@ def _messages(
         "msgNtfNoSub": rng.binomial(notified, 0.02),
         "pMsgFwdsRecv": rng.binomial(sent, 0.4),
     }
+
+
+def _markers(blocked: np.ndarray) -> np.ndarray:
+    """A full queue gets a mark behind its last message, which goes with it."""
+    found = np.zeros(MINUTES, np.int64)
+    found[np.nonzero(blocked)[0][:10]] = 3
+    return found
 
 
 def _queues(rng: np.random.Generator, rate: np.ndarray) -> Counts:
@@ -191,8 +209,8 @@ def _levels(router: Router, counts: Counts, rng: np.random.Generator) -> dict[st
     """What was there at the end of each minute, from what changed it."""
     queues = router.queues + np.cumsum(counts["qCreated"] - counts["qDeletedAll"])
     notifiers = router.notifiers + np.cumsum(counts["ntfCreated"] - counts["ntfDeleted"])
-    gone = counts["msgRecv"] + counts["msgExpired"]
-    messages = router.messages + np.cumsum(counts["msgSent"] - gone)
+    gone = counts["msgRecv"] + counts["msgExpired"] + counts["msgDeleted"] + counts["msgMarkersGone"]
+    messages = router.messages + np.cumsum(counts["msgSent"] + counts["msgMarkers"] - gone)
     router.queues, router.notifiers, router.messages = int(queues[-1]), int(notifiers[-1]), int(messages[-1])
     steady = np.ones(MINUTES)
     return {

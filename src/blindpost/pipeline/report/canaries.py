@@ -111,8 +111,7 @@ def integrity(facts: Facts) -> Section:
     said = (
         f"All {count(sent, 'message')} of our canaries arrived once and unchanged."
         if state is State.OK
-        else f"Of {count(sent, 'message')} {lost} were lost ({broken} of them after OK), "
-        f"{again} came twice, {wrong} came damaged."
+        else f"Of {count(sent, 'message')}: lost {lost} (after OK {broken}), twice {again}, damaged {wrong}."
     )
     by_pair = sorted(pairs, key=lambda row: -(row["lost"] + row["duplicates"]))
     plot = Plot(

@@ -50,7 +50,7 @@ def notifications(facts: Facts) -> Section:
         ),
         Plot(
             "Why tokens became invalid",
-            "BAD and TOPIC point at our credentials; UNREGISTERED only means that the app was removed.",
+            "whether to mend our credentials (BAD, TOPIC) or nothing (UNREGISTERED: the app was removed).",
             bars(_reasons(invalid), title),
         ),
     )

@@ -27,8 +27,8 @@ def drift(facts: Facts) -> Section:
     said = (
         f"{count(len(rows), 'comparison')} of count and hash, and all agree."
         if not wrong
-        else f"{count(len(wrong), 'service')} differ, {len(now)} on the newest day ({newest}): "
-        f"{named(sorted({row['router'] for row in wrong}))}. "
+        else f"{count(len(wrong), 'service differs', 'services differ')}, "
+        f"{len(now)} on the newest day ({newest}): {named(sorted({row['router'] for row in wrong}))}. "
         "The list that repairs them is in the trust zone: service_drift_queues."
     )
     kinds = (("unassociated", "SUB repairs"), ("gone", "to forget"), ("unclaimed", "to review"))
