@@ -338,10 +338,50 @@ async def exported(tmp_path: Path, folder: Path) -> None:
     assert again["snapshot"] != told["snapshot"]
 
 
+def moved(tmp_path: Path, folder: Path) -> None:
+    """A router that was filled by an import tells what its certificate says, and what it stores."""
+    other, target = tmp_path / "other", tmp_path / "moved"
+    init(other)
+    run("router", "import", "--to", other, "--from", folder, "--json")
+    told = json.loads(run("router", "export-state", target, "-c", other, "--json").stdout)
+    lines = rows(target, "s_migration")
+    assert told["lines_of_an_import"] == len(lines)
+    sides = {
+        side: {
+            (line["name"], line["service_id"], line["role"]): (
+                line["count"],
+                line["ids_hash"],
+                line["content_hash"],
+            )
+            for line in lines
+            if line["side"] == side
+        }
+        for side in ("source", "result")
+    }
+    assert sides["source"] == sides["result"]
+    high = low = 0
+    for row in rows(target, "s_queues"):
+        if row["role"] == "messaging":
+            high, low = high ^ row["h_hi"], low ^ row["h_lo"]
+    ids_hash = f"{high % 2**64:016x}{low % 2**64:016x}"
+    count, told_hash, contents_hash = sides["result"]["queues", None, None]
+    assert (count, told_hash, len(contents_hash or "")) == (4, ids_hash, 64)
+    (claim,) = rows(target, "s_service_claims")
+    claimed = f"{claim['h_hi'] % 2**64:016x}{claim['h_lo'] % 2**64:016x}"
+    assert sides["result"]["service", claim["service_id"], "messaging"] == (2, claimed, None)
+    assert sides["result"]["messages", None, None][0] == 2
+    run("router", "export-state", target, "-c", other, "--json")
+    assert len(rows(target, "s_migration")) == len(lines)
+    config = other / "router.toml"
+    refused = run("router", "export-state", target, "-c", other, "--certificate", config, code=1).stderr
+    assert "the certificate of `blindpost router import` expected" in refused
+
+
 async def test_the_state_of_a_running_router_is_exported(tmp_path: Path) -> None:
     folder = tmp_path / "router"
     with_journal(folder)
     await exported(tmp_path, folder)
+    moved(tmp_path, folder)
     (tmp_path / "router" / "store" / "data.mdb").unlink()
     told = run("router", "export-state", tmp_path / "state", "-c", folder, code=1).stderr
     assert "there is nothing to export" in told

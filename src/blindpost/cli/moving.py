@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from blindpost.router.running.moves import Moved
 
 HASH_SHOWN = 16
+IMPORT_CERTIFICATE = "import-certificate.json"
 
 
 def import_(
@@ -79,7 +80,7 @@ def import_(
         else:
             assert from_ is not None
             moved = asyncio.run(moves.copy(place_of(from_), place, progress))
-    kept = None if dry_run else certificate or place.folder / "import-certificate.json"
+    kept = None if dry_run else certificate or place.folder / IMPORT_CERTIFICATE
     _tell(moved, place, kept, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.moving import progress_bar
+from blindpost.cli.moving import IMPORT_CERTIFICATE, progress_bar
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, show
 
 
@@ -17,6 +17,13 @@ def export_state(
         Path, typer.Argument(help="Folder of a journal; it stays where only the router's operator can read.")
     ],
     config: ConfigOption = HERE,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="The certificate that `blindpost router import` wrote.",
+            show_default="import-certificate.json beside the configuration, if it is there",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the state of all queues, without keys and messages, and what is known of services, as Parquet.
@@ -26,12 +33,16 @@ def export_state(
     """
     from blindpost.router.running.state_export import export_state as export
 
+    place = place_of(config)
+    beside = place.folder / IMPORT_CERTIFICATE
+    proof = certificate or (beside if beside.exists() else None)
     with progress_bar(quiet=as_json) as progress:
-        done = asyncio.run(export(place_of(config), folder.absolute(), progress))
+        done = asyncio.run(export(place, folder.absolute(), progress, proof))
     values = {
         "snapshot": done.snapshot,
         "rows_of_queues": done.queues,
         "claims_of_services": done.claims,
+        "lines_of_an_import": done.migration_lines,
         "damaged_rows_left_out": done.damaged,
         "router_runs": done.online,
     }

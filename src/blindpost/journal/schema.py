@@ -402,7 +402,7 @@ S_MIGRATION = Table(
         Column("migration", Type.STRING, "Which import: 16 hexadecimal digits, random."),
         _ROUTER,
         Column("side", Type.STRING, "Whether it is about source or result.", values=("source", "result")),
-        Column("at_s", Type.INT64, "When the import began, in Unix seconds."),
+        Column("at_s", Type.INT64, "When the import was found complete, in Unix seconds."),
         Column("name", Type.STRING, "What was counted: `queues`, `messages`, `service` ..."),
         Column(
             "service_id", Type.BINARY, "The service, where `name` is `service`; else null.", nullable=True

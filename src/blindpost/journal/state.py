@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.journal import arrow
 from blindpost.journal.author import checked_name
 from blindpost.journal.folder import SUFFIX, day_of, partition
-from blindpost.journal.schema import S_QUEUES, S_SERVICE_CLAIMS, S_SNAPSHOT, SIDES, Table
+from blindpost.journal.schema import S_MIGRATION, S_QUEUES, S_SERVICE_CLAIMS, S_SNAPSHOT, SIDES, Table
 
 PART_ROWS = 250_000
 _PREFIX = ("snapshot", "router", "side", "at_s")
@@ -24,6 +24,18 @@ def lanes(digest: bytes) -> tuple[int, int]:
     """The two halves of an MD5 or of an XOR of them, as signed numbers."""
     high, low = _LANES.unpack(digest)
     return high, low
+
+
+def write_migration(
+    root: Path, router: str, migration: str, at_s: int, lines: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the certificate of an import; given again, it takes the place of what was written before."""
+    fixed = {"migration": migration, "router": checked_name(router), "at_s": at_s}
+    columns = {
+        column.name: [{**line, **fixed}.get(column.name) for line in lines] for column in S_MIGRATION.columns
+    }
+    path = partition(root, S_MIGRATION, day_of(at_s)) / f"{router}-{migration}{SUFFIX}"
+    arrow.seal(path, S_MIGRATION, arrow.rows_of(S_MIGRATION, columns))
 
 
 class StateWriter:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blindpost.crypto.ids_hash import id_hash
 from blindpost.engine.loop import StoreFailedError
@@ -19,18 +21,21 @@ from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import DATA_FILE, in_database, store_name
 from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmdb_state, postgres_state
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import telling
+from blindpost.serving.files import read_file, telling
 from blindpost.serving.journal import journal_name
 from blindpost.serving.locking import RunningError
 from blindpost.store.contract import StoreVersionError
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.text import unb64
 
 if TYPE_CHECKING:
     from blindpost.journal.state import StateWriter
 
 Progress = Callable[[str, int, int | None], None]
 
+_HASHES = {"ids hash": "ids_hash", "content hash": "content_hash"}
+_OF_SERVICE = "service "
 _ROLES = {ServiceRole.MESSAGING: Domain.MESSAGES, ServiceRole.NOTIFIER: Domain.NOTIFICATIONS}
 
 
@@ -44,10 +49,14 @@ class Exported:
     claims: int
     damaged: int
     online: bool
+    migration_lines: int
+    """Lines of the certificate of the import that filled this router."""
 
 
-async def export_state(place: Place, target: Path, progress: Progress) -> Exported:
-    """Write the state of all queues to a journal's folder."""
+async def export_state(
+    place: Place, target: Path, progress: Progress, certificate: Path | None = None
+) -> Exported:
+    """Write the state of all queues, and the certificate of an import, to a journal's folder."""
     if not can_seal():
         raise OperatorError(
             "writing Parquet needs pyarrow. Install it with `pip install 'blindpost[pipeline]'`."
@@ -59,7 +68,10 @@ async def export_state(place: Place, target: Path, progress: Progress) -> Export
     try:
         with telling(target):
             async with opened as reader:
-                return await _write(reader, target, name, _is_running(place), progress)
+                exported = await _write(reader, target, name, _is_running(place), progress)
+            if certificate is None:
+                return exported
+            return replace(exported, migration_lines=write_certificate(target, name, certificate))
     except (StoreFailedError, StoreVersionError) as error:
         raise OperatorError(f"{store_name(place)}: {error}.") from error
 
@@ -89,7 +101,9 @@ async def _write(reader: StateReader, target: Path, name: str, online: bool, pro
         await asyncio.sleep(0)
     writer.finish()
     counts = writer.counts
-    return Exported(writer.snapshot, counts["s_queues"], counts["s_service_claims"], reader.damaged, online)
+    return Exported(
+        writer.snapshot, counts["s_queues"], counts["s_service_claims"], reader.damaged, online, 0
+    )
 
 
 def _add_claims(writer: StateWriter, service: ServiceRecord) -> None:
@@ -129,3 +143,36 @@ def _add_queue(writer: StateWriter, queue: QueueState) -> None:
 
 def _waiting(writer: StateWriter, waiting: Waiting) -> tuple[int, int | None]:
     return waiting.count, None if waiting.since is None else max(0, writer.at_s - waiting.since)
+
+
+def write_certificate(target: Path, name: str, certificate: Path) -> int:
+    """The certificate that `import` left as rows of the pipeline; how many."""
+    from blindpost.journal.state import write_migration
+
+    content = read_file(certificate)
+    try:
+        sides = json.loads(content)
+        lines = [line for side in ("source", "result") for line in _lines(side, sides[side])]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise OperatorError(
+            f"{certificate}: the certificate of `blindpost router import` expected."
+        ) from error
+    migration = hashlib.sha256(content).hexdigest()[:16]
+    write_migration(target, name, migration, int(certificate.stat().st_mtime), lines)
+    return len(lines)
+
+
+def _lines(side: str, certificate: Mapping[str, int | str]) -> list[dict[str, Any]]:
+    """What a certificate says of one thing, in three values with names of their own, is one line."""
+    found: dict[str, dict[str, Any]] = {}
+    for text, value in certificate.items():
+        name, _, kind = text.rpartition(": ")
+        column = _HASHES.get(kind, "count")
+        found.setdefault(name if column != "count" else text, {"side": side})[column] = value
+    for text, line in found.items():
+        line["name"] = text
+        if text.startswith(_OF_SERVICE):
+            service, _, domain = text.removeprefix(_OF_SERVICE).rpartition(": ")
+            role = SERVICE_ROLES[Domain[domain.upper()]]
+            line |= {"name": "service", "service_id": unb64(service), "role": role}
+    return list(found.values())
