@@ -321,8 +321,12 @@ async def test_a_queue_that_another_client_subscribes_ends_and_is_left_alone(tmp
                 await plain_nsub(client, mine[0])
                 await until_all(store, mine[:1], "END", associated=False)
                 assert await statuses(store, mine[1:]) == [("ACTIVE", use_services)]
+                (state,) = running.states
+                assert (state.active, state.members) == ((0, 1) if use_services else (1, 0))
                 await client.send(DEL(), mine[1].recipient_id, mine[1].recipient_key)
                 await until_all(store, mine[1:], "DELETED", associated=False)
+                (state,) = running.states
+                assert (state.active, state.members) == (0, 0)
 
 
 async def test_another_connection_with_our_certificate_is_noticed(tmp_path: Path) -> None:

@@ -270,6 +270,9 @@ class FailingDesk:
         return result
 
     async def routers(self) -> Sequence[SmpRouter]:
+        if self.failures:
+            self.failures -= 1
+            raise StoreFailedError("full")
         return await self._desk.routers()
 
     async def router(self, server: Server) -> SmpRouter | None:
@@ -479,3 +482,27 @@ def test_new_subscriptions_leave_in_the_order_of_random_ids() -> None:
     assert fresh
     fresh.clear()
     assert not fresh
+
+
+async def test_hosts_that_do_not_answer_hold_up_no_router_that_was_there_before(tmp_path: Path) -> None:
+    """All places among those that connect are taken by hosts that somebody made up."""
+    async with scripted(tmp_path) as (ntf, _, queues):
+        store = ntf.router.store
+        async with subscribing(ntf, smp=at_scripted(ntf.network)):
+            await until_all(store, queues, "ACTIVE", associated=True)
+        network = ntf.network
+        assert isinstance(network, MemoryNetwork)
+        silent = await network.listen(asyncio.Protocol, "silent", 1)
+        made_up = queues_at(server_at(1, None, "silent"), 1)
+        await stock(store, made_up)
+        options = at_scripted(network)
+        async with subscribing(ntf, smp=options, connecting=1) as subscriber:
+            await until(lambda: [state.members for state in subscriber.states if state.is_connected] == [3])
+            await until(lambda: len(network.connections) >= 2)
+            newcomer = queues_at(server_at(2, None, "nobody"), 1)
+            await stock(store, newcomer)
+            subscriber.subscribe(newcomer[0].server, [])
+            for _ in range(20):
+                await a_moment()
+            assert await statuses(store, [*made_up, *newcomer]) == [("NEW", False)] * 2
+        await silent.close()

@@ -12,7 +12,7 @@ class Backoff:
 
     first_s: float = 1.0
     factor: float = 1.5
-    max_s: float = 30.0
+    max_s: float = 60.0
     jitter: float = 0.5
     """How far a pause may be from its length, as a share of it."""
 

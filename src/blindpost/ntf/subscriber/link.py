@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -55,6 +56,7 @@ class Link:
         self._is_marked = False
         """Whether the store knows that this message router cannot be reached."""
         self._is_service_refused = False
+        self._was_connected = False
         self._surplus = NO_QUEUES
 
     def forget(self, notifier_ids: Iterable[bytes]) -> None:
@@ -90,14 +92,20 @@ class Link:
         service = None if credentials is None else (ServiceRole.NOTIFIER, credentials)
         options = replace(self._options.smp, service=service)
         try:
-            async with self._connecting:
-                return await SmpClient.connect(self.server, options), router
+            async with nullcontext() if self._is_known(router) else self._connecting:
+                client = await SmpClient.connect(self.server, options)
         except HandshakeBadServiceError:
             # A certificate that was accepted before is replaced; where a new one is refused, there is no use.
             known = router.service is not None and router.service.service_id is not None
             self._is_service_refused = not known
             await self._reporter.submit(ServiceUnavailable(self.server))
             raise
+        self._was_connected = True
+        return client, router
+
+    def _is_known(self, router: SmpRouter) -> bool:
+        """Whether it was ever there: hosts that devices made up must not hold up the others."""
+        return self._was_connected or (router.service is not None and router.service.service_id is not None)
 
     async def _credentials(self, router: SmpRouter) -> Credentials | None:
         """What this message router knows us by, made and stored when it is first needed."""

@@ -21,6 +21,9 @@ class SubscriberOptions:
     use_services: bool = True
     """Whether message routers are shown a certificate and subscribe all of our queues by one command."""
     smp: SmpOptions = WATCHFUL
+    connecting: int = 64
+    """How many message routers that were never connected to are at the same time; others do not wait for
+    them, since anybody can name hosts that do not answer."""
     batch: int = 900
     """How many NSUB of one session wait for their answers at once."""
     events: int = EVENTS

@@ -72,12 +72,17 @@ class Reporter:
         )
 
     async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        failures = 0
-        while True:
-            try:
-                return await ask()
-            except StoreFailedError:
-                failures += 1
-                if failures == 1:
-                    log.warning("the store fails, the subscriber waits for it")
-                await asyncio.sleep(self._backoff.pause_s(failures, self._chance))
+        return await insist(ask, self._backoff, self._chance)
+
+
+async def insist(ask: Callable[[], Awaitable[T]], backoff: Backoff, chance: Random) -> T:
+    """What the store answers, once it does."""
+    failures = 0
+    while True:
+        try:
+            return await ask()
+        except StoreFailedError:
+            failures += 1
+            if failures == 1:
+                log.warning("the store fails, the subscriber waits for it")
+            await asyncio.sleep(backoff.pause_s(failures, chance))

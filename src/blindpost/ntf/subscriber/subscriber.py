@@ -11,12 +11,10 @@ from random import Random, SystemRandom
 from blindpost.ntf.ports import Desk, Notifier
 from blindpost.ntf.subscriber.link import Link
 from blindpost.ntf.subscriber.options import SubscriberOptions
+from blindpost.ntf.subscriber.reporting import insist
 from blindpost.wire.addresses import Server
 
 log = logging.getLogger(__name__)
-
-CONNECTING_MAX = 64
-"""How many message routers are connected to at the same time, when all are to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class SmpSubscriber:
         self._chance = SystemRandom() if chance is None else chance
         self._links: dict[Server, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connecting = asyncio.Semaphore(CONNECTING_MAX)
+        self._connecting = asyncio.Semaphore(options.connecting)
 
     @property
     def states(self) -> list[LinkState]:
@@ -50,7 +48,7 @@ class SmpSubscriber:
     async def run(self) -> None:
         """Subscribe what is stored, and go on until cancelled."""
         try:
-            for router in await self._desk.routers():
+            for router in await insist(self._desk.routers, self._options.store, self._chance):
                 self._link(router.server)
             await asyncio.Event().wait()
         finally:
