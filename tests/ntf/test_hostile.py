@@ -1,0 +1,96 @@
+"""Whatever is sent: an error of the protocol and a store as it was, never a fault."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+
+from blindpost.ntf.meters import Meter
+from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY, Command
+from blindpost.wire.ntf.responses import ERR, PONG
+from blindpost.wire.primitives import Writer
+from blindpost.wire.smp.errors import CMD, Code
+from tests.support.ntf_lines import NtfLine, open_ntf_line
+from tests.support.ntf_routers import SMP, Device, RunningNtf, active_device, device_token, some_queue
+from tests.support.ntf_stores import RawStore
+
+AT_ONCE = 50
+
+
+async def all_refused(line: NtfLine, payloads: list[bytes]) -> None:
+    """Each block is answered, each answer is an error, and the connection lives."""
+    for start in range(0, len(payloads), AT_ONCE):
+        chosen = payloads[start : start + AT_ONCE]
+        for payload in chosen:
+            line.stream.send(payload)
+        for _ in chosen:
+            response = (await line.hear()).response
+            assert isinstance(response, ERR)
+            assert response.error in (Code.AUTH, Code.BLOCK) or isinstance(response.error, CMD)
+    assert await line.ask(PING()) == PONG()
+
+
+def block_of(transmission: Writer) -> bytes:
+    content = transmission.done()
+    return b"\x01" + len(content).to_bytes(2, "big") + content
+
+
+def signed_commands(line: NtfLine, device: Device, subscription_id: bytes) -> list[bytes]:
+    """A block with each command, as its owner would send it."""
+    queue = some_queue(9)
+    said: list[tuple[Command, bytes]] = [
+        (TNEW(device_token("ef"), device.key.public, device.dh_key.public), b""),
+        (TVFY(bytes(32)), device.token_id),
+        (TCHK(), device.token_id),
+        (TRPL(device_token("ef")), device.token_id),
+        (TDEL(), device.token_id),
+        (TCRN(20), device.token_id),
+        (SNEW(device.token_id, SMP, queue.notifier_id, queue.key.encoded), b""),
+        (SCHK(), subscription_id),
+        (SDEL(), subscription_id),
+    ]
+    return [block_of(line.written(command, entity_id, device.key)) for command, entity_id in said]
+
+
+async def test_truncated_and_changed_commands_do_nothing(
+    ntf: RunningNtf, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    device = await active_device(ntf)
+    subscription_id = await device.subscribe(some_queue())
+    await ntf.settled()
+    raw = RawStore(ntf.router.store)
+    before, pushed = await raw.fetch("SELECT * FROM tokens"), len(ntf.apple.pushed)
+    line, chance = await open_ntf_line(ntf), random.Random(512)
+    for block in signed_commands(line, device, subscription_id):
+        truncated = [block[:size] for size in range(len(block))]
+        changed = []
+        for place in range(len(block)):
+            other = bytearray(block)
+            other[place] ^= 1 << chance.randrange(8)
+            changed.append(bytes(other))
+        await all_refused(line, truncated + changed)
+    await ntf.settled()
+    assert await raw.fetch("SELECT * FROM tokens") == before
+    assert len(ntf.apple.pushed) == pushed
+    assert ntf.router.plan.meters[Meter.INTERNAL_ERRORS] == 0
+    assert caplog.records == []
+    assert await device.sub_status(subscription_id) == b"NEW"
+
+
+async def test_noise_is_answered_with_errors(ntf: RunningNtf, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    line, chance = await open_ntf_line(ntf), random.Random(8)
+    await all_refused(line, [chance.randbytes(chance.randrange(1, 511)) for _ in range(500)])
+    assert ntf.router.plan.meters[Meter.INTERNAL_ERRORS] == 0
+    assert caplog.records == []
+
+
+async def test_a_signature_is_good_for_its_own_session_only(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    here, there = await open_ntf_line(ntf), await open_ntf_line(ntf)
+    replayed = block_of(here.written(TDEL(), device.token_id, device.key))
+    await all_refused(there, [replayed])
+    assert await device.status() == "ACTIVE"
