@@ -33,9 +33,10 @@ def _ds() -> typer.Typer:
 
 
 def _pipeline() -> typer.Typer:
-    from blindpost.cli import pipeline, pipeline_tools
+    from blindpost.cli import pipeline, pipeline_audit, pipeline_tools
 
-    pipeline_tools.add_to(pipeline.app)
+    for part in (pipeline_audit, pipeline_tools):
+        part.add_to(pipeline.app)
     return pipeline.app
 
 

@@ -1,0 +1,217 @@
+"""`blindpost pipeline audit`, `cells` and `verify-migration`: do both sides hold the same queues?"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blindpost.cli.output import JsonOption, say
+from blindpost.cli.pipeline import (
+    JOURNAL,
+    LAKE,
+    DayOption,
+    FromOption,
+    JournalOption,
+    MasterOption,
+    OutOption,
+    RemoteOption,
+    SetOption,
+    ToOption,
+    ZoneOption,
+    chosen,
+    days_of,
+    opened,
+    show_rows,
+    watched,
+)
+from blindpost.serving.failures import OperatorError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from blindpost.pipeline.lake import Lake
+    from blindpost.pipeline.runner import Days
+
+FINE = ("agrees", "one side only")
+
+
+def audit(
+    journal: JournalOption = JOURNAL,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    day: DayOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
+    repairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the SUB and NSUB commands that repair the drift to this file, as JSON lines."
+        ),
+    ] = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare what routers store with what routers and subscribers say, from their exports.
+
+    Run it where the exports are: in the routers' trust zone. Exit code 1 if something differs.
+    """
+    days = days_of(day, first, last)
+    with opened(journal, out, zone, master, remote, settings) as lake:
+        rows, queues = _computed(lake, ["service_drift", "service_drift_queues"], days)
+    show_rows(rows, as_json=as_json, title="Services")
+    if repairs is not None:
+        count = _write_repairs(repairs, queues)
+        if not as_json:
+            say(f"{count} commands in {repairs}. It names queues: keep it where the exports are.")
+    wrong = [row for row in rows if row["verdict"] not in FINE]
+    if not as_json:
+        say(f"{len(rows) - len(wrong)} of {len(rows)} sets of queues agree.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def verify_migration(
+    journal: JournalOption = JOURNAL,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    day: DayOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare source and result of each import, and what is stored now. Exit code 1 if they differ."""
+    days = days_of(day, first, last)
+    with opened(journal, out, zone, master, remote, settings) as lake:
+        (rows,) = _computed(lake, ["migration_proof"], days)
+    show_rows(rows, as_json=as_json, title="Imports")
+    wrong = [row for row in rows if row["verdict"] != "equal" or _changed(row)]
+    if not as_json:
+        say(f"{len(rows) - len(wrong)} of {len(rows)} lines are equal.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _changed(row: dict[str, Any]) -> bool:
+    """Whether a router that has not run since stores something else than was imported."""
+    return row["stored_agrees"] is False and not row["stored_online"]
+
+
+def _computed(lake: Lake, names: Sequence[str], days: Days) -> list[list[dict[str, Any]]]:
+    from blindpost.pipeline.runner import run
+
+    wanted = chosen(names)
+    with watched() as observe:
+        run(lake, wanted, days, observe)
+    found = []
+    for dataset in wanted:
+        held = [day for day in lake.gold_store(dataset).current().partitions if day in days]
+        frame = lake.gold(dataset, held).orderBy("day", *dataset.key)
+        found.append([row.asDict() for row in frame.collect()])
+    return found
+
+
+def _write_repairs(file: Path, queues: Sequence[dict[str, Any]]) -> int:
+    commands = [
+        {
+            "day": row["day"].isoformat(),
+            "router": row["router"],
+            "service_id": _text(row["service_id"]),
+            "command": row["repair"],
+            "queue_id": _text(row["queue_id"]),
+        }
+        for row in queues
+        if row["repair"] in ("SUB", "NSUB")
+    ]
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened_file:
+        opened_file.writelines(json.dumps(command) + "\n" for command in commands)
+    return len(commands)
+
+
+def _text(value: bytes | bytearray) -> str:
+    return base64.urlsafe_b64encode(bytes(value)).decode()
+
+
+def cells(
+    file: Annotated[Path, typer.Argument(help="The file of cells: to write, or of the other side.")],
+    router: Annotated[str, typer.Option(help="Which router.")],
+    service: Annotated[str, typer.Option(help="Which service: its id in base64, as `repairs` has it.")],
+    side: Annotated[str, typer.Option(help="Whose state this is: router or subscriber.")],
+    role: Annotated[str, typer.Option(help="messaging or notifier.")] = "messaging",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare with this file instead of writing it.")
+    ] = False,
+    size: Annotated[
+        int, typer.Option(min=4, help="How many cells; twice as many on both sides if they do not do.")
+    ] = 480,
+    journal: JournalOption = JOURNAL,
+    out: OutOption = LAKE,
+    zone: ZoneOption = None,
+    master: MasterOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the queues that differ when neither side gives its state away: only cells of 15 KB travel.
+
+    One side writes the file; the other compares it with its own last export and gets the queues that only it
+    has, and how many only the first has. Then they change roles.
+    """
+    from blindpost.pipeline import lookup
+
+    with opened(journal, out, zone, master, None, settings) as lake:
+        _computed(lake, ["service_drift_queues"], days_of(None, None, None))
+        queues = _set_of(lake, router, base64.urlsafe_b64decode(service), side, role)
+        if not compare:
+            file.write_bytes(lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
+            say(f"Written to {file}. The other side compares it with `cells --compare`.")
+            return
+        theirs = lookup.decode_cells(file.read_bytes())
+        found = lookup.difference(lookup.cells_of(queues, len(theirs)), theirs)
+        if found is None:
+            raise OperatorError(
+                f"Too much differs for {len(theirs)} cells. Write them with --size {2 * len(theirs)}."
+            )
+        listed = queues.collect()
+        only_here = [_text(row["queue_id"]) for row in listed if (row["h_hi"], row["h_lo"]) in found.ours]
+    if as_json:
+        typer.echo(json.dumps({"only_here": only_here, "only_there": len(found.theirs)}))
+        return
+    for queue_id in only_here:
+        say(queue_id)
+    say(f"{len(only_here)} queues are only here, {len(found.theirs)} only there.")
+
+
+def _set_of(lake: Lake, router: str, service: bytes, side: str, role: str) -> DataFrame:
+    """The queues of a set in the last complete export."""
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    from blindpost.pipeline.snapshots import complete, sums
+
+    queues = lake.silver("s_queues")
+    exports = complete(lake.silver("s_snapshot"), sums(queues))
+    mine = exports.where((F.col("router") == router) & (F.col("side") == side))
+    last = mine.orderBy(F.desc("at_s"), F.desc("snapshot")).first()
+    if last is None:
+        raise OperatorError(f"There is no complete export of {router} by its {side}.")
+    of_set = (
+        (F.col("snapshot") == last["snapshot"])
+        & (F.col("service_id") == F.lit(service))
+        & (F.col("role") == role)
+    )
+    return queues.where(of_set).select("queue_id", "h_hi", "h_lo")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(audit)
+    app.command("verify-migration")(verify_migration)
+    app.command()(cells)
