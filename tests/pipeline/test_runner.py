@@ -1,4 +1,4 @@
-"""Runs from files to published tables: late files, repeated and compacted ones, bad ones, and killed drivers."""
+"""Runs from files to published tables: late, repeated, compacted and bad files, and killed drivers."""
 
 from __future__ import annotations
 

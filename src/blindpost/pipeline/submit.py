@@ -3,8 +3,8 @@
     spark-submit --master spark://HOST:PORT --py-files blindpost-*.whl \\
         .../blindpost/pipeline/submit.py --journal hdfs://.../journal --out hdfs://.../lake
 
-It does what `blindpost pipeline run` does; master and settings are those of spark-submit. Every machine of the
-cluster needs Python with pandas and pyarrow.
+It does what `blindpost pipeline run` does; master and settings are those of spark-submit. Every machine of
+the cluster needs Python with pandas and pyarrow.
 """
 
 from __future__ import annotations
