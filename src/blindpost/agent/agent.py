@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blindpost.agent import acking, allowing, creating, joining
+from blindpost.agent import acking, allowing, creating, joining, subscribing
 from blindpost.agent.cleanup import keep_clean
 from blindpost.agent.commands import CommandWorkers
 from blindpost.agent.config import AgentConfig
@@ -27,7 +27,7 @@ from blindpost.agent.connection import Connection
 from blindpost.agent.creating import LinkWishes
 from blindpost.agent.deletion import Deletion
 from blindpost.agent.delivery import DeliveryWorkers
-from blindpost.agent.errors import InactiveError, network_error
+from blindpost.agent.errors import AgentError, InactiveError, network_error
 from blindpost.agent.events import Event, Suspended
 from blindpost.agent.handlers import CommandHandler, Handlers
 from blindpost.agent.links import CreatedLink, LinkContent, PreparedLink, parse_link, prepare_link
@@ -292,6 +292,15 @@ class Agent:
         return rt.handle(conn_id)
 
     # Routers
+
+    async def subscribe(
+        self, conns: Iterable[Connection]
+    ) -> AsyncIterator[tuple[Connection, AgentError | None]]:
+        """Subscribe these connections, which is done for all when the agent is opened, and tell how each
+        went. Those that receive nothing are told first, without waiting for any router."""
+        rt = self._rt
+        async for conn_id, error in subscribing.subscribe(rt, [conn.id for conn in conns]):
+            yield rt.handle(conn_id), error
 
     def set_online(self, online: bool) -> None:
         """Tell whether there is a network: without one nothing is tried, with one it is tried at once."""
