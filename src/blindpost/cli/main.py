@@ -58,6 +58,12 @@ def _page() -> Callable[..., None]:
     return page.page
 
 
+def _chat() -> Callable[..., None]:
+    from blindpost.cli import chat
+
+    return chat.chat
+
+
 def _demo() -> Callable[..., None]:
     from blindpost.cli import demo
 
@@ -71,7 +77,12 @@ GROUPS: dict[str, Callable[[], typer.Typer]] = {
     "canary": _canary,
     "pipeline": _pipeline,
 }
-COMMANDS: dict[str, Callable[[], Callable[..., None]]] = {"up": _up, "page": _page, "demo": _demo}
+COMMANDS: dict[str, Callable[[], Callable[..., None]]] = {
+    "chat": _chat,
+    "up": _up,
+    "page": _page,
+    "demo": _demo,
+}
 
 
 def _found(name: str) -> Any:
