@@ -191,10 +191,15 @@ async def test_the_window_counts_small_blocks_too() -> None:
         assert await waiting == [ACTIVE] * 12
 
 
+@pytest.mark.claim("NTF-35")
 @virtual
-async def test_a_device_does_not_ping_a_router_that_never_pushes() -> None:
-    async with ntf_pair(done) as (client, router):
+async def test_a_device_in_silence_pings_to_stay_connected() -> None:
+    async with ntf_pair(done, timing=Timing(ping_after_s=600)) as (client, router):
+        await asyncio.sleep(6000)
+        assert router.requests == [], "who asked for nothing has nothing to keep"
         await client.send_many(checks(1))
-        await asyncio.sleep(100_000)
-        assert len(router.requests) == 1
+        await asyncio.sleep(6010)
+        pings = router.requests[1:]
+        assert [request.command for request in pings] == [PING()] * 10
+        assert {(request.authorization, request.entity_id) for request in pings} == {(b"", b"")}
         assert client.closed_because is None

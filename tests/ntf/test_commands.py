@@ -142,6 +142,7 @@ async def test_nothing_is_done_without_a_signature(ntf: RunningNtf) -> None:
     assert await device.sub_status(subscription_id) == b"NEW"
 
 
+@pytest.mark.claim("NTF-35")
 async def test_ping_is_bare(ntf: RunningNtf) -> None:
     line = await open_ntf_line(ntf)
     assert await line.ask(PING()) == PONG()

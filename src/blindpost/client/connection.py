@@ -57,7 +57,7 @@ class Client(Handler, Generic[C, R]):
         self._over: asyncio.Future[TransportError] = self._loop.create_future()
         self._pump_planned = False
         self._reading = True
-        self._subscribed = False
+        self._kept_alive = False
         self._timeouts = 0
         self._pinged_at = 0.0
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -245,7 +245,7 @@ class Client(Handler, Generic[C, R]):
             batch.append((awaited, transmission))
             corr_ids.add(awaited.corr_id)
             used += framing.taken(transmission.size)
-            self._subscribed = self._subscribed or self._dialect.subscribes(awaited.call.command)
+            self._kept_alive = self._kept_alive or self._dialect.keeps_alive(awaited.call.command)
         return batch
 
     def _prepared(self, awaited: Awaited[C, R]) -> Writer:
@@ -301,7 +301,7 @@ class Client(Handler, Generic[C, R]):
     # Whether anybody is there
 
     def _watch(self) -> None:
-        """Ask a silent router whether it is there, if it could have something to say."""
+        """Ask a silent router whether it is there, where the connection is to be kept."""
         timing, now = self._options.timing, self._loop.time()
         if not self._reading:
             due = now + timing.ping_after_s
@@ -310,7 +310,7 @@ class Client(Handler, Generic[C, R]):
             if due - now < _CLOSE_ENOUGH_S:
                 self._pinged_at = now
                 due = now + timing.ping_after_s
-                if self._subscribed:
+                if self._kept_alive:
                     self._submit(Call(self._dialect.ping))
                 self._give_up_if_silent()
         self._watch_timer = self._loop.call_at(due, self._watch)

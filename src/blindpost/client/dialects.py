@@ -87,8 +87,8 @@ class Dialect(ABC, Generic[C, R]):
     def refusal(self, response: R) -> SMPError | None:
         """The error, if the response is one."""
 
-    def subscribes(self, command: C) -> bool:
-        """Whether the router may send something of its own accord after this command."""
+    def keeps_alive(self, command: C) -> bool:
+        """Whether the connection is worth a PING in silence after this command: something may come."""
         return False
 
 
@@ -134,7 +134,7 @@ class SmpDialect(Dialect[smp.Command, smp_responses.Response]):
     def refusal(self, response: smp_responses.Response) -> SMPError | None:
         return response.error if isinstance(response, smp_responses.ERR) else None
 
-    def subscribes(self, command: smp.Command) -> bool:
+    def keeps_alive(self, command: smp.Command) -> bool:
         match command:
             case smp.SUB() | smp.NSUB() | smp.SUBS() | smp.NSUBS():
                 return True
@@ -170,6 +170,10 @@ class NtfDialect(Dialect[ntf.Command, ntf_responses.Response]):
 
     def refusal(self, response: ntf_responses.Response) -> SMPError | None:
         return response.error if isinstance(response, ntf_responses.ERR) else None
+
+    def keeps_alive(self, command: ntf.Command) -> bool:
+        """Nothing comes unasked, but routers close connections that are silent."""
+        return True
 
 
 def _garbled(refused: Refused) -> Garbled:
