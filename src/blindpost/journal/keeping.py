@@ -88,6 +88,7 @@ class JournalKeeper:
         about_s = minute_of(self._now()) if minute_s is None else minute_s
         reading = await self._read(about_s, is_last or (about_s + MINUTE_S) % HOUR_S == 0)
         self._journal.record(reading, about_s)
+        self._failed = False
 
     async def seal_soon(self) -> None:
         """Close the segment and start a process that seals, unless one is at it."""
@@ -118,7 +119,6 @@ class JournalKeeper:
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-            self._failed = False
         except Exception as error:
             # A full disk, a database that is away or a bug: a journal must not end its server.
             if not self._failed:

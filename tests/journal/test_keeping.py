@@ -1,0 +1,179 @@
+"""A journal as its server runs: aligned to minutes, sealed now and then, and never in the server's way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.journal import keeping as module
+from blindpost.journal.folder import SEGMENTS
+from blindpost.journal.frames import read_segment
+from blindpost.journal.keeping import JournalKeeper, Keeping
+from blindpost.journal.minutes import Reading, Sketch
+from blindpost.journal.seal import seal_folder
+from blindpost.testing.clock import run_virtual
+from tests.support.processes import until
+
+START = 20_000 * 86_400 + 37.5
+
+
+class Server:
+    """Counts one message a second, in virtual time."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, seal_minutes: int = 10) -> None:
+        self.root = root
+        self.asked: list[tuple[int, bool]] = []
+        self.sealed: list[float] = []
+        self.fails = False
+
+        async def noted(_: JournalKeeper) -> None:
+            self.sealed.append(self.now())
+
+        monkeypatch.setattr(JournalKeeper, "_seal", noted)
+        self.keeper = JournalKeeper(Keeping(root, "one", seal_minutes), "smp", self.read, self.now)
+
+    def now(self) -> float:
+        return START + asyncio.get_running_loop().time()
+
+    async def read(self, minute_s: int, with_sketches: bool) -> Reading:
+        self.asked.append((minute_s, with_sketches))
+        if self.fails:
+            raise ConnectionError("the database is away")
+        sketches = [Sketch("queues", 0, b"s")] if with_sketches else []
+        seconds = int(asyncio.get_running_loop().time())
+        return Reading({"msgSent": 100 + seconds}, {"queues": 1}, sketches=sketches)
+
+    def records(self) -> list[dict[str, Any]]:
+        paths = sorted((self.root / SEGMENTS).glob("records*"))
+        bodies = [body for path in paths for body in read_segment(path.read_bytes()).bodies]
+        return [json.loads(bytes(body)) for body in bodies]
+
+
+def run(server: Server, seconds: float, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def main() -> None:
+        running = asyncio.create_task(server.keeper.run())
+        if meanwhile is not None:
+            await meanwhile()
+        await asyncio.sleep(seconds - asyncio.get_running_loop().time())
+        running.cancel()
+        await server.keeper.close()
+
+    run_virtual(main())
+
+
+def test_a_record_is_about_the_minute_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(tmp_path, monkeypatch)
+    run(server, 150.0)
+    day = int(START) // 86_400 * 86_400
+    first, *others = server.records()
+    assert first["minute_s"] == day
+    assert first["rows"].keys() == {"p_boots", "p_gauges"}
+    assert first["rows"]["p_boots"][0][0] == int(START)
+    # At 12:01:00, 12:02:00 and 12:03:00, and the last one when it ended.
+    assert [record["minute_s"] - day for record in others] == [0, 60, 120, 180]
+    assert [record["rows"]["p_counters"] for record in others] == [
+        [["msgSent", grown]] for grown in (22, 60, 60, 8)
+    ]
+    assert [with_sketches for _, with_sketches in server.asked] == [False, False, False, False, True]
+
+
+def test_sketches_are_written_once_an_hour_and_segments_closed_for_sealing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path, monkeypatch, seal_minutes=20)
+    run(server, 2 * 3_600.0)
+    day = int(START) // 86_400 * 86_400
+    with_sketches = [minute - day for minute, wanted in server.asked if wanted]
+    assert with_sketches == [3_540, 7_140, 7_200]
+    begun = START - day
+    assert [round(when - START + begun) for when in server.sealed] == [
+        38,
+        1_200,
+        2_400,
+        3_600,
+        4_800,
+        6_000,
+        7_200,
+    ]
+    assert len(list((tmp_path / SEGMENTS).glob("*.seg"))) == 8
+    assert sum(row[1] for record in server.records() for row in record["rows"].get("p_counters", [])) == 7_200
+
+
+def test_what_cannot_be_written_is_told_once_and_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path / "journal", monkeypatch)
+
+    async def away_for_a_while() -> None:
+        await asyncio.sleep(30)
+        server.fails = True
+        await asyncio.sleep(180)
+        server.fails = False
+
+    with caplog.at_level(logging.ERROR):
+        run(server, 400.0, away_for_a_while)
+    assert [record.message for record in caplog.records] == [
+        "the journal cannot be written: the database is away"
+    ]
+    found = server.records()
+    assert sum(row[1] for record in found for row in record["rows"].get("p_counters", [])) == 400
+
+
+def test_a_folder_that_is_gone_does_not_end_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "journal"
+    server = Server(root, monkeypatch, seal_minutes=1)
+
+    async def replaced_by_a_file() -> None:
+        await asyncio.sleep(30)
+        shutil.rmtree(root)
+        root.write_bytes(b"")
+
+    run(server, 200.0, replaced_by_a_file)
+    assert caplog.text.count("the journal cannot be written") == 1
+    assert len(server.asked) == 5
+
+
+async def test_the_sealing_process_is_started_and_does_not_outlive_its_server(tmp_path: Path) -> None:
+    async def read(_minute_s: int, _with_sketches: bool) -> Reading:
+        return Reading({"msgSent": 5}, {"queues": 1})
+
+    keeper = JournalKeeper(Keeping(tmp_path, "one"), "smp", read)
+    running = asyncio.create_task(keeper.run())
+
+    async def sealed() -> bool:
+        return bool(list(tmp_path.glob("P/p_gauges/date=*/*.parquet")))
+
+    await until(sealed)
+    await keeper.seal_soon()
+    running.cancel()
+    await keeper.close()
+    assert seal_folder(tmp_path) is not None, "nobody holds the folder any more"
+    assert not list((tmp_path / SEGMENTS).glob("*.seg"))
+
+
+async def test_a_sealing_process_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SEALER", "blindpost.journal.no_such_module")
+
+    async def read(_minute_s: int, _with_sketches: bool) -> Reading:
+        return Reading({}, {})
+
+    keeper = JournalKeeper(Keeping(tmp_path, "one"), "smp", read)
+    await keeper.seal_soon()
+
+    async def told() -> bool:
+        return "no_such_module" in caplog.text
+
+    await until(told)
+    await keeper.close()
+    assert "sealing the journal" in caplog.text
