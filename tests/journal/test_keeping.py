@@ -56,6 +56,10 @@ class Server:
         return [json.loads(bytes(body)) for body in bodies]
 
 
+def files(root: Path) -> int:
+    return len(list(root.glob("P/p_gauges/date=*/*.parquet")))
+
+
 def run(server: Server, seconds: float, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
     async def main() -> None:
         running = asyncio.create_task(server.keeper.run())
@@ -150,7 +154,7 @@ async def test_the_sealing_process_is_started_and_does_not_outlive_its_server(tm
     running = asyncio.create_task(keeper.run())
 
     async def sealed() -> bool:
-        return bool(list(tmp_path.glob("P/p_gauges/date=*/*.parquet")))
+        return files(tmp_path) > 0
 
     await until(sealed)
     await keeper.seal_soon()
