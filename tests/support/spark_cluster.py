@@ -1,0 +1,108 @@
+"""A real standalone cluster: a master and two workers, each a process of its own, from pyspark's own jars."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import pyspark
+
+from blindpost.pipeline.java import find_java, java_home
+
+HOME = Path(pyspark.__file__).parent
+WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where it listens, and what a program that talks to it needs in its environment."""
+
+    master: str
+    environment: dict[str, str]
+
+    def submit(self, wheel: Path, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program with the packaged wheel on the cluster."""
+        command = [
+            str(HOME / "bin" / "spark-submit"),
+            *("--master", self.master, "--py-files", str(wheel)),
+            *("--driver-memory", "1g", "--executor-memory", "512m", "--total-executor-cores", str(WORKERS)),
+            *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.log.level=ERROR"),
+            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+            str(program),
+            *arguments,
+        ]
+        return subprocess.run(command, env=self.environment, check=False, capture_output=True, text=True)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))},
+        "JAVA_HOME": str(java_home(find_java(), folder / "java")),
+        "SPARK_HOME": str(HOME),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with contextlib.ExitStack() as processes:
+
+        def started(kind: str, *arguments: str) -> subprocess.Popen[str]:
+            name = f"org.apache.spark.deploy.{kind}"
+            command = [str(HOME / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--webui-port", "0"]
+            process = subprocess.Popen(
+                [*command, *arguments],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=folder,
+            )
+            processes.callback(_end, process)
+            return process
+
+        master = started("master.Master", "--port", "0")
+        address = _until(master, r"Starting Spark master at (spark://\S+)")
+        for number in range(WORKERS):
+            place = folder / f"worker{number}"
+            worker = started(
+                *("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), address)
+            )
+            _until(worker, r"Successfully registered with (master)")
+        yield Cluster(address, environment)
+
+
+def _until(process: subprocess.Popen[str], pattern: str) -> str:
+    """What a line of its log says; the rest of the log is thrown away, so that it cannot block."""
+    log = process.stderr
+    assert log is not None
+    for line in log:
+        if match := re.search(pattern, line):
+            Thread(target=lambda: deque(log, maxlen=0), daemon=True).start()
+            return match[1]
+    raise AssertionError(f"the process ended before it said {pattern}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.wait()
+
+
+def wheel(source: Path, folder: Path) -> Path:
+    """The package as it would be uploaded, built from a copy so that nothing is left in the sources."""
+    copy = folder / "source"
+    shutil.copytree(source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(source / name, copy / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True)
+    (built,) = folder.glob("blindpost-*.whl")
+    return built
