@@ -200,12 +200,12 @@ async def test_a_fall_back_is_bounded_and_goes_on_after_a_crash(tmp_path: Path) 
         agent = world.agent = AgentNetwork(agent.path, network=world.network, services=True, options=SMALL)
         under_way, most = 0, 0
 
-        async def counted(session: object, queues: list[object]) -> object:
+        async def counted(session: object, queues: list[object], **how: bool) -> object:
             nonlocal under_way, most
             under_way += len(queues)
             most = max(most, under_way)
             try:
-                return await original(session, queues)  # type: ignore[arg-type]
+                return await original(session, queues, **how)  # type: ignore[arg-type]
             finally:
                 under_way -= len(queues)
 
@@ -304,4 +304,53 @@ async def test_a_certificate_is_renewed_before_it_expires(tmp_path: Path) -> Non
         agent.subs.services.renewal_due = lambda user_id, server: False  # type: ignore[method-assign]
         await until_settled(agent, world.server)
         assert agent.presented(world.server) != before
+        assert (await agreed(world)).count == 3
+
+
+@virtual
+async def test_a_wrong_count_in_our_own_store_is_found_and_corrected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_world(tmp_path) as world:
+        async with world.away():
+            with world.agent.store.transaction() as db:
+                db.sql.execute("UPDATE client_services SET service_queue_count = 7")
+        with commands_sent() as calls:
+            await back_again(world)
+        assert error_of_last_up(world) is Mismatch.COUNT
+        assert "counted anew" in caplog.text
+        assert not any(isinstance(call.command, SUB) for call in calls)
+        assert (await agreed(world)).count == COUNT
+
+
+@virtual
+async def test_a_router_that_always_counts_otherwise_is_left_behind_once_a_day(tmp_path: Path) -> None:
+    async with service_world(tmp_path) as world:
+        agent, seen = world.agent, set()
+        orphans = await make_queues(world.sender, world.server, 3)
+        for orphan in orphans:
+            async with world.away():
+                await associate(world.running, [orphan.rcv_id], world_service(world))
+            ups = len(agent.told.of("SERVICE_UP"))
+            await agent.told.until(lambda had=ups: len(agent.told.of("SERVICE_UP")) > had)  # type: ignore[misc]
+            await until_settled(agent, world.server)
+            seen.add(world_service(world))
+            if orphan is orphans[1]:
+                await asyncio.sleep(86_400)
+        assert len(seen) == 2
+        await world.send()
+        await world.until_received(COUNT)
+
+
+@virtual
+async def test_a_connection_of_a_former_identity_is_given_up_at_once(tmp_path: Path) -> None:
+    async with agent_world(tmp_path, 3, services=True) as world:
+        agent = world.agent
+        connecting = asyncio.create_task(agent.sessions.session(agent.key(world.server)))
+        await asyncio.sleep(0)
+        renewed = agent.subs.services.renew(USER, world.server)
+        assert (await connecting).service is not None
+        await agent.subs.subscribe_all()
+        await until_settled(agent, world.server)
+        assert agent.presented(world.server) == renewed
         assert (await agreed(world)).count == 3

@@ -99,6 +99,7 @@ async def test_the_reply_of_an_old_session_raises_nothing_on_either_path(tmp_pat
         await old.client.close()
 
 
+@pytest.mark.claim("SUB-44")
 @virtual
 async def test_a_reply_after_its_time_still_counts_once(tmp_path: Path) -> None:
     async with staged(tmp_path, 3) as stage:
@@ -109,10 +110,11 @@ async def test_a_reply_after_its_time_still_counts_once(tmp_path: Path) -> None:
         router.reply(punctual, SOK(None))
         await subscribing
         assert agent.told.conns("UP") == {refs[0].conn_id: 1}
-        for request, reply in ((late, SOK(None)), (later, a_message(7))):
-            router.reply(request, reply)
+        replies: list[tuple[Request, Response]] = [(late, SOK(None)), (later, a_message(7))]
+        router.say(*((request.corr_id, request.entity_id, reply) for request, reply in replies))
         await agent.told.until(lambda: len(agent.told.conns("UP")) == 3)
         await settle()
+        assert agent.told.of("UP")[1:] == [(refs[1].conn_id, refs[2].conn_id)]
         assert [agent.subs.state(queue) for queue in refs] == [QueueState.ACTIVE] * 3
         assert agent.messages == [(refs[2].rcv_id, b"hello")]
         assert len(router.sessions) == 1

@@ -36,6 +36,8 @@ class Reconciled(Enum):
     """The router knows us under another id, so none of its queues is associated with us any more."""
     GONE = "gone"
     """The router does not take services any more."""
+    STALE = "stale"
+    """Our identity changed while we were connecting: this connection is that of a former one."""
     NONE = "none"
 
 
@@ -90,7 +92,7 @@ class Services:
             return Reconciled.NONE
         row = rows.service(self._store.reading, user_id, server)
         if row is None or row.credentials != offered:
-            return Reconciled.NONE
+            return Reconciled.STALE
         if service is None:
             self.forget(user_id, server)
             return Reconciled.GONE
@@ -132,10 +134,13 @@ class Services:
         with self._store.transaction() as db:
             rows.delete_service(db, user_id, server)
 
-    def switched_off(self, user_id: int) -> list[Server]:
-        """The user is no service any more: nothing of it stays. The routers where there was one."""
+    def forget_unwanted(self) -> None:
+        """Users who are no services any more have no identities, and no queues of one."""
+        for user_id, server in rows.servers_with_service(self._store.reading):
+            if not self.has_service(user_id):
+                self.forget(user_id, server)
+
+    def audit(self, user_id: int, server: Server) -> bool:
+        """Count the queues of the service anew; whether what was stored is right."""
         with self._store.transaction() as db:
-            known = rows.servers_with_service(db, user_id)
-            for _, server in known:
-                rows.delete_service(db, user_id, server)
-        return [server for _, server in known]
+            return rows.audit(db, user_id, server)

@@ -170,13 +170,12 @@ def delete_service(db: Db, user_id: int, server: Server) -> None:
     clear_associations(db, user_id, server)
 
 
-def servers_with_service(db: Db, user_id: int | None = None) -> list[tuple[int, Server]]:
-    """Where there is an identity of this user, or of any."""
+def servers_with_service(db: Db) -> list[tuple[int, Server]]:
+    """Every user and router between whom there is an identity."""
     query = """SELECT c.user_id, c.host, c.port, coalesce(c.server_key_hash, s.key_hash)
-        FROM client_services c JOIN servers s ON s.host = c.host AND s.port = c.port
-        WHERE ?1 IS NULL OR c.user_id = ?1 ORDER BY 1, 2, 3"""
-    rows = db.sql.execute(query, (user_id,)).fetchall()
-    return [(user, loaded_server(host, port, key_hash)) for user, host, port, key_hash in rows]
+        FROM client_services c JOIN servers s ON s.host = c.host AND s.port = c.port ORDER BY 1, 2, 3"""
+    rows = db.sql.execute(query).fetchall()
+    return [(user_id, loaded_server(host, port, key_hash)) for user_id, host, port, key_hash in rows]
 
 
 def queues_leaving(db: Db, user_id: int, server: Server) -> QueueSet:

@@ -31,9 +31,10 @@ from blindpost.agent.sessions import (
 )
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.subscriptions.batches import Sweep
 from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports, SubscriptionOptions
 from blindpost.agent.subscriptions.table import QueueState, ServiceSub
-from blindpost.agent.subscriptions.work import SessionWork, Sweep
+from blindpost.agent.subscriptions.work import SessionWork
 from blindpost.client.calls import Failure, Late, Push
 from blindpost.client.errors import CredentialsError, RefusedError
 from blindpost.crypto.credentials import Credentials
@@ -177,11 +178,10 @@ class Subscriptions:
         Services are subscribed by one command each; queues of no service in pages, so that it does not
         matter how many there are.
         """
+        self.services.forget_unwanted()
         db = self._store.reading
         places = dict.fromkeys(rows.servers_with_queues(db, needed_only=needed_only))
-        places |= dict.fromkeys(
-            place for place in rows.servers_with_service(db) if self.services.has_service(place[0])
-        )
+        places |= dict.fromkeys(rows.servers_with_service(db))
         ordered = sorted(places, key=lambda place: place[0] != active_user)
         at_once = asyncio.Semaphore(self._context.options.sessions_at_once)
 
@@ -194,7 +194,7 @@ class Subscriptions:
         await asyncio.gather(*(one(user_id, server) for user_id, server in ordered))
 
     async def _subscribe_place(self, user_id: int, server: Server, *, needed_only: bool) -> None:
-        self._settle_service(user_id, server)
+        self._ask_service(user_id, server)
         if self.sessions.options.mode is SessionMode.ENTITY:
             await self._subscribe_entities(user_id, server, needed_only=needed_only)
             return
@@ -203,18 +203,15 @@ class Subscriptions:
         await work.round()
         work.start()
 
-    def _settle_service(self, user_id: int, server: Server) -> None:
-        """The service is to be subscribed, if the user is one; if not, nothing of an earlier one stays."""
-        has_service = self.services.has_service(user_id)
-        if has_service and self.sessions.options.mode is SessionMode.ENTITY:
-            raise ServiceModeError
-        expected = self.services.expected(user_id, server)
-        if not has_service:
-            if expected is not None:
-                self.services.forget(user_id, server)
+    def _ask_service(self, user_id: int, server: Server) -> None:
+        """The service is to be subscribed, if the user is one and it is not."""
+        if not self.services.has_service(user_id):
             return
+        if self.sessions.options.mode is SessionMode.ENTITY:
+            raise ServiceModeError
         work = self.work(self.sessions.key(user_id, server))
         if work.table.active_service is None:
+            expected = self.services.expected(user_id, server)
             work.table.ask_service(expected or ServiceSub(b"", QueueSet()))
 
     async def _subscribe_entities(self, user_id: int, server: Server, *, needed_only: bool) -> None:
@@ -310,6 +307,8 @@ class Subscriptions:
         work.table.connected(session.session_id)
         if outcome in (Reconciled.CHANGED, Reconciled.GONE) and work.sweep is None:
             work.sweep = Sweep(gentle=True)
+        if outcome is Reconciled.STALE:
+            self.sessions.dismiss(session)
         self._reports.raised(HostConnected(key.server))
         work.start()
         work.wake()
