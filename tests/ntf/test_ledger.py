@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.journal.schema import NOTIFICATION_STATES, TERMINAL_STATES
+from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
+from blindpost.ntf.subscriber.options import SubscriberOptions
+from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import SDEL, TDEL, TVFY
@@ -197,7 +201,12 @@ async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
     async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
         device = await active_device(ntf)
         await device.subscribe(queue := some_queue())
-        answers: list[PushOutcome] = [RetryLater("503"), RetryLater("429", 0.001), RetryLater("503"), Accepted()]
+        answers: list[PushOutcome] = [
+            RetryLater("503"),
+            RetryLater("429", 0.001),
+            RetryLater("503"),
+            Accepted(),
+        ]
         ntf.apple.answer = lambda *_: answers.pop(0)
         await ntf.nmsg(queue)
         for _ in range(4):
@@ -370,3 +379,49 @@ async def test_a_code_that_cannot_be_pushed_is_given_up_after_a_while(tmp_path: 
         await ntf.settled()
         assert await device.status() == "CONFIRMED"
         assert await device.ask(TVFY(device.code(push))) == OK()
+
+
+async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf) -> None:
+    client = await ntf.connect()
+    devices = [await active_device(ntf, device_token(f"{number:02x}"), client) for number in range(3)]
+    queues = [some_queue(number) for number in range(3)]
+    ids = [await device.subscribe(queue) for device, queue in zip(devices, queues, strict=True)]
+    await ntf.nmsg(*queues, some_queue(99))
+    await ntf.settled()
+    ntf.apple.answer = outage
+    await ntf.nmsg(queues[0])
+    await ntf.settled()
+    await ntf.nmsg(queues[0])
+    assert await devices[0].ask(SDEL(), ids[0]) == OK()
+    ntf.apple.answer = lambda *_: Failed("no")
+    await ntf.nmsg(queues[1])
+    await ntf.settled()
+    ntf.apple.answer = lambda *_: TokenInvalid(InvalidReason.TOPIC)
+    await ntf.nmsg(queues[2])
+    await ntf.settled()
+    await ntf.nmsg(queues[2])
+    assert await devices[1].ask(TDEL()) == OK()
+    reading = await read_meters(ntf.router, SmpSubscriber(ntf.router, SubscriberOptions()))
+    assert reading.funnel == {
+        ("received", ""): 9,
+        ("stored", ""): 7,
+        ("pushed", ""): 6,
+        ("retried", ""): 1,
+        ("accepted", ""): 3,
+        ("replaced", ""): 1,
+        ("no_token", ""): 2,
+        ("refused", ""): 1,
+        ("token_invalid", "TOPIC"): 1,
+        ("token_inactive", ""): 1,
+    }
+    assert reading.token_transitions == {
+        ("", "REGISTERED", ""): 3,
+        ("REGISTERED", "CONFIRMED", ""): 3,
+        ("CONFIRMED", "ACTIVE", ""): 3,
+        ("ACTIVE", "INVALID", "TOPIC"): 1,
+        ("ACTIVE", "", ""): 1,
+    }
+    assert {state for state, _ in reading.funnel} <= set(NOTIFICATION_STATES)
+    ends = sum(count for (state, _), count in reading.funnel.items() if state in TERMINAL_STATES)
+    assert ends == reading.funnel["received", ""], "each received notification ends in one state"
+    assert (reading.gauges["tokens"], reading.gauges["waiting"]) == (2, 0)

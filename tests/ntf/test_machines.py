@@ -82,6 +82,7 @@ def test_a_notification_ends_once(state: LedgerState, event: LedgerEvent) -> Non
     ends = {
         LedgerEvent.PUSH_ACCEPTED: LedgerState.ACCEPTED,
         LedgerEvent.PUSH_REFUSED: LedgerState.REJECTED,
+        LedgerEvent.TOKEN_REFUSED: LedgerState.REJECTED,
         LedgerEvent.NEWER: LedgerState.SUPERSEDED,
         LedgerEvent.AGED: LedgerState.EXPIRED,
         LedgerEvent.DELETED: LedgerState.DROPPED,

@@ -76,7 +76,7 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
             invoke("status", "-c", folder)
         with pytest.raises(OperatorError, match="not empty"):
             invoke("init", folder, "--host", "x.org")
-        configure(folder, *at(folder, apple), *QUICK, ("enabled = false", "enabled = true"))
+        configure(folder, *at(folder, apple), *QUICK, ("enabled = false\naddress", "enabled = true\naddress"))
         configure(folder, ("port = 9465", "port = 0"))
         await ntf.start()
         with pytest.raises(OperatorError, match="is running in this folder"), locked(read_place(folder)):

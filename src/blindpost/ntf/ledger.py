@@ -8,18 +8,30 @@ from blindpost.ntf.machines import LEDGER_TABLE, LedgerEvent
 from blindpost.ntf.model import LedgerState, Notification, Subscription
 from blindpost.ntf.turn import Turn
 
+FUNNEL = {
+    LedgerEvent.PUSH_ACCEPTED: "accepted",
+    LedgerEvent.PUSH_REFUSED: "refused",
+    LedgerEvent.TOKEN_REFUSED: "token_invalid",
+    LedgerEvent.NEWER: "replaced",
+    LedgerEvent.AGED: "expired",
+    LedgerEvent.DELETED: "no_token",
+    LedgerEvent.CROWDED_OUT: "dropped",
+}
+"""The same events in the words of the journal."""
 
-def end(turn: Turn, notification: Notification, event: LedgerEvent) -> Notification:
+
+def end(turn: Turn, notification: Notification, event: LedgerEvent, reason: str = "") -> Notification:
     """The notification after this event. One that has ended already stays as it is."""
     if not notification.is_waiting:
         return notification
     turn.view.enter(LEDGER_TABLE[LedgerState.WAITING, event])
+    turn.enter(FUNNEL[event], reason=reason)
     return replace(notification, is_waiting=False)
 
 
-def settle(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
+def settle(turn: Turn, notification: Notification, event: LedgerEvent, reason: str = "") -> None:
     """End it and keep it, for the pushes to come."""
-    ended = end(turn, notification, event)
+    ended = end(turn, notification, event, reason)
     if ended is not notification:
         turn.view.put_notification(ended)
 
@@ -38,6 +50,7 @@ def accept(turn: Turn, subscription: Subscription, nonce: bytes, encrypted_meta:
         end(turn, before, LedgerEvent.NEWER)
     number = view.next_number()
     view.enter(LedgerState.WAITING)
+    turn.enter("stored")
     view.put_notification(
         Notification(
             subscription.subscription_id,

@@ -118,6 +118,8 @@ class LedgerEvent(Enum):
     PUSH_ACCEPTED = auto()
     PUSH_REFUSED = auto()
     """For good; an outage is not an event of the ledger."""
+    TOKEN_REFUSED = auto()
+    """There is no such device, says the provider."""
     NEWER = auto()
     """Another one of the same queue came."""
     AGED = auto()
@@ -130,6 +132,7 @@ class LedgerEvent(Enum):
 LEDGER_TABLE: dict[tuple[LedgerState, LedgerEvent], LedgerState] = {
     (LedgerState.WAITING, LedgerEvent.PUSH_ACCEPTED): LedgerState.ACCEPTED,
     (LedgerState.WAITING, LedgerEvent.PUSH_REFUSED): LedgerState.REJECTED,
+    (LedgerState.WAITING, LedgerEvent.TOKEN_REFUSED): LedgerState.REJECTED,
     (LedgerState.WAITING, LedgerEvent.NEWER): LedgerState.SUPERSEDED,
     (LedgerState.WAITING, LedgerEvent.AGED): LedgerState.EXPIRED,
     (LedgerState.WAITING, LedgerEvent.DELETED): LedgerState.DROPPED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 
 from blindpost.engine.histogram import Histogram
@@ -52,10 +53,14 @@ class Meter(Enum):
 class NtfMeters:
     """Counters since the start of the process."""
 
-    __slots__ = ("_counts", "push_s")
+    __slots__ = ("_counts", "funnel", "push_s", "transitions")
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(Meter, 0)
+        self.funnel: Counter[tuple[str, str]] = Counter()
+        """How many notifications entered which state, and why, in the words of the journal."""
+        self.transitions: Counter[tuple[str, str, str]] = Counter()
+        """How many tokens went from which state to which, and why."""
         self.push_s = Histogram()
         """From NMSG until the provider accepted the push."""
 

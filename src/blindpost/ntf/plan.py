@@ -250,6 +250,8 @@ class NtfPlan:
         for effect in turn.effects:
             shell.perform(effect)
         for _, push in turn.pushes.items():
+            if push.waiting:
+                self.meters.funnel["pushed", ""] += push.waiting
             shell.push(push)
         for durable in self._durable:
             if not durable.done():

@@ -16,6 +16,9 @@ from typing import Any
 from blindpost.client.socks import SocksNetwork
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
+from blindpost.journal.keeping import JournalKeeper
+from blindpost.journal.minutes import Reading
+from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.metrics import render
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.apns import Endpoint
@@ -35,6 +38,7 @@ from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.identity import Identity
+from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet
 from blindpost.store.contract import Durability, StoreVersionError
 from blindpost.store.sqlite import NotOurFileError, StoreInUseError
@@ -132,6 +136,8 @@ class NtfProcess:
         self._control = ControlSocket(place.control, {"status": self._answer, "renew": self._renewed})
         self._metrics = MetricsListener(self._render)
         self._stop = asyncio.Event()
+        keeping = keeping_of(settings.journal, place.folder, settings.address.hosts[0])
+        self._journal = None if keeping is None else JournalKeeper(keeping, KIND, self._read_meters)
 
     @classmethod
     async def open(cls, place: Place) -> NtfProcess:
@@ -160,6 +166,8 @@ class NtfProcess:
         try:
             await self._listen()
             tasks = [asyncio.create_task(self.subscriber.run()), asyncio.create_task(self._close_idle())]
+            if self._journal is not None:
+                tasks.append(asyncio.create_task(self._journal.run()))
             ready()
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
@@ -180,6 +188,8 @@ class NtfProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     await self.server.stop()
+            if self._journal is not None:
+                await self._journal.close()
             await self._metrics.close()
             await self._control.close()
             self.router.store.close()
@@ -206,6 +216,9 @@ class NtfProcess:
             closed = self.router.close_idle(self.place.settings.rules.idle_ttl_s)
             if closed:
                 log.info("closed %d idle connections", closed)
+
+    async def _read_meters(self, _minute_s: int, _with_sketches: bool) -> Reading:
+        return await read_meters(self.router, self.subscriber)
 
     async def _render(self) -> str:
         return render(self.router, self.subscriber)

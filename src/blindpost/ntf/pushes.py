@@ -82,6 +82,9 @@ def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: floa
     turn.state.jobs.put((token.token_id, kind), job)
     turn.ask(PushLater(token.token_id, kind, job.number, delay_s))
     turn.count(Meter.RETRIES)
+    if kind is PushKind.MESSAGE:
+        waiting = turn.view.notified(token.token_id)
+        turn.enter("retried", sum(notification.is_waiting for notification in waiting))
 
 
 def _push(turn: Turn, token: Token, kind: PushKind, job: int) -> Push | None:
@@ -116,9 +119,18 @@ def _message_push(turn: Turn, token: Token, job: int) -> Push | None:
         content = encode_items(items[first:])
         if len(content) + LENGTH_SIZE <= turn.rules.padded_size:
             carried = tuple((each.subscription_id, each.number) for each in notified[first:])
+            waiting = sum(each.is_waiting for each in notified[first:])
             since = float(notified[-1].seconds)
             return Push(
-                token.token_id, PushKind.MESSAGE, job, token.device, token.secret, content, carried, since
+                token.token_id,
+                PushKind.MESSAGE,
+                job,
+                token.device,
+                token.secret,
+                content,
+                carried,
+                waiting,
+                since,
             )
         remove(turn, notified[first], LedgerEvent.CROWDED_OUT)
     return None

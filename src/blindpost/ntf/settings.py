@@ -16,6 +16,7 @@ from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
+from blindpost.serving.journal import JournalSection
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from blindpost.wire.errors import WireError
@@ -168,6 +169,7 @@ class Settings(Section):
     rules: RulesSection = RulesSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
+    journal: JournalSection = JournalSection()
 
     def ntf_rules(self) -> NtfRules:
         rules = self.rules.model_dump(exclude={"idle_ttl_s"})

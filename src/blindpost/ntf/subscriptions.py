@@ -71,19 +71,28 @@ def unsubscribe(turn: Turn, subscription: Subscription) -> Response:
 
 def notified(turn: Turn, event: NmsgReceived) -> None:
     """NMSG: it is stored, and pushed once that is durable. One that comes twice counts once."""
+    turn.enter("received")
     subscription = turn.view.of_queue(event.server, event.notifier_id)
     token = None if subscription is None else turn.view.tokens.get(subscription.token_id)
-    well_formed = len(event.nonce) == NONCE_SIZE and 0 < len(event.encrypted_meta) <= META_MAX
-    if (
-        subscription is None
-        or token is None
-        or token.status.state is not TokenState.ACTIVE
-        or not well_formed
-    ):
-        turn.count(Meter.RECEIVED_AUTH)
-        return
+    if subscription is None or token is None:
+        _not_accepted(turn, "no_token")
+    elif token.status.state is not TokenState.ACTIVE:
+        _not_accepted(turn, "token_inactive")
+    elif len(event.nonce) != NONCE_SIZE or not 0 < len(event.encrypted_meta) <= META_MAX:
+        _not_accepted(turn, "dropped")
+    else:
+        _accept(turn, token, subscription, event)
+
+
+def _not_accepted(turn: Turn, state: str) -> None:
+    turn.count(Meter.RECEIVED_AUTH)
+    turn.enter(state)
+
+
+def _accept(turn: Turn, token: Token, subscription: Subscription, event: NmsgReceived) -> None:
     before = turn.view.notifications.get(subscription.subscription_id)
     if before is not None and before.nonce == event.nonce:
+        turn.enter("replaced")
         return
     turn.count(Meter.RECEIVED)
     ledger.accept(turn, subscription, event.nonce, event.encrypted_meta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from blindpost.serving.journal import JOURNAL_TEMPLATE
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 
 _TEMPLATE = """\
@@ -93,12 +94,13 @@ level = "info"
 enabled = false
 address = "127.0.0.1"
 port = 9465
+
 """
 
 
 def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, dsn: str) -> str:
     """A file with all defaults."""
-    return _TEMPLATE.format(
+    text = _TEMPLATE.format(
         hosts=json.dumps(list(hosts)),
         port=port,
         fingerprint=fingerprint,
@@ -106,3 +108,4 @@ def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, d
         dsn=json.dumps(dsn),
         padded_size=APPLE_PADDED_SIZE,
     )
+    return text + JOURNAL_TEMPLATE.format(default="the first host")

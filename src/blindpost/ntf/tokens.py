@@ -34,6 +34,7 @@ def advance(turn: Turn, token: Token, event: TokenEvent, reason: InvalidReason |
     changed = token
     if step.next is not token.status.state or reason is not None:
         changed = replace(changed, status=TokenStatus(step.next, reason))
+        turn.move(token.status.state.value, step.next.value, "" if reason is None else reason.value)
     if TokenEffect.NEW_CODE in step.effects:
         changed = _with_new_code(turn, changed)
     if changed != token:
@@ -58,7 +59,9 @@ def _perform(turn: Turn, token: Token, effect: TokenEffect) -> None:
                 pushes.request(turn, token, PushKind.MESSAGE)
         case TokenEffect.REJECT_WAITING:
             for notification in turn.view.notified(token.token_id):
-                ledger.settle(turn, notification, LedgerEvent.PUSH_REFUSED)
+                reason = token.status.reason
+                told = "" if reason is None else reason.value
+                ledger.settle(turn, notification, LedgerEvent.TOKEN_REFUSED, told)
 
 
 def register(turn: Turn, client: Client, command: TNEW) -> Response:
@@ -88,6 +91,7 @@ def register(turn: Turn, client: Client, command: TNEW) -> Response:
         updated_day=day_of(turn.now),
     )
     turn.view.put_token(token)
+    turn.move("", token.status.state.value)
     if not pushes.is_null(token):
         turn.count(Meter.TOKENS_CREATED)
     _push_code(turn, token)
@@ -170,6 +174,7 @@ def delete(turn: Turn, token: Token) -> None:
         by_server[subscription.server].append(subscription.notifier_id)
         view.delete_subscription(subscription)
     view.delete_token(token)
+    turn.move(token.status.state.value, "")
     for kind in PushKind:
         pushes.cancel(turn, token, kind)
     for server, notifier_ids in by_server.items():

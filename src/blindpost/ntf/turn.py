@@ -36,6 +36,8 @@ class Push(Value):
     """What is encrypted; nothing for a check."""
     carried: tuple[tuple[bytes, int], ...] = ()
     """Notifications, by subscription and number."""
+    waiting: int = 0
+    """How many of them no provider has accepted yet."""
     since: float = 0.0
     """When the newest of them came."""
 
@@ -113,6 +115,18 @@ class Turn:
         """Count something that happened; it did not happen if the batch is taken back."""
         self.meters.add(meter, by)
         self._undo.add(lambda: self.meters.add(meter, -by))
+
+    def enter(self, state: str, by: int = 1, reason: str = "") -> None:
+        """Notifications reached a state of the journal's funnel."""
+        funnel = self.meters.funnel
+        funnel[state, reason] += by
+        self._undo.add(lambda: funnel.subtract({(state, reason): by}))
+
+    def move(self, before: str, after: str, reason: str = "") -> None:
+        """A token went from one state to another; empty where there is none."""
+        transitions = self.meters.transitions
+        transitions[before, after, reason] += 1
+        self._undo.add(lambda: transitions.subtract({(before, after, reason): 1}))
 
     def pushed(self, after_s: float) -> None:
         """A push was accepted so long after its notification came."""

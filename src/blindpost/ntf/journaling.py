@@ -1,0 +1,46 @@
+"""What the notification router says about itself once a minute: sums, nothing about a device or a queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from blindpost.journal.minutes import Reading
+from blindpost.ntf.model import LedgerState
+from blindpost.ntf.server import NtfRouter
+from blindpost.ntf.subscriber.subscriber import SmpSubscriber
+
+_SETTLED_TRIES, _SETTLED_S = 100, 0.01
+
+
+async def read_meters(router: NtfRouter, subscriber: SmpSubscriber) -> Reading:
+    """Counters and levels of one moment."""
+    for _ in range(_SETTLED_TRIES):
+        if router.engine.settled:
+            break
+        await asyncio.sleep(_SETTLED_S)
+    meters, engine, counts = router.plan.meters, router.engine.meters, router.store.counts()
+    states = subscriber.states
+    return Reading(
+        counters={
+            **meters.values(),
+            "engine.turns": engine.turns,
+            "engine.events": engine.events,
+            "engine.eventsFailed": engine.events_failed,
+            "engine.turnsRefused": engine.turns_refused,
+        },
+        gauges={
+            "tokens": counts["tokens"],
+            "subscriptions": counts["subscriptions"],
+            "notifications": counts["notifications"],
+            "waiting": counts[f"ledger_{LedgerState.WAITING.value}"],
+            "connections": len(router.connections),
+            "pushes": router.pusher.waiting,
+            "smp_routers": len(states),
+            "smp_routers_connected": sum(state.is_connected for state in states),
+            "queues_subscribed": sum(state.active + state.members for state in states),
+            "inbox": router.engine.waiting,
+        },
+        histograms={"push_s": meters.push_s, "turn_s": engine.turn_s, "commit_s": engine.commit_s},
+        token_transitions=dict(meters.transitions),
+        funnel=dict(meters.funnel),
+    )
