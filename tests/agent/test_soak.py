@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ async def soak(folder: Path, seed: str) -> AsyncIterator[Soak]:
 @pytest.mark.timeout(3600)
 async def test_nothing_is_lost(tmp_path: Path) -> None:
     async with soak(tmp_path, "soak") as world:
-        each, kills = MESSAGES // ROUNDS, max(1, KILLS // ROUNDS)
+        each, kills = MESSAGES // ROUNDS, ceil(KILLS / (ROUNDS - 1))
         alice, bob = world.agents
         for number in range(ROUNDS - 2):
             rotating = world.agents[number % 2] if number < ROTATIONS else None
