@@ -48,7 +48,7 @@ class Tx(Db):
     __slots__ = ("_commands", "_deliveries", "events", "kem", "now", "runtime")
 
     def __init__(self, db: Db, runtime: Runtime, kem: KemSource) -> None:
-        super().__init__(db.sql, db.vault)
+        super().__init__(db.sql, db.vault, db.memo)
         self.runtime = runtime
         self.kem = kem
         self.now = int(runtime.now())

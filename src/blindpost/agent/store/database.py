@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.vault import Vault, open_vault
@@ -13,15 +14,43 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 
+_KEPT_MAX = 2048
+
+V = TypeVar("V")
+
+
+class Memo:
+    """Values that were read from rows, by the rows themselves: what did not change is not read again.
+
+    A row that changed is another key, so nothing here can be out of date; the oldest go first.
+    """
+
+    def __init__(self, most: int = _KEPT_MAX) -> None:
+        self._most = most
+        self._kept: dict[Hashable, Any] = {}
+
+    def of(self, kind: str, row: Hashable, read: Callable[[], V]) -> V:
+        """What `read` makes of this row."""
+        found: V | None = self._kept.get((kind, row))
+        return self.keep(kind, row, read()) if found is None else found
+
+    def keep(self, kind: str, row: Hashable, value: V) -> V:
+        """Remember what a row is read as."""
+        self._kept[kind, row] = value
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        return value
+
 
 class Db:
-    """SQL and the vault of the secret columns."""
+    """SQL, the vault of the secret columns, and what was read from them."""
 
-    __slots__ = ("sql", "vault")
+    __slots__ = ("memo", "sql", "vault")
 
-    def __init__(self, sql: sqlite3.Connection, vault: Vault) -> None:
+    def __init__(self, sql: sqlite3.Connection, vault: Vault, memo: Memo) -> None:
         self.sql = sql
         self.vault = vault
+        self.memo = memo
 
 
 class AgentStore:
@@ -29,7 +58,7 @@ class AgentStore:
 
     def __init__(self, file: SqliteStore, vault: Vault) -> None:
         self._file = file
-        self._db = Db(file.reading, vault)
+        self._db = Db(file.reading, vault, Memo())
 
     @classmethod
     def open(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +35,12 @@ def _mode(text: str | None) -> QueueMode | None:
 # Receive queues
 
 
-def read_rcv(db: Db, row: Sequence[Any]) -> RcvQueue:
+def read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
     """A row of `rcv_queue_rows`."""
+    return db.memo.of("rcv", row, lambda: _read_rcv(db, row))
+
+
+def _read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
     vault = db.vault
     link = None
     if row[21] is not None:
@@ -286,7 +289,11 @@ def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None
 # Send queues
 
 
-def _read_snd(db: Db, row: Sequence[Any]) -> SndQueue:
+def _read_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
+    return db.memo.of("snd", row, lambda: _new_snd(db, row))
+
+
+def _new_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
     vault = db.vault
     return SndQueue(
         conn_id=row[0],

@@ -49,15 +49,22 @@ def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     db.sql.execute(
         "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?1, ?2)"
         " ON CONFLICT DO UPDATE SET ratchet_state = ?2, x3dh_params = NULL",
-        (conn_id, db.vault.seal(dump_ratchet(ratchet))),
+        (conn_id, _stored(db, ratchet)),
     )
+
+
+def _stored(db: Db, ratchet: Ratchet) -> bytes:
+    """The ratchet as a column; it is likely to be asked for next."""
+    stored = db.vault.seal(dump_ratchet(ratchet))
+    db.memo.keep("ratchet", stored, ratchet)
+    return stored
 
 
 def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step while keys for another ratchet may be waiting."""
     db.sql.execute(
         "UPDATE ratchets SET ratchet_state = ? WHERE conn_id = ?",
-        (db.vault.seal(dump_ratchet(ratchet)), conn_id),
+        (_stored(db, ratchet), conn_id),
     )
 
 
@@ -77,7 +84,9 @@ def find_public(db: Db, conn_id: ConnId) -> E2EParams | None:
 
 def find_ratchet(db: Db, conn_id: ConnId) -> Ratchet | None:
     row = db.sql.execute("SELECT ratchet_state FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
-    return None if row is None or row[0] is None else load_ratchet(db.vault.open(row[0]))
+    if row is None or row[0] is None:
+        return None
+    return db.memo.of("ratchet", row[0], lambda: load_ratchet(db.vault.open(row[0])))
 
 
 def delete_ratchet(db: Db, conn_id: ConnId) -> None:

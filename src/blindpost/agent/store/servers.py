@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 from blindpost.agent.store.database import Db
@@ -11,6 +12,7 @@ ServerRow: TypeAlias = tuple[str, str, bytes | None]
 """Host list, port, own fingerprint."""
 
 
+@functools.lru_cache(maxsize=4096)
 def server_key(server: Server) -> tuple[str, str]:
     """How tables name the place of a router."""
     return hosts_text(server.hosts), server.port
@@ -28,6 +30,7 @@ def stored_server(db: Db, server: Server) -> ServerRow:
     return host, port, None if known == server.key_hash else server.key_hash
 
 
+@functools.lru_cache(maxsize=4096)
 def loaded_server(host: str, port: str, key_hash: bytes) -> Server:
     """The router of a row that was joined with its fingerprint."""
     return Server(hosts_from_text(host), port, key_hash)
