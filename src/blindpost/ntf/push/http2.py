@@ -31,6 +31,9 @@ ALPN = "h2"
 RESPONSE_MAX = 64 * 1024
 """Longer bodies are not read: the answers that matter here are short."""
 
+GOODBYE_S = 2.0
+"""How long to wait for the peer to say goodbye too."""
+
 _STREAM_IDS_LAST = 2**31 - 1
 _CONFIG = H2Configuration(
     client_side=True,
@@ -105,7 +108,9 @@ class Http2Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                transport, connection = await loop.create_connection(cls, host, port, ssl=context)
+                transport, connection = await loop.create_connection(
+                    cls, host, port, ssl=context, ssl_shutdown_timeout=GOODBYE_S
+                )
         except (OSError, TimeoutError) as error:
             raise ConnectionFailedError(f"no connection: {type(error).__name__}") from error
         agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()

@@ -70,7 +70,7 @@ class Link:
         loop = asyncio.get_running_loop()
         while self.fresh or await self._reporter.is_anything_stored():
             try:
-                client, router = await self._connect()
+                client = await self._connect()
             except NoHostError:
                 await self._refuse_all()
                 continue
@@ -80,13 +80,13 @@ class Link:
             else:
                 started = loop.time()
                 async with client:
-                    await self._serve(client, router)
+                    await self._serve(client)
                 if loop.time() - started >= self._options.settled_s:
                     self._failures = 0
             self._failures += 1
             await self._pause(self._options.reconnect.pause_s(self._failures, self._chance))
 
-    async def _connect(self) -> tuple[SmpClient, SmpRouter]:
+    async def _connect(self) -> SmpClient:
         router = await self._reporter.stored()
         credentials = await self._credentials(router)
         service = None if credentials is None else (ServiceRole.NOTIFIER, credentials)
@@ -101,7 +101,7 @@ class Link:
             await self._reporter.submit(ServiceUnavailable(self.server))
             raise
         self._was_connected = True
-        return client, router
+        return client
 
     def _is_known(self, router: SmpRouter) -> bool:
         """Whether it was ever there: hosts that devices made up must not hold up the others."""
@@ -118,14 +118,14 @@ class Link:
         await self._reporter.submit(ServiceMade(self.server, made))
         return made
 
-    async def _serve(self, client: SmpClient, router: SmpRouter) -> None:
+    async def _serve(self, client: SmpClient) -> None:
         """A session until it is over; then what it was subscribed to is not any more."""
         self._is_marked = False
         session = self.session = RouterSession(
             client, self._reporter, self.fresh, self._options, self._chance
         )
         try:
-            self._surplus = await session.run(router, self._surplus)
+            self._surplus = await session.run(self._surplus)
         finally:
             self.session = None
         if session.is_taken_over:

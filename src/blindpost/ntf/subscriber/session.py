@@ -68,6 +68,7 @@ class RouterSession:
         self._again: dict[bytes, Notifier] = {}
         self._failures = 0
         self._retry_at = 0.0
+        self._surplus = NO_QUEUES
         self.active: set[bytes] = set()
         """Queues subscribed one by one."""
         self.members = NO_QUEUES
@@ -85,11 +86,11 @@ class RouterSession:
         self._in_flight.discard(notifier_id)
         self._again.pop(notifier_id, None)
 
-    async def run(self, router: SmpRouter, surplus: QueueSet) -> QueueSet:
-        """Until the session is over. `router` is what was stored before it, `surplus` what drifted for good
-        in earlier sessions; returns what is known of that now."""
+    async def run(self, surplus: QueueSet) -> QueueSet:
+        """Until the session is over. `surplus` is what drifted for good in earlier sessions; returns what is
+        known of that now."""
         self._surplus = surplus
-        subscribing = asyncio.create_task(self._subscribe_all(router))
+        subscribing = asyncio.create_task(self._subscribe_all())
         try:
             await self._take_events()
         finally:
@@ -101,10 +102,10 @@ class RouterSession:
 
     # Subscribing
 
-    async def _subscribe_all(self, router: SmpRouter) -> None:
+    async def _subscribe_all(self) -> None:
         """All that is to be subscribed, then what becomes known; closes the session where that is the end."""
         try:
-            if await self._open(router):
+            if await self._open(await self._reporter.stored()):
                 await self._follow()
         finally:
             await self._client.close()
