@@ -240,7 +240,7 @@ class Segment:
 
     header: Header
     numbers: Sequence[int]
-    bodies: Sequence[memoryview]
+    bodies: Sequence[bytes]
     damaged: int
     """Frames of fixed width before the last good one that did not pass their check."""
     torn_bytes: int
@@ -250,13 +250,13 @@ class Segment:
 def read_segment(content: bytes) -> Segment:
     """Everything good in a segment. A torn tail ends it; a damaged event costs itself only."""
     header, start = _header(content)
-    view = memoryview(content)[start:]
+    frames = content[start:]
     if header.content == RECORDS:
-        return _records(header, view)
+        return _records(header, frames)
     table = TABLES.get(header.content)
     if table is None or header.version > table.version:
         raise SegmentError("a segment of a table or version that this program does not know")
-    return _events(header, Layout(table, header.version).width, view)
+    return _events(header, Layout(table, header.version).width, frames)
 
 
 def _header(content: bytes) -> tuple[Header, int]:
@@ -273,25 +273,30 @@ def _header(content: bytes) -> tuple[Header, int]:
     return header, start + length
 
 
-def _events(header: Header, width: int, view: memoryview) -> Segment:
-    numbers, bodies, last = [], [], -1
-    for index in range(len(view) // width):
-        body = view[index * width + _CRC.size : (index + 1) * width]
-        if zlib.crc32(body, index) == _CRC.unpack_from(view, index * width)[0]:
-            numbers.append(header.first + index)
-            bodies.append(body)
-            last = index
-    return Segment(header, numbers, bodies, last + 1 - len(bodies), len(view) - (last + 1) * width)
+def _events(header: Header, width: int, frames: bytes) -> Segment:
+    whole = len(frames) // width * width
+    bodies = [frames[start + _CRC.size : start + width] for start in range(0, whole, width)]
+    stored = struct.Struct(f"<I{width - _CRC.size}x").iter_unpack(memoryview(frames)[:whole])
+    found = map(zlib.crc32, bodies, itertools.count())
+    good = [index for index, (crc, (kept,)) in enumerate(zip(found, stored, strict=True)) if crc == kept]
+    ends = good[-1] + 1 if good else 0
+    return Segment(
+        header,
+        [header.first + index for index in good],
+        bodies if len(good) == len(bodies) else [bodies[index] for index in good],
+        ends - len(good),
+        len(frames) - ends * width,
+    )
 
 
-def _records(header: Header, view: memoryview) -> Segment:
-    bodies: list[memoryview] = []
+def _records(header: Header, frames: bytes) -> Segment:
+    bodies: list[bytes] = []
     used = 0
-    while used + _HEAD.size <= len(view):
-        length, crc = _HEAD.unpack_from(view, used)
-        body = view[used + _HEAD.size : used + _HEAD.size + length]
+    while used + _HEAD.size <= len(frames):
+        length, crc = _HEAD.unpack_from(frames, used)
+        body = frames[used + _HEAD.size : used + _HEAD.size + length]
         if len(body) != length or zlib.crc32(body, len(bodies)) != crc:
             break
         bodies.append(body)
         used += _HEAD.size + length
-    return Segment(header, range(header.first, header.first + len(bodies)), bodies, 0, len(view) - used)
+    return Segment(header, range(header.first, header.first + len(bodies)), bodies, 0, len(frames) - used)

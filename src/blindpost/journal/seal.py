@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from blindpost.journal import arrow
@@ -153,22 +154,20 @@ def _parts(segment: Segment) -> list[tuple[Table, pa.Table]]:
 
 def _constants(segment: Segment, numbers: Sequence[int]) -> dict[str, Any]:
     author, count = segment.header.author, len(numbers)
-    return {
-        "router": [author.router] * count,
-        "role": [author.role] * count,
-        "boot": [author.boot] * count,
-        "seq": list(numbers),
-    }
+    named = {"router": author.router, "role": author.role, "boot": author.boot}
+    return {**{name: pa.repeat(text, count) for name, text in named.items()}, "seq": list(numbers)}
 
 
 def _events(table: Table, segment: Segment) -> pa.Table:
     layout = Layout(table, segment.header.version)
     columns = _constants(segment, segment.numbers)
-    values = list(zip(*layout.body.iter_unpack(b"".join(segment.bodies)), strict=True))
-    for listed, known in zip(values, layout.fields, strict=True):
+    kinds = np.dtype([(known.column.name, f"<{known.code}") for known in layout.fields])
+    frames = np.frombuffer(b"".join(segment.bodies), kinds)
+    for known in layout.fields:
         name = known.column.name
+        values = pa.array(np.ascontiguousarray(frames[name]))
         words = known.column.values or segment.header.words.get(name, ())
-        columns[name] = [words[number] for number in listed] if known.is_text else list(listed)
+        columns[name] = pa.array(words, pa.string()).take(values) if known.is_text else values
     for column in table.columns:
         columns.setdefault(column.name, [None] * len(segment.bodies))
     return arrow.rows_of(table, columns)
@@ -179,7 +178,7 @@ def _records(segment: Segment) -> list[tuple[Table, pa.Table]]:
     rows: defaultdict[str, list[list[Any]]] = defaultdict(list)
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for number, body in zip(segment.numbers, segment.bodies, strict=True):
-        record = json.loads(bytes(body))
+        record = json.loads(body)
         for name, found in record["rows"].items():
             rows[name] += [[record["minute_s"], *row] for row in found]
             numbers[name] += [number] * len(found)
@@ -203,9 +202,9 @@ def _decoded(kind: Type, values: Sequence[Any]) -> list[Any]:
 
 def _by_day(table: Table, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     unit = DAY_S * (1_000_000 if table.time.endswith("_us") else 1)
-    days = [value // unit * DAY_S for value in rows[table.time].to_pylist()]
-    for day_s in sorted(set(days)):
-        yield day_s, rows.filter(pa.array([day == day_s for day in days]))
+    days = rows[table.time].to_numpy() // unit
+    for day in np.unique(days):
+        yield int(day) * DAY_S, rows.filter(pa.array(days == day))
 
 
 def _forget(root: Path, rules: Rules, now: float) -> int:
