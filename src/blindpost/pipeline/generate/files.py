@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from blindpost.journal.schema import METADATA_VERSION, Table
+from blindpost.journal.schema import METADATA_VERSION, P_COUNTERS, Table
 from blindpost.pipeline.generate.plan import Plan
 
 ROW_GROUP = 128 << 10
@@ -74,11 +74,12 @@ class Spoiled:
     late: list[str]
 
 
-def spoil(plan: Plan, root: Path, late_folder: Path | None, late: int = 2) -> Spoiled:
-    """Put bad files among the good, repeat some, and keep some back for later."""
+def spoil(plan: Plan, root: Path, late_folder: Path, late: int) -> Spoiled:
+    """Put bad files among the good, repeat one, and keep some of the counters back for later."""
     rng = plan.rng("spoil")
     good = sorted(path for path in root.glob("P/*/date=*/*.parquet") if path.stat().st_size > 1_000)
-    chosen = [good[place] for place in rng.choice(len(good), 6 + late, replace=False)]
+    chosen = [good[place] for place in rng.choice(len(good), 6, replace=False)]
+    counters = [path for path in good if path.parent.parent.name == P_COUNTERS.name and path != chosen[5]]
     ways: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
         ("empty", lambda _: b""),
         ("truncated", lambda content: content[: len(content) // 2]),
@@ -93,9 +94,9 @@ def spoil(plan: Plan, root: Path, late_folder: Path | None, late: int = 2) -> Sp
         quarantined[path.relative_to(root).as_posix()] = reason
     copy = chosen[5].with_name(chosen[5].name.replace(".parquet", "-copy.parquet"))
     copy.write_bytes(chosen[5].read_bytes())
-    held = chosen[6:] if late_folder is not None else []
+    held = [counters[place] for place in rng.choice(len(counters), min(late, len(counters)), replace=False)]
     for path in held:
-        target = late_folder / path.relative_to(root) if late_folder is not None else path
+        target = late_folder / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
     return Spoiled(

@@ -68,9 +68,7 @@ def generate(
     total = (plan.routers + len(plan.ntf) + len(plan.ds)) * plan.days + len(plan.lab_dates)
     for done, _ in enumerate(steps, start=1):
         progress(done, total)
-    found = (
-        spoil(plan, journal.root, folder / LATE if late else None, late) if spoiled else Spoiled({}, [], [])
-    )
+    found = spoil(plan, journal.root, folder / LATE, late) if spoiled else Spoiled({}, [], [])
     facts = _facts(plan, faults, journal, truth, canary, found)
     (folder / TRUTH).write_text(json.dumps(facts, indent=1, default=str) + "\n")
     return facts
