@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.undo import Undo
 from blindpost.ntf.model import SmpRouter
+from blindpost.ntf.ports import SubscriberEvent
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.view import View, Wanted
@@ -221,7 +223,9 @@ async def test_a_crash_while_queues_are_associated_is_not_drift_of_all(tmp_path:
 
 
 @pytest.mark.claim("NTF-32")
-async def test_statuses_follow_the_message_router_down_and_up(tmp_path: Path) -> None:
+async def test_statuses_follow_the_message_router_down_and_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NEW, PENDING while it cannot be reached, ACTIVE, INACTIVE when it is lost, ACTIVE again."""
     credentials = new_credentials()
     async with running_router(tmp_path / "smp", credentials=credentials) as smp:
@@ -231,27 +235,27 @@ async def test_statuses_follow_the_message_router_down_and_up(tmp_path: Path) ->
     async with running_ntf(tmp_path) as ntf:
         store = ntf.router.store
         await stock(store, queues)
+        seen: list[str] = ["NEW"]
+        submit = ntf.router.submit
+
+        async def noting(events: Sequence[SubscriberEvent]) -> None:
+            """What all queues are after each thing that the subscriber learns."""
+            await submit(events)
+            for state in {state for state, _ in await statuses(store, queues)}:
+                if seen[-1] != state:
+                    seen.append(state)
+
+        monkeypatch.setattr(ntf.router, "submit", noting)
         assert await statuses(store, queues) == [("NEW", False)] * 3
         for use_services in (False, True):
             async with subscribing(ntf, use_services=use_services):
-                seen: list[str] = []
                 await until_all(store, queues, "PENDING")
                 for _ in range(2):
                     async with running_router(tmp_path / "smp", credentials=credentials, port=port):
                         await until_all(store, queues, "ACTIVE", associated=use_services)
-                    await until_all_of(store, queues, ("INACTIVE", "PENDING"), seen)
-            assert seen[0] == "INACTIVE"
-
-
-async def until_all_of(
-    store: NtfStore, queues: list[SmpQueue], wanted: tuple[str, ...], seen: list[str]
-) -> None:
-    while True:
-        found = {state for state, _ in await statuses(store, queues)}
-        if len(found) == 1 and found <= set(wanted):
-            seen += found
-            return
-        await a_moment()
+                    await until(lambda: seen[-2:] == ["INACTIVE", "PENDING"])
+                    await until_all(store, queues, "PENDING", associated=use_services)
+        assert seen == ["NEW", "PENDING", *["ACTIVE", "INACTIVE", "PENDING"] * 4]
 
 
 async def test_a_restarting_message_router_gets_its_queues_back(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class SubscriptionsChanged(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AssociatedChanged(Value):
-    """The same happened to all queues of our service there: ASSOCIATED (SOKS) or DISCONNECTED."""
+    """The same happened to all queues of our service there: ASSOCIATED (SOKS), DISCONNECTED or TRIED."""
 
     server: Server
     event: SubEvent

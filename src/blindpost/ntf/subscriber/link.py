@@ -139,7 +139,7 @@ class Link:
             await self._reporter.changed(self.fresh.notifier_ids, TRIED)
             return
         self._is_marked = True
-        await self._reporter.submit(AssociatedChanged(self.server, SubEvent.DISCONNECTED))
+        await self._reporter.submit(AssociatedChanged(self.server, SubEvent.TRIED))
         async for page in self._reporter.pages(self._options.batch, with_associated=False):
             await self._reporter.changed((notifier.notifier_id for notifier in page), TRIED)
 
