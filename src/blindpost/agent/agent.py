@@ -185,6 +185,7 @@ class Agent:
     async def _create(
         self, mode: ConnMode, wishes: LinkWishes, info: bytes, auto_allow: bool, pq: bool | None
     ) -> CreatedLink:
+        self._rt.awake()
         rt, conn_id = self._rt, self._rt.new_id()
         rt.stream.hold(conn_id)
         try:
@@ -238,6 +239,7 @@ class Agent:
         pq: bool | None = None,
     ) -> CreatedLink:
         """Make the address of a prepared link. When that fails it can be tried again with the same link."""
+        self._rt.awake()
         rt, conn_id = self._rt, self._rt.new_id()
         rt.stream.hold(conn_id)
         try:
@@ -266,6 +268,7 @@ class Agent:
 
     async def join(self, link: str, info: bytes = b"", *, pq: bool | None = None) -> Connection:
         """Connect by a link of any kind. Returns at once; `Joined` and `Connected` follow, or `Failed`."""
+        self._rt.awake()
         rt, conn_id = self._rt, self._rt.new_id()
         command = joining.JoinCommand(str(link).strip(), info, self._config.pq if pq is None else pq)
         rt.stream.hold(conn_id)

@@ -62,6 +62,7 @@ class Connection:
 
         `pq` is a wish for the ratchet: on, off, or as it is.
         """
+        self._rt.awake()
         async with self._rt.locked(self.id):
             with self._rt.transaction() as tx:
                 whole = connections.load_whole(tx, self.id)
@@ -71,34 +72,41 @@ class Connection:
 
     async def ack(self, msg_id: int, receipt: bytes | None = None) -> None:
         """Acknowledge a message by its number; see `ReceivedMessage.ack`."""
+        self._rt.awake()
         async with self._rt.locked(self.id):
             await acking.ack_message(self._rt, self.id, msg_id, receipt)
 
     async def set_link_data(self, user_data: bytes) -> CreatedLink:
         """Change what the short link leads to; an address without one gets one."""
+        self._rt.awake()
         async with self._rt.locked(self.id):
             whole = connections.load_whole(self._rt.store.reading, self.id)
             return await creating.set_link_data(self._rt, whole, user_data)
 
     async def delete_short_link(self) -> None:
+        self._rt.awake()
         async with self._rt.locked(self.id):
             whole = connections.load_whole(self._rt.store.reading, self.id)
             await creating.delete_link_data(self._rt, whole)
 
     async def switch(self) -> None:
         """Move what we receive to a queue on another router."""
+        self._rt.awake()
         await self._rt.rotation.switch(self.id)
 
     async def abort_switch(self) -> None:
         """Stay with the old queue, as long as that is possible."""
+        self._rt.awake()
         await self._rt.rotation.abort(self.id)
 
     async def synchronize(self, *, force: bool = False, pq: bool | None = None) -> None:
         """Agree on a new ratchet, after one side went back to an older state."""
+        self._rt.awake()
         await self._rt.sync.synchronize(self.id, force=force, pq=pq)
 
     async def delete(self, *, wait_delivery: bool = False) -> None:
         """Delete the connection and its queues; with `wait_delivery` after what waits was sent."""
+        self._rt.awake()
         await self._rt.deletion.delete(self.id, wait_delivery=wait_delivery)
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from blindpost.agent.config import AgentConfig
-from blindpost.agent.errors import AgentError, InternalError
+from blindpost.agent.errors import AgentError, InactiveError, InternalError
 from blindpost.agent.events import AgentFailed, Event, Failed
 from blindpost.agent.model import ConnId, SndQueue
 from blindpost.agent.store import commands as command_rows
@@ -143,6 +143,11 @@ class Runtime:
 
     def now(self) -> float:
         return self.config.now()
+
+    def awake(self) -> None:
+        """For what the application asks: nothing of it is done while the agent is suspended."""
+        if self.operations.suspended:
+            raise InactiveError("the agent is suspended: resume it first")
 
     def new_id(self) -> str:
         """A new id of a connection, confirmation or request."""

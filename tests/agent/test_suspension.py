@@ -1,0 +1,113 @@
+"""Suspending an agent: what is under way ends, in order and in time; nothing starts; everything goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.errors import InactiveError
+from blindpost.agent.events import Sent, Suspended
+from blindpost.agent.model import SyncState
+from blindpost.agent.suspension import Operation
+from blindpost.testing.clock import run_virtual
+from tests.support.friends import friends
+
+
+def test_what_is_sent_is_finished_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("A_MSG")
+            await alice.conn.send(b"under way")
+            await alice.until(lambda: wire.words("A_MSG"))
+            await alice.conn.send(b"behind it")
+            suspending = asyncio.create_task(alice.agent.suspend(60))
+            await pair.quiet(5)
+            assert not suspending.done()
+            assert not alice.rt.operations.is_open(Operation.DELIVERY)
+            assert alice.rt.operations.is_open(Operation.SENDING), "delivery has not ended"
+            wire.let("A_MSG")
+            assert await suspending
+            await pair.quiet(600)
+            assert alice.of(Suspended)
+            assert len(alice.of(Sent)) == 1
+            assert bob.bodies == [b"under way"]
+            alice.agent.resume()
+            await bob.got(b"behind it")
+
+    run_virtual(main())
+
+
+def test_a_send_that_does_not_end_in_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("A_MSG")
+            await alice.conn.send(b"slow")
+            await alice.until(lambda: wire.words("A_MSG"))
+            begun = asyncio.get_running_loop().time()
+            assert not await alice.agent.suspend(5)
+            assert asyncio.get_running_loop().time() == begun + 5
+            wire.let("A_MSG")
+            await pair.quiet()
+            assert alice.of(Suspended)
+            alice.agent.resume()
+            await bob.got(b"slow")
+            await pair.talk("after")
+            assert bob.bodies.count(b"slow") == 1
+
+    run_virtual(main())
+
+
+def test_a_suspended_agent_takes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            assert await alice.agent.suspend()
+            told, said = len(alice.events), len(wire.log)
+            await bob.conn.send(b"for later")
+            await pair.quiet(600)
+            assert alice.bodies == []
+            for attempt in (alice.conn.send(b"no"), alice.conn.switch(), alice.conn.delete()):
+                with pytest.raises(InactiveError):
+                    await attempt
+            assert not [asked for asked in wire.log[said:] if asked.who == "alice"]
+            alice.agent.resume()
+            await alice.got(b"for later")
+            await pair.talk("after")
+            assert not alice.errors + bob.errors
+            assert len(alice.events) > told
+
+    run_virtual(main())
+
+
+def test_a_rotation_and_a_synchronisation_go_on_afterwards(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob = pair.alice, pair.bob
+            await alice.conn.switch()
+            await alice.agent.suspend()
+            await pair.quiet(60)
+            alice.agent.resume()
+            await alice.until(lambda: alice.switches[-1:] == ["rcv completed"])
+            await alice.conn.synchronize(force=True)
+            await bob.agent.suspend()
+            await pair.quiet(60)
+            assert alice.state is SyncState.STARTED
+            bob.agent.resume()
+            await alice.until(lambda: alice.syncs == ["agreed", "ok"])
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+def test_a_suspended_agent_can_be_closed_and_opened(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            await pair.alice.agent.suspend()
+            await pair.alice.restart()
+            await pair.talk("after")
+
+    run_virtual(main())
