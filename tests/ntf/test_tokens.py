@@ -191,8 +191,29 @@ async def test_a_notification_that_waited_is_pushed_when_the_new_device_is_verif
     await ntf.look()
     assert len(ntf.apple.of_kind(MessagePush)) == 1
     assert await device.ask(TVFY(code)) == OK()
-    await ntf.look()
-    assert ntf.ledger()["waiting"] in {0, 1}
+    await ntf.settled()
+    assert len(ntf.apple.of_kind(MessagePush)) == 2
+    assert ntf.apple.pushed[-1][0] == device_token("cd")
+    assert ntf.ledger()["waiting"] == 0
+
+
+async def test_what_is_said_about_the_former_device_does_not_concern_the_new_one(ntf: RunningNtf) -> None:
+    device, code = await registered(ntf)
+    assert await device.ask(TVFY(code)) == OK()
+    await device.subscribe(queue := some_queue())
+    ntf.apple.open.clear()
+    await ntf.nmsg(queue)
+    await device.register()
+    for _ in range(2):
+        await ntf.apple.next()
+    ntf.apple.answer = lambda name, _push: (
+        TokenInvalid(InvalidReason.UNREGISTERED) if name == device.name else RetryLater("503")
+    )
+    assert await device.ask(TRPL(device_token("cd"))) == OK()
+    ntf.apple.open.set()
+    await ntf.settled()
+    assert await device.status() == "REGISTERED", "neither INVALID nor CONFIRMED"
+    assert ntf.ledger()["waiting"] == 1
 
 
 @pytest.mark.claim("NTF-24")

@@ -37,6 +37,15 @@ def request(turn: Turn, token: Token, kind: PushKind) -> None:
             start(turn, token, kind)
 
 
+def hurry(turn: Turn, token: Token, kind: PushKind) -> None:
+    """As `request`, and a push that waits to be repeated waits no longer."""
+    job = turn.state.jobs.get((token.token_id, kind))
+    if job is not None and not job.in_flight:
+        start(turn, token, kind)
+    else:
+        request(turn, token, kind)
+
+
 def ensure(turn: Turn, token: Token, kind: PushKind) -> None:
     """As `request`, where nothing newer came: a push that is under way or planned is enough."""
     if (token.token_id, kind) not in turn.state.jobs:

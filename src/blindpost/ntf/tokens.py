@@ -56,7 +56,7 @@ def _perform(turn: Turn, token: Token, effect: TokenEffect) -> None:
                     delete(turn, other)
         case TokenEffect.PUSH_WAITING:
             if any(notification.is_waiting for notification in turn.view.notified(token.token_id)):
-                pushes.request(turn, token, PushKind.MESSAGE)
+                pushes.hurry(turn, token, PushKind.MESSAGE)
         case TokenEffect.REJECT_WAITING:
             for notification in turn.view.notified(token.token_id):
                 reason = token.status.reason
