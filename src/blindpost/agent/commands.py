@@ -67,8 +67,8 @@ class CommandWorkers:
                     if not self._is_there(command):
                         return
                     await self._handle(command)
-                    with self._rt.transaction() as tx:
-                        if not self._was_moved(command):
+                    if self._is_first(command):
+                        with self._rt.transaction() as tx:
                             commands.delete(tx, command.command_id)
                 return
             except AgentError as error:
@@ -94,10 +94,9 @@ class CommandWorkers:
         """Whether the command is still to be run: its connection may be gone since it was loaded."""
         return connections.find(self._rt.store.reading, command.conn_id) is not None
 
-    def _was_moved(self, command: StoredCommand) -> bool:
-        """Whether another worker has the command now."""
-        found = commands.next_command(self._rt.store.reading, command.conn_id, command.server)
-        return found is None or found.command_id != command.command_id
+    def _is_first(self, command: StoredCommand) -> bool:
+        """Whether the command is still there: it may have ended itself, or gone to another worker."""
+        return commands.first_id(self._rt.store.reading, command.conn_id, command.server) == command.command_id
 
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
         with self._rt.transaction() as tx:

@@ -81,10 +81,10 @@ async def register(
     """Store a new connection with its keys; nothing is sent."""
     if wishes.kem_in_link and mode is ConnMode.CONTACT:
         raise prohibited("an address has no keys that a KEM key could go with")
-    with_kem = pq and (wishes.kem_in_link or wishes.user_data is not None)
+    invites = mode is ConnMode.INVITATION
+    with_kem = pq and invites and (wishes.kem_in_link or wishes.user_data is not None)
     versions, entropy = rt.config.versions, rt.config.entropy
-    async with rt.kem_source(with_kem and mode is ConnMode.INVITATION) as kem:
-        params = proposed_params(versions.e2e.high, pq=with_kem, entropy=entropy, kem=kem)
+    async with rt.kem_source(with_kem) as kem:
         with rt.transaction() as tx:
             connections.insert(
                 tx,
@@ -96,7 +96,8 @@ async def register(
                 auto_allow=auto_allow,
                 own_info=info,
             )
-            if mode is ConnMode.INVITATION:
+            if invites:
+                params = proposed_params(versions.e2e.high, pq=with_kem, entropy=entropy, kem=kem)
                 ratchets.set_params(tx, conn_id, params)
 
 

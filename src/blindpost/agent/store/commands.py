@@ -51,6 +51,17 @@ def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredComman
     return StoredCommand(row[0], conn_id, server, row[1], row[2], db.vault.open(row[3]), row[4])
 
 
+def first_id(db: Db, conn_id: ConnId, server: Server | None) -> int | None:
+    """The id of `next_command`."""
+    host, port = (None, None) if server is None else server_key(server)
+    query = (
+        "SELECT command_id FROM commands WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
+        " ORDER BY created_at, command_id LIMIT 1"
+    )
+    row = db.sql.execute(query, (conn_id, host, port)).fetchone()
+    return None if row is None else int(row[0])
+
+
 def waiting(db: Db, conn_id: ConnId | None = None) -> list[tuple[ConnId, Server | None]]:
     """The workers that have something to do."""
     query = (
