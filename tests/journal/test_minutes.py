@@ -1,0 +1,64 @@
+"""What a record says: growth of everything that is counted, once, whatever the disk does in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from blindpost.engine.histogram import Histogram
+from blindpost.journal.author import Author
+from blindpost.journal.folder import DAY_S
+from blindpost.journal.minutes import MinuteJournal, Reading
+from blindpost.journal.schema import P_COUNTERS, P_FUNNEL, P_HISTOGRAMS, P_TOKEN_TRANSITIONS
+from blindpost.journal.seal import seal_folder
+from tests.journal.test_seal import rows
+
+DAY = 20_000 * DAY_S
+AUTHOR = Author("ntf-1", "ntf", "0" * 16)
+
+
+def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
+    born, refused = ("", "REGISTERED", ""), ("ACTIVE", "INVALID", "UNREGISTERED")
+    first = Reading({}, {}, token_transitions={born: 5}, funnel={("received", ""): 9})
+    journal = MinuteJournal(tmp_path, AUTHOR, first, DAY)
+    second = Reading(
+        {},
+        {},
+        token_transitions={born: 7, refused: 1},
+        funnel={("received", ""): 12, ("refused", "BadTopic"): 2, ("accepted", ""): 0},
+    )
+    journal.record(second, DAY)
+    journal.record(second, DAY + 60)
+    journal.close()
+    seal_folder(tmp_path, now=DAY)
+    transitions = rows(tmp_path, P_TOKEN_TRANSITIONS)
+    assert [(row["from_state"], row["to_state"], row["reason"], row["value"]) for row in transitions] == [
+        (*born, 2),
+        (*refused, 1),
+    ]
+    states = [(row["state"], row["reason"], row["value"]) for row in rows(tmp_path, P_FUNNEL)]
+    assert states == [("received", "", 3), ("refused", "BadTopic", 2)]
+
+
+def test_what_the_disk_refused_is_in_the_next_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_s = Histogram((1.0,))
+    journal = MinuteJournal(tmp_path, AUTHOR, Reading({"commands": 10}, {}), DAY)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    taken_s.observe(0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="space"):
+            journal.record(Reading({"commands": 14}, {}, {"taken_s": taken_s}), DAY)
+    taken_s.observe(3.0)
+    journal.record(Reading({"commands": 15}, {}, {"taken_s": taken_s}), DAY + 60)
+    journal.close()
+    seal_folder(tmp_path, now=DAY)
+    assert [(row["seq"], row["value"]) for row in rows(tmp_path, P_COUNTERS)] == [(1, 5)]
+    (histogram,) = rows(tmp_path, P_HISTOGRAMS)
+    assert (histogram["counts"], histogram["total"], histogram["maximum"]) == ([1, 1], 3.5, 3.0)
