@@ -214,6 +214,7 @@ def test_waiting_ends_after_two_days(tmp_path: Path) -> None:
         async with friends(tmp_path) as pair:
             alice, place = pair.alice, place_of(pair, pair.bob)
             await place.stop()
+            await pair.bob.stop()
             await alice.conn.send(b"last words")
             conn_id = alice.conn.id
             await alice.conn.delete(wait_delivery=True)

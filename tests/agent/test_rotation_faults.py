@@ -63,6 +63,10 @@ def test_a_restart_in_every_state(tmp_path: Path, state: RcvSwitch) -> None:
             await at_rest(pair)
             await pair.talk("after")
             nothing_wrong(pair)
+            for word in ("QADD", "QUSE"):
+                assert len({asked.number for asked in pair.wire.of(word)}) == 1, (
+                    "what waits is not sent again"
+                )
             told = [switch for switch in pair.alice.switches if switch.startswith("rcv")]
             assert told == ["rcv started", "rcv confirmed", "rcv secured", "rcv completed"]
 
@@ -237,6 +241,36 @@ def test_traffic_throughout_rotations_with_restarts(tmp_path: Path, seed: int) -
                 assert {type(message.integrity).__name__ for message in offered} == {"MsgOk"}
                 assert not friend.errors
             assert sum(switch == "rcv completed" for switch in alice.switches + bob.switches) >= 3
+
+    run_virtual(main())
+
+
+def test_what_is_left_in_the_old_queue_comes_first(tmp_path: Path) -> None:
+    """The application is slow: messages still wait in the old queue when the new one is in use."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("QUSE")
+            await alice.conn.switch()
+            await alice.until(lambda: wire.words("QUSE"))
+            alice.acknowledges = False
+            sent = [b"%d" % number for number in range(4)]
+            for body in sent[:3]:
+                await bob.conn.send(body)
+            await alice.got(sent[0])
+            wire.let("QUSE")
+            await bob.until(lambda: bob.switches[-1:] == ["snd completed"])
+            await bob.conn.send(sent[3])
+            await pair.quiet(600)
+            assert alice.bodies == sent[:1]
+            assert not wire.words("DEL")
+            for number, body in enumerate(sent):
+                await alice.got(body)
+                await alice.messages[number].ack()
+            await at_rest(pair)
+            assert alice.bodies == sent
+            nothing_wrong(pair)
 
     run_virtual(main())
 

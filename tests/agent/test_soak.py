@@ -19,10 +19,10 @@ import pytest
 from tests.support.agent_lives import AgentInProcess, KilledError, agent_in_process
 from tests.support.processes import RouterInProcess, router_in_process, until
 
-MESSAGES = int(os.environ.get("BLINDPOST_AGENT_MESSAGES", "48"))
-KILLS = int(os.environ.get("BLINDPOST_AGENT_KILLS", "8"))
+MESSAGES = int(os.environ.get("BLINDPOST_AGENT_MESSAGES", "42"))
+KILLS = int(os.environ.get("BLINDPOST_AGENT_KILLS", "5"))
 ROTATIONS = 3
-ROUNDS = 8
+ROUNDS = 6
 SETTLE_S = 300.0
 
 

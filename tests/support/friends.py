@@ -38,7 +38,7 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
 from blindpost.wire.agent.envelopes import RatchetKey, read_agent_envelope
-from blindpost.wire.agent.messages import AnyAgentMessage, read_agent_message
+from blindpost.wire.agent.messages import AgentMessage, AnyAgentMessage, read_agent_message
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import decode_whole
 from blindpost.wire.smp.commands import KEY, SEND, Command
@@ -108,6 +108,12 @@ class Asked:
     key: PublicKey | None = None
     """The key that KEY gives."""
     ratchet_key: RatchetKey | None = None
+
+    @property
+    def number(self) -> int:
+        """Of a message, its place in the chain."""
+        assert isinstance(self.content, AgentMessage)
+        return self.content.snd_msg_id
 
 
 class Wire:
