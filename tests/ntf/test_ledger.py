@@ -16,8 +16,8 @@ from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
-from blindpost.wire.ntf.commands import SDEL, TDEL, TVFY
-from blindpost.wire.ntf.pushes import MessagePush, PushItem
+from blindpost.wire.ntf.commands import SDEL, TCRN, TDEL, TVFY
+from blindpost.wire.ntf.pushes import CheckPush, MessagePush, PushItem
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.status import InvalidReason
 from tests.support.ntf_routers import (
@@ -425,3 +425,25 @@ async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf
     ends = sum(count for (state, _), count in reading.funnel.items() if state in TERMINAL_STATES)
     assert ends == reading.funnel["received", ""], "each received notification ends in one state"
     assert (reading.gauges["tokens"], reading.gauges["waiting"]) == (2, 0)
+
+
+@ON_BOTH
+async def test_a_look_finds_more_than_a_turn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindpost.ntf.server.STEP", 2)
+    network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
+    queues = [some_queue(number) for number in range(5)]
+    async with running_ntf(tmp_path, network=network, clock=clock, credentials=credentials) as ntf:
+        client = await ntf.connect()
+        for number, queue in enumerate(queues):
+            device = await active_device(ntf, device_token(f"{number:02x}"), client)
+            await device.subscribe(queue)
+            assert await device.ask(TCRN(20)) == OK()
+        ntf.apple.open.clear()
+        await ntf.nmsg(*queues)
+    clock.now += 20 * 60
+    async with running_ntf(tmp_path, network=network, clock=clock, credentials=credentials) as ntf:
+        await ntf.look()
+        assert ended(ntf) == {"accepted": 5}
+        assert len(ntf.apple.of_kind(CheckPush)) == 5
+        await ntf.look()
+        assert len(ntf.apple.pushed) == 10

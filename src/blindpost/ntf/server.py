@@ -46,8 +46,10 @@ from blindpost.wire.smp.transmissions import BAD_BLOCK
 
 log = logging.getLogger(__name__)
 
-STEP = 1000
-"""How many tokens one look at the store brings back."""
+STEP = 500
+"""How many tokens one turn is given of what a look at the store found."""
+LOOK_MAX = 100_000
+"""How many tokens one look finds at most; the next one finds the others."""
 
 
 class Connection:
@@ -246,12 +248,25 @@ class NtfRouter(Handler):
             await asyncio.sleep(self.rules.period_step_s)
 
     async def look(self) -> None:
-        """Find what is due, what waits without a push under way, and what has aged."""
-        now, rules, put = int(self._now()), self.rules, self.engine.put_own
-        put(Aged(await self.store.aged(now - rules.notification_ttl_s, STEP)))
-        put(Unverified(await self.store.unverified(now - rules.unverified_ttl_s, STEP)))
-        put(Due(await self.store.periods_due(now, STEP), PushKind.CHECK))
-        if len(self.plan.state.jobs) < rules.push_queue:
-            found = await self.store.waiting(self._after, STEP)
+        """Find what has aged, what is due, and what waits without a push under way."""
+        now, rules, store = int(self._now()), self.rules, self.store
+        await self._decided(Aged, await store.aged(now - rules.notification_ttl_s, LOOK_MAX))
+        await self._decided(Unverified, await store.unverified(now - rules.unverified_ttl_s, LOOK_MAX))
+        await self._push_due(await store.periods_due(now, LOOK_MAX), PushKind.CHECK)
+        while len(self.plan.state.jobs) < rules.push_queue:
+            found = await store.waiting(self._after, STEP)
             self._after = found[-1] if len(found) == STEP else b""
-            put(Due(found, PushKind.MESSAGE))
+            await self._push_due(found, PushKind.MESSAGE)
+            if not self._after:
+                break
+
+    async def _push_due(self, token_ids: Sequence[bytes], kind: PushKind) -> None:
+        jobs = self.plan.state.jobs
+        idle = [token_id for token_id in token_ids if (token_id, kind) not in jobs]
+        await self._decided(lambda some: Due(some, kind), idle)
+
+    async def _decided(self, event: Callable[[Sequence[bytes]], Event], token_ids: Sequence[bytes]) -> None:
+        """In steps, each in a turn of its own, so that devices need not wait long."""
+        for start in range(0, len(token_ids), STEP):
+            self.engine.put_own(event(token_ids[start : start + STEP]))
+            await self.submit(())
