@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from blindpost.journal.schema import DAILY_COLUMNS, Source
 from blindpost.pipeline.generate.smp import STORM_MINUTES
 from blindpost.pipeline.gold.daily_statistics.compute import column_name
-from tests.support.fleet_lake import PLAN, REAL, Fleet, dataset, fleet_in
+from tests.support.fleet_lake import PLAN, REAL, Fleet, dataset, the_fleet
 from tests.support.lakes import plain
 
 DAY = PLAN.first
@@ -23,8 +22,7 @@ pytestmark = pytest.mark.timeout(900)  # the whole pipeline runs once, in the fi
 
 @pytest.fixture(scope="module")
 def fleet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    base = tmp_path_factory.getbasetemp()
-    return fleet_in((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fleet", spark)
+    return the_fleet(spark, tmp_path_factory)
 
 
 def test_bad_files_are_set_aside_with_their_reason(fleet: Fleet, spark: SparkSession) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.seal import seal_folder
@@ -80,8 +82,10 @@ def dataset(name: str) -> Dataset:
     return datasets()[name]
 
 
-def fleet_in(folder: Path, spark: SparkSession) -> Fleet:
-    """The fleet in this folder; the first process that asks makes it, others wait."""
+def the_fleet(spark: SparkSession, temporary: pytest.TempPathFactory) -> Fleet:
+    """One for all tests, also where several processes run them: the first that asks makes it, others wait."""
+    base = temporary.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fleet"
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "fleet"
     with (folder / "lock").open("w") as lock:
