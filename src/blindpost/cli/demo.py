@@ -1,59 +1,79 @@
-"""`blindpost demo`: the whole thing on one machine, in less than a minute."""
+"""`blindpost demo`: the whole system on one machine, in a few minutes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blindpost.cli.output import JsonOption
+from blindpost.serving.failures import OperatorError
+
 if TYPE_CHECKING:
-    from blindpost.demo.story import Figures
+    from blindpost.demo.story import Shown
 
 
 def demo(
     folder: Annotated[
-        Path | None, typer.Option(help="Keep everything in this new folder.", show_default="a temporary one")
+        Path | None,
+        typer.Option(help="A new folder for everything, which stays.", show_default="blindpost-demo-..."),
     ] = None,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Run the Spark pipeline at the end.")
+    ] = True,
+    as_json: JsonOption = False,
 ) -> None:
-    """Send post-quantum encrypted letters through a router that is killed in the middle; nothing is lost."""
-    if folder is not None:
-        folder.mkdir(parents=True)
-        _run(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="blindpost-demo-") as temporary:
-        _run(Path(temporary))
-
-
-def _run(folder: Path) -> None:
-    from blindpost.demo.story import tell
-
-    figures = asyncio.run(tell(folder, lambda line: typer.echo(f"  {line}")))
-    _show(figures)
-    if not figures.good:
+    """Show the whole system at work: routers, agents, a service, a crash, a report. Nothing is lost."""
+    if folder is None:
+        place = Path(tempfile.mkdtemp(prefix="blindpost-demo-", dir=Path.cwd()))
+    else:
+        place = folder.absolute()
+        if place.exists():
+            raise OperatorError(f"{folder}: it exists already. Name a new folder for the demonstration.")
+        place.mkdir(parents=True)
+    shown = _played(place, with_report, quiet=as_json)
+    if as_json:
+        rows = {row.name: {"value": row.value, "good": row.good} for row in shown.rows}
+        typer.echo(json.dumps({"good": shown.good, "seconds": round(shown.taken_s, 1), "rows": rows}))
+    else:
+        _show(shown, place)
+    if not shown.good:
         sys.exit(1)
 
 
-def _show(figures: Figures) -> None:
+def _played(place: Path, with_report: bool, *, quiet: bool) -> Shown:
+    from blindpost.demo.stage import CommandFailedError, DidNotStartError
+    from blindpost.demo.story import tell
+
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(f"  {time.monotonic() - started:5.1f} s  {line}")
+
+    try:
+        return asyncio.run(tell(place, say, with_report=with_report))
+    except (CommandFailedError, DidNotStartError) as error:
+        raise OperatorError(
+            f"the demonstration stopped: {error}\nIts files and logs are in {place}."
+        ) from error
+
+
+def _show(shown: Shown, place: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Blindpost, end to end", title_justify="left", show_header=False)
-    for name, value in (
-        ("letters written and read", f"{figures.written} and {figures.read}"),
-        ("answered OK before kill -9", f"{figures.answered_before_kill}"),
-        ("not answered, sent again", f"{figures.unanswered}, of which {figures.repeated} had arrived"),
-        ("lost", f"{figures.lost}"),
-        ("in the order they were written", "yes" if figures.in_order else "no"),
-        ("ratchet steps with sntrup761", f"{figures.chains}"),
-        ("post-quantum in both directions", "yes" if figures.post_quantum else "no"),
-        ("SEND to durable OK, median", f"{figures.latency_ms(0.5):.1f} ms"),
-        ("SEND to durable OK, 99 %", f"{figures.latency_ms(0.99):.1f} ms"),
-        ("exchange", f"{figures.exchange_s:.1f} s, restart {figures.restart_s:.1f} s of it"),
-        ("store on disk", f"{figures.stored_bytes / 1e6:.1f} MB"),
-    ):
-        table.add_row(name, value)
-    Console().print(table)
+    table = Table(title=f"Blindpost in {shown.taken_s:.0f} s", title_justify="left", show_header=False)
+    for row in shown.rows:
+        table.add_row(row.name, row.value, "[green]yes[/]" if row.good else "[red]NO[/]")
+    console = Console()
+    console.print(table)
+    if shown.report is not None:
+        console.print(f"The report: {shown.report}", soft_wrap=True)
+    console.print(f"Everything else is in {place}; nothing runs any more.", soft_wrap=True)

@@ -1,153 +1,111 @@
-"""The demonstration: an encrypted exchange through a router that is killed in the middle of it."""
+"""The demonstration from the first server to the report: every scene in order, then everything stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blindpost.client.errors import ClientError
-from blindpost.demo.person import Person, introduce
-from blindpost.demo.router import DemoRouter
-from blindpost.transport.errors import TransportError
-
-LETTERS = 30
-"""How many letters one side writes in a round."""
-
-ROUNDS = 6
-"""Of letters in both directions; the router is killed in the middle of them."""
+from blindpost.canary.settings import CONFIG_NAME, config_text
+from blindpost.demo import report
+from blindpost.demo.figures import Row, Say
+from blindpost.demo.people import Person, person
+from blindpost.demo.scenes import kill, letters, payloads, recovery, rotation, service
+from blindpost.demo.stage import Router, Served, command, free_port, keep_journal, stop_all
 
 
 @dataclass
-class Figures:
+class Shown:
     """What the demonstration showed."""
 
-    written: int = 0
-    read: int = 0
-    in_order: bool = True
-    answered_before_kill: int = 0
-    unanswered: int = 0
-    lost: int = 0
-    repeated: int = 0
-    chains: int = 0
-    post_quantum: bool = False
-    restart_s: float = 0.0
-    exchange_s: float = 0.0
-    stored_bytes: int = 0
-    latencies_s: list[float] = field(default_factory=list)
-
-    def latency_ms(self, share: float) -> float:
-        """This quantile of the time from SEND to its durable OK."""
-        ordered = sorted(self.latencies_s)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    rows: list[Row] = field(default_factory=list)
+    report: Path | None = None
+    taken_s: float = 0.0
 
     @property
     def good(self) -> bool:
-        return self.lost == 0 and self.read == self.written and self.post_quantum
+        return all(row.good for row in self.rows)
 
 
-Say = Callable[[str], None]
+@dataclass
+class Stage:
+    """All servers, set up and not started yet."""
+
+    folder: Path
+    journal: Path
+    routers: list[Router]
+    ds: Served
+    ds_fingerprint: bytes
+    canary: Served
+
+    @property
+    def servers(self) -> list[Served]:
+        return [*self.routers, self.ds, self.canary]
 
 
-async def tell(folder: Path, say: Say) -> Figures:
-    """Run all of it with everything in `folder`; nothing runs afterwards."""
-    router = DemoRouter(folder / "router")
+async def tell(folder: Path, say: Say, *, with_report: bool = True) -> Shown:
+    """Play everything with all files in `folder`; nothing runs afterwards."""
+    started = time.monotonic()
+    shown = Shown()
+    stage = await _set_up(folder)
     try:
-        await router.init()
-        await router.start()
-        say("a durable router runs in a process of its own, on loopback, over TLS 1.3")
-        return await _Story(router, say).run()
+        await asyncio.gather(*(server.start() for server in stage.servers))
+        say("two SMP routers, a delivery service and a canary run on this machine, over TLS 1.3")
+        await _play(stage, say, shown.rows)
+        shown.rows += await _canary(stage.canary, say)
+        for router in stage.routers:
+            await command("router", "export-state", stage.journal, "-c", router.folder)
     finally:
-        await router.stop()
+        await stop_all(stage.servers)
+    say("every server has stopped; what they accepted is stored and answered")
+    if with_report:
+        shown.report, rows = await report.make(stage.journal, folder, stage.routers, say)
+        shown.rows += rows
+    shown.taken_s = time.monotonic() - started
+    return shown
 
 
-class _Story:
-    def __init__(self, router: DemoRouter, say: Say) -> None:
-        self._router = router
-        self._say = say
-        self._figures = Figures()
-        self._sent: dict[str, list[str]] = {}
+async def _set_up(folder: Path) -> Stage:
+    journal = folder / "journal"
+    ds = Served("ds", folder / "mls")
+    *routers, printed = await asyncio.gather(
+        Router.set_up(folder / "oak", journal),
+        Router.set_up(folder / "elm", journal),
+        command("ds", "init", ds.folder, "--host", "localhost", "--port", str(free_port()), "--json"),
+    )
+    made = json.loads(printed)
+    ds.edit(listen__address='"127.0.0.1"', auth__mode='"open"')
+    keep_journal(ds, journal, "mls")
+    canary = Served("canary", folder / "canary")
+    canary.folder.mkdir()
+    text = config_text({router.folder.name: router.address for router in routers})
+    (canary.folder / CONFIG_NAME).write_text(text)
+    canary.edit(messages__interval_s="0.5")
+    keep_journal(canary, journal, "canary")
+    return Stage(folder, journal, routers, ds, bytes.fromhex(made["fingerprint"]), canary)
 
-    async def run(self) -> Figures:
-        figures = self._figures
-        alice = await Person.arrive("Alice", await self._router.connect())
-        bob = await Person.arrive("Bob", await self._router.connect())
-        await alice.knows(bob)
-        await bob.knows(alice)
-        introduce(bob, alice)
-        self._say("Alice and Bob agreed on keys: X3DH over X448 and sntrup761, then a double ratchet")
-        started = time.monotonic()
-        for number in range(ROUNDS):
-            if number == ROUNDS // 2:
-                await self._killed(alice, bob)
-            else:
-                await self._round(alice, bob)
-            await self._round(bob, alice)
-        figures.exchange_s = time.monotonic() - started
-        self._say(f"{ROUNDS} rounds of letters in both directions are over")
-        for reader, writer in ((alice, bob), (bob, alice)):
-            sent = self._sent[writer.name]
-            figures.written += len(sent)
-            figures.read += len(reader.read)
-            figures.lost += len(set(sent) - set(reader.read))
-            figures.in_order = figures.in_order and reader.read == sent
-            figures.repeated += reader.repeated
-            figures.chains += reader.chains
-        assert alice.ratchet is not None
-        assert bob.ratchet is not None
-        figures.post_quantum = alice.ratchet.snd_kem and bob.ratchet.snd_kem and bob.ratchet.rcv_kem
-        figures.stored_bytes = self._router.stored_bytes()
-        await alice.client.close()
-        await bob.client.close()
-        return figures
 
-    def _written(self, writer: Person) -> list[bytes]:
-        """The next letters, sealed."""
-        sent = self._sent.setdefault(writer.name, [])
-        texts = [f"letter {len(sent) + number} of {writer.name}" for number in range(LETTERS)]
-        sent += texts
-        return [writer.sealed(text) for text in texts]
+async def _play(stage: Stage, say: Say, rows: list[Row]) -> None:
+    folder, addresses = stage.folder, [router.address for router in stage.routers]
+    async with (
+        person("Alice", folder / "alice.db", addresses) as alice,
+        contextlib.AsyncExitStack() as bobs,
+    ):
+        store = folder / "bob.db"
+        bob: Person = await bobs.enter_async_context(person("Bob", store, addresses[1:]))
+        rows += await letters.play(alice, bob, say)
+        rows += await rotation.play(alice, bob, say)
+        rows += await kill.play(alice, bob, stage.routers, say)
+        rows += await recovery.play(alice, bobs, bob, store, say)
+    rows += await service.play(stage.routers[0], folder / "service.db", say)
+    rows += await payloads.play(stage.ds, stage.ds_fingerprint, say)
 
-    async def _post(self, writer: Person, body: bytes) -> None:
-        started = time.monotonic()
-        await writer.send(body)
-        self._figures.latencies_s.append(time.monotonic() - started)
 
-    async def _round(self, writer: Person, reader: Person) -> None:
-        for body in self._written(writer):
-            await self._post(writer, body)
-        await reader.receive(LETTERS)
-
-    async def _killed(self, writer: Person, reader: Person) -> None:
-        """The same with all letters sent at once, and the router killed when half of them are answered."""
-        figures = self._figures
-        letters = self._written(writer)
-        half = asyncio.Event()
-        answered: set[bytes] = set()
-
-        async def post(body: bytes) -> None:
-            try:
-                await writer.send(body)
-            except (TransportError, ClientError):
-                return
-            answered.add(body)
-            if len(answered) >= LETTERS // 2:
-                half.set()
-
-        posting = [asyncio.create_task(post(body)) for body in letters]
-        await half.wait()
-        await self._router.kill()
-        await asyncio.gather(*posting)
-        figures.answered_before_kill, figures.unanswered = len(answered), LETTERS - len(answered)
-        self._say(f"kill -9 with letters in flight: {len(answered)} answered OK, {figures.unanswered} not")
-        for person in (writer, reader):
-            await person.client.wait_closed()
-        figures.restart_s = await self._router.start()
-        self._say(f"the router is back after {figures.restart_s:.1f} s; what was not answered is sent again")
-        writer.client, reader.client = await self._router.connect(), await self._router.connect()
-        for body in letters:
-            if body not in answered:
-                await self._post(writer, body)
-        await reader.receive(LETTERS)
+async def _canary(canary: Served, say: Say) -> list[Row]:
+    told = await canary.ask("status")
+    say(f"meanwhile a canary followed {told['sent']} messages of its own from router to router")
+    seen = f"{told['delivered']} delivered, {told['lost']} lost, half within {told['p50_ms']:.0f} ms"
+    return [Row("canary between the routers", seen, told["lost"] == told["duplicates"] == 0)]

@@ -1,0 +1,1 @@
+"""One module for each scene: what is done, and the figures that show it."""

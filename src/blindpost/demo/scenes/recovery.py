@@ -1,0 +1,47 @@
+"""Bob's phone is restored from an old backup: the ratchets no longer fit, and find together again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from blindpost.agent.events import RatchetSync
+from blindpost.agent.model import SyncState
+from blindpost.demo.figures import Row, Say
+from blindpost.demo.people import Person, person
+from blindpost.demo.scenes.letters import exchange
+
+LETTERS = 10
+ROUNDS = 4
+"""Of letters and answers after the backup: enough for keys that it has never seen."""
+
+
+async def play(
+    alice: Person, bobs: contextlib.AsyncExitStack, bob: Person, store: Path, say: Say
+) -> list[Row]:
+    """Ends with Bob's agent closed: `bobs` is what closes it."""
+    backup = store.with_suffix(".backup")
+    bob.agent.backup(backup)
+    for _ in range(ROUNDS):
+        await exchange(alice, bob, 2, "letter that the backup does not know")
+    await bobs.aclose()
+    os.replace(backup, store)
+    async with person("Bob", store, []) as restored:
+        (restored.peer,) = restored.agent.connections()
+        read = len(restored.read)
+        await alice.write("can you read this?")
+        await restored.until(lambda one: _state(one) is SyncState.REQUIRED)
+        say("Bob's store is an old backup: Alice's letters cannot be read, and his agent says so")
+        await restored.peer.synchronize()
+        for somebody in (alice, restored):
+            await somebody.until(lambda one: _state(one) is SyncState.OK)
+        await exchange(alice, restored, LETTERS, "letter after the new agreement")
+        say("both agreed on new keys by themselves; letters go both ways again")
+        good = len(restored.read) - read == LETTERS
+        return [Row("ratchet broken by a restored backup", "resynchronised", good)]
+
+
+def _state(somebody: Person) -> SyncState | None:
+    states = [event.state for event in somebody.events if isinstance(event, RatchetSync)]
+    return states[-1] if states else None
