@@ -84,7 +84,11 @@ def seal(path: Path, table: Table, rows: pa.Table, sources: Sequence[str] = (), 
     }
     with published(path) as fresh:
         pq.write_table(
-            rows.replace_schema_metadata(metadata), fresh, compression="zstd", row_group_size=ROW_GROUP
+            rows.replace_schema_metadata(metadata),
+            fresh,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            write_page_checksum=True,
         )
 
 
