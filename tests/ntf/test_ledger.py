@@ -10,6 +10,7 @@ import pytest
 from blindpost.journal.schema import NOTIFICATION_STATES, TERMINAL_STATES
 from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.meters import Meter
+from blindpost.ntf.metrics import render
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.subscriber.options import SubscriberOptions
@@ -425,6 +426,38 @@ async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf
     ends = sum(count for (state, _), count in reading.funnel.items() if state in TERMINAL_STATES)
     assert ends == reading.funnel["received", ""], "each received notification ends in one state"
     assert (reading.gauges["tokens"], reading.gauges["waiting"]) == (2, 0)
+
+
+async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) -> None:
+    monday = 1_700_438_400
+    client = await ntf.connect()
+    devices = [await active_device(ntf, device_token(f"{number:02x}"), client) for number in range(2)]
+    queues = [some_queue(number) for number in range(3)]
+    for number, queue in enumerate(queues):
+        await devices[number % 2].subscribe(queue)
+
+    def counts() -> list[int]:
+        lines = dict(line.rsplit(" ", 1) for line in render(ntf.router, None).splitlines())
+        periods = ("daily", "weekly", "monthly")
+        names = [
+            f"simplex_ntf_{kind}_count_{each}" for kind in ("tokens", "subscriptions") for each in periods
+        ]
+        return [int(lines[name]) for name in names]
+
+    ntf.clock.now = monday
+    await ntf.nmsg(*queues)
+    await ntf.settled()
+    await ntf.nmsg(queues[0])
+    await ntf.settled()
+    assert counts() == [2, 2, 2, 3, 3, 3]
+    ntf.clock.now += 6 * 86_400 + 86_399
+    await ntf.nmsg(queues[0])
+    await ntf.settled()
+    assert counts() == [1, 2, 2, 1, 3, 3], "Sunday"
+    ntf.clock.now += 1
+    assert counts() == [0, 0, 2, 0, 0, 3], "Monday"
+    ntf.clock.now += 4 * 86_400
+    assert counts() == [0, 0, 0, 0, 0, 0], "the first of the next month"
 
 
 @ON_BOTH

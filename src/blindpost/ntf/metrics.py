@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 import blindpost
+from blindpost.ntf.activity import Period
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import LedgerState
 from blindpost.ntf.server import NtfRouter
@@ -31,6 +32,13 @@ def render(router: NtfRouter, subscriber: SmpSubscriber | None) -> str:
     for meter in Meter:
         name = f"{REFERENCE}{meter.value}" if meter.is_of_reference else f"{OURS}{meter.value}_total"
         text.counter(name, meter.value.replace("_", " "), router.plan.meters[meter])
+    for name, activity in (
+        ("tokens", router.plan.active_tokens),
+        ("subscriptions", router.plan.active_queues),
+    ):
+        for period in Period:
+            count = activity.count(period, router.now)
+            text.gauge(f"{REFERENCE}{name}_count_{period.value}", "Active in this period", count)
     _stored(text, router.store.counts())
     _live(text, router)
     _subscribed(text, [] if subscriber is None else subscriber.states)

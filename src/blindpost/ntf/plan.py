@@ -11,6 +11,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.ntf import ledger, outcomes, pushes, subscriptions, tokens
+from blindpost.ntf.activity import Activity
 from blindpost.ntf.authority import authorized, is_allowed, token_of, want
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import NtfRules, PushKind
@@ -124,6 +125,7 @@ class NtfPlan:
         self.undo = Undo()
         self.state = State(self.undo)
         self.meters = NtfMeters()
+        self.active_tokens, self.active_queues = Activity(entropy), Activity(entropy)
         self.rules = rules
         self._store = store
         self._verifier = verifier
@@ -252,7 +254,10 @@ class NtfPlan:
         for _, push in turn.pushes.items():
             if push.waiting:
                 self.meters.funnel["pushed", ""] += push.waiting
+                self.active_tokens.note(push.token_id, turn.now)
             shell.push(push)
+        for subscription_id in turn.notified:
+            self.active_queues.note(subscription_id, turn.now)
         for durable in self._durable:
             if not durable.done():
                 durable.set_result(None)

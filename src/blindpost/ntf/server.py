@@ -128,6 +128,11 @@ class NtfRouter(Handler):
     def stop(self) -> None:
         self.engine.stop()
 
+    @property
+    def now(self) -> float:
+        """The time of day, as the decisions have it."""
+        return self._now()
+
     # --- sessions
 
     def established(self, session: Session) -> None:

@@ -95,6 +95,7 @@ def _accept(turn: Turn, token: Token, subscription: Subscription, event: NmsgRec
         turn.enter("replaced")
         return
     turn.count(Meter.RECEIVED)
+    turn.note(subscription.subscription_id)
     ledger.accept(turn, subscription, event.nonce, event.encrypted_meta)
     pushes.request(turn, token, PushKind.MESSAGE)
 

@@ -98,6 +98,8 @@ class Turn:
         self.view = View(state.undo, received)
         self.outbox: list[Outgoing] = []
         self.effects: list[Effect] = []
+        self.notified: list[bytes] = []
+        """Subscriptions for which notifications were accepted."""
         self.pushes: Table[tuple[bytes, PushKind], Push] = Table(state.undo)
         """At most one for each token and kind: what comes later in the batch is in it too."""
 
@@ -115,6 +117,9 @@ class Turn:
         """Count something that happened; it did not happen if the batch is taken back."""
         self.meters.add(meter, by)
         self._undo.add(lambda: self.meters.add(meter, -by))
+
+    def note(self, subscription_id: bytes) -> None:
+        self._append(self.notified, subscription_id)
 
     def enter(self, state: str, by: int = 1, reason: str = "") -> None:
         """Notifications reached a state of the journal's funnel."""
