@@ -80,9 +80,13 @@ async def test_associations_that_the_router_lost_are_made_again(tmp_path: Path) 
         async with world.away():
             await dissociate(world.running, (queue.rcv_id for queue in world.made[:7]))
             await world.send(b"meanwhile")
-        await back_again(world)
+        before = world.agent.subs.services.credentials(USER, world.server)
+        with commands_sent() as calls:
+            await back_again(world)
         assert error_of_last_up(world) is Mismatch.COUNT
         assert (await agreed(world)).count == COUNT
+        assert world.agent.presented(world.server) == before
+        assert sum(isinstance(call.command, SUB) for call in calls) == COUNT
         await world.until_received(COUNT)
         await world.send(b"later")
         await world.until_received(2 * COUNT)
@@ -154,6 +158,7 @@ async def test_when_the_router_lost_all_associations_each_queue_is_asked_for_onc
             await back_again(world)
         assert (await agreed(world)).count == COUNT
         assert sum(isinstance(call.command, SUB) for call in calls) == COUNT
+        assert set(world.agent.told.conns("UP").values()) == {2}
         await world.send()
         await world.until_received(COUNT)
 
@@ -254,15 +259,19 @@ async def test_a_new_certificate_takes_over_queue_by_queue_while_messages_go_on(
                 sent += 1
                 await asyncio.sleep(0.05)
 
+        async def moved_when_closed() -> int:
+            await old.client.wait_closed()
+            return len(agent.associated(world.server))
+
+        moved = asyncio.create_task(moved_when_closed())
         sending = asyncio.create_task(traffic())
         await asyncio.sleep(0.3)
         agent.subs.renew(USER, world.server)
-        assert old.client.closed_because is None
         await until_settled(agent, world.server)
         await asyncio.sleep(1)
         sending.cancel()
         await asyncio.wait([sending])
-        assert old.client.closed_because is not None
+        assert await moved == COUNT
         assert agent.presented(world.server) != before
         assert (await agreed(world)).count == COUNT
         left = await service_record(world.running, former)

@@ -274,6 +274,22 @@ async def test_queues_that_the_router_still_counts_for_our_former_id_move_to_the
         await world.until_received(25)
 
 
+@virtual
+async def test_another_id_takes_all_associations_away_at_once(tmp_path: Path) -> None:
+    async with agent_world(tmp_path, 3, services=True) as world:
+        agent = world.agent
+        await subscribed(world)
+        services, session = agent.subs.services, agent.session(world.server)
+        offered = services.credentials(USER, world.server)
+        assert services.reconcile(session, offered) is Reconciled.SAME
+        assert len(agent.associated(world.server)) == 3
+        with agent.store.transaction() as db:
+            rows.set_service_id(db, USER, world.server, b"the id of another time")
+        assert services.reconcile(session, offered) is Reconciled.CHANGED
+        assert agent.associated(world.server) == set()
+        assert agent.stored_set(world.server) == QueueSet()
+
+
 @pytest.mark.claim("SVC-55")
 @virtual
 async def test_a_router_without_services_makes_us_forget_ours(tmp_path: Path) -> None:
