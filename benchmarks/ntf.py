@@ -243,6 +243,7 @@ async def start(
         )
     one_by_one, _, together = rows
     together["times_faster_than_nsub"] = round(one_by_one["seconds"] / together["seconds"], 1)
+    together["times_less_cpu_than_nsub"] = round(one_by_one["cpu_seconds"] / together["cpu_seconds"], 1)
     return rows
 
 

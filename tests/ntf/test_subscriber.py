@@ -253,6 +253,7 @@ async def test_statuses_follow_the_message_router_down_and_up(
                 for _ in range(2):
                     async with running_router(tmp_path / "smp", credentials=credentials, port=port):
                         await until_all(store, queues, "ACTIVE", associated=use_services)
+                        await until(lambda: seen[-1] == "ACTIVE")
                     await until(lambda: seen[-2:] == ["INACTIVE", "PENDING"])
                     await until_all(store, queues, "PENDING", associated=use_services)
         assert seen == ["NEW", "PENDING", *["ACTIVE", "INACTIVE", "PENDING"] * 4]

@@ -88,7 +88,8 @@ _SET_TOGETHER = Step(
     None,
     "UPDATE subscriptions SET state = {0}::text, error = NULL, "
     "associated = coalesce({1}::boolean, associated) WHERE server = {2}::bytea "
-    "AND (associated OR NOT {3}::boolean) AND state = ANY ({4}::text[]) RETURNING true AS fresh",
+    "AND (associated OR NOT {3}::boolean) AND state = ANY ({4}::text[]) "
+    "AND (state <> {0}::text OR associated <> coalesce({1}::boolean, associated)) RETURNING true AS fresh",
 )
 _PUT_NOTIFICATIONS = Step(
     "notifications",

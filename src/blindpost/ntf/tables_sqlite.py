@@ -285,13 +285,16 @@ def _put(sql: sqlite3.Connection, exists: str, statement: str, rows: Sequence[tu
 
 def _write_set(sql: sqlite3.Connection, change: SetWrite) -> None:
     sql.execute(
-        "UPDATE subscriptions SET state = ?, error = NULL, associated = coalesce(?, associated) "
-        "WHERE server = ? AND (associated OR NOT ?) AND state IN (SELECT value FROM json_each(?))",
-        (
-            change.next,
-            change.is_associated,
-            change.server,
-            change.only_associated,
-            json.dumps(change.states),
-        ),
+        "UPDATE subscriptions SET state = :next, error = NULL, "
+        "associated = coalesce(:is_associated, associated) "
+        "WHERE server = :server AND (associated OR NOT :only_associated) "
+        "AND state IN (SELECT value FROM json_each(:states)) "
+        "AND (state <> :next OR associated <> coalesce(:is_associated, associated))",
+        {
+            "next": change.next,
+            "is_associated": change.is_associated,
+            "server": change.server,
+            "only_associated": change.only_associated,
+            "states": json.dumps(change.states),
+        },
     )
