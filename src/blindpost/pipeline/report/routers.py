@@ -109,7 +109,7 @@ def _lines(rows: list[Row], name: str, unit: str) -> str:
     for row in sorted(rows, key=lambda row: row["hour_s"]):
         by_router[row["router"]].append((row["hour_s"], float(row[name] or 0)))
     highest = sorted(by_router, key=lambda router: -max(value for _, value in by_router[router]))[:SHOWN]
-    return lines([Series(router, by_router[router]) for router in highest], name, unit)
+    return lines([Series(router, by_router[router]) for router in sorted(highest)], name, unit)
 
 
 def storms(facts: Facts) -> Section:

@@ -25,9 +25,10 @@ padding:0 8px;margin-right:8px;vertical-align:2px;color:var(--unknown)}
 .badge.ok{color:var(--ok)}.badge.warn{color:var(--warn)}.badge.bad{color:var(--bad)}
 section{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:16px;margin:0 0 16px}
 .verdict{margin:0 0 12px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:20px}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,340px),1fr));gap:20px}
 figure{margin:0}figcaption{color:var(--soft);font-size:13px}
-svg{display:block;width:100%;height:auto;font:10px system-ui,sans-serif;fill:var(--soft)}
+svg{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;fill:var(--soft)}
+@media(min-width:700px){svg{font-size:10px}}
 svg .name,svg .limit-label{text-anchor:end}svg .grid{stroke:var(--rule);stroke-width:1}
 svg .limit{stroke:var(--bad);stroke-dasharray:4 3}svg .limit-label{fill:var(--bad)}
 svg .line{fill:none;stroke-width:1.6;stroke-linejoin:round}svg .bar,svg .cell{fill:var(--s0)}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from html import escape
 
 WIDTH = 400
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 22
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 22
 COLOURS = 5
 """Series beyond this share the last colour; sections name the worst ones and sum up the rest."""
 
@@ -62,7 +62,7 @@ def lines(series: Sequence[Series], label: str, unit: str, *, limit: float | Non
     seen = [(x, y) for one in series for x, y in one.points if y is not None]
     if not seen:
         return nothing(label)
-    height = 170
+    height = 180
     left, right = min(x for x, _ in seen), max(x for x, _ in seen)
     span = max(right - left, 1.0)
     ticks = steps(max(*(y for _, y in seen), limit or 0.0))
@@ -98,7 +98,7 @@ def bars(rows: Sequence[Bar], label: str) -> str:
         length = max(row.value / top * room, 1.0 if row.value else 0.0)
         kind = "bar bad" if row.bad else "bar"
         said = escape(f"{row.label}: {row.shown}")
-        parts.append(f'<text class="name" x="144" y="{y + 12}">{escape(clip(row.label, 24))}</text>')
+        parts.append(f'<text class="name" x="144" y="{y + 12}">{escape(clip(row.label, 22))}</text>')
         parts.append(
             f'<rect class="{kind}" x="150" y="{y + 2}" width="{length:.1f}" height="13" rx="2">'
             f"<title>{said}</title></rect>"
@@ -177,7 +177,7 @@ def _value_axis(ticks: Sequence[float], low: float, high: float, unit: str) -> I
         y = low - (low - high) * tick / ticks[-1]
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="name" x="{LEFT - 4}" y="{y + 3:.1f}">{number(tick)}</text>'
-    yield f'<text x="2" y="9">{escape(unit)}</text>'
+    yield f'<text x="2" y="11">{escape(unit)}</text>'
 
 
 def _time_axis(left: float, right: float, height: int) -> Iterable[str]:
