@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from blindpost.agent.errors import InternalError, network_error, prohibited
-from blindpost.agent.model import ConnId, QueueLink, QueueStatus, RcvQueue, SndQueue, UserId
+from blindpost.agent.model import CONN_CHANGES, ConnId, QueueLink, QueueStatus, RcvQueue, SndQueue, UserId
 from blindpost.agent.runtime import Runtime, Tx
 from blindpost.agent.sessions import Session
-from blindpost.agent.store import queues
+from blindpost.agent.store import connections, queues
 from blindpost.agent.store.queues import RcvQueueRequest
 from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError, UnexpectedResponseError
@@ -133,7 +134,8 @@ async def send_new(
     )
     with rt.transaction() as tx:
         queue = replace(queue, number=queues.next_rcv_number(tx, request.conn_id))
-        queues.insert_rcv(tx, queue)
+        with _changing(tx, request.conn_id):
+            queues.insert_rcv(tx, queue)
         queues.delete_request(tx, request.conn_id, request.replaces)
         if then is not None:
             then(tx, queue)
@@ -195,8 +197,21 @@ def new_snd_queue(
         status=QueueStatus.NEW if given_key is None else QueueStatus.SECURED,
         replaces=replaces,
     )
-    queues.insert_snd(tx, queue)
+    with _changing(tx, conn_id):
+        queues.insert_snd(tx, queue)
     return queue
+
+
+@contextmanager
+def _changing(tx: Tx, conn_id: ConnId) -> Iterator[None]:
+    """A new queue may change what a connection is, but only as `CONN_CHANGES` says."""
+    before = connections.load_whole(tx, conn_id).type
+    yield
+    after = connections.load_whole(tx, conn_id).type
+    assert before is not None
+    assert after is not None
+    if after is not before and (before, after) not in CONN_CHANGES:
+        raise InternalError(f"a connection cannot change from {before.value} to {after.value}")
 
 
 async def secure(rt: Runtime, queue: SndQueue) -> None:

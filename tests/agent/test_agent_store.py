@@ -1,0 +1,202 @@
+"""The agent's file: sealed, counted, backed up, cleaned, and opened by one process at a time."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.agent import Agent
+from blindpost.agent.cleanup import clean
+from blindpost.agent.config import Retention
+from blindpost.agent.errors import AgentError
+from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode, ConnType
+from blindpost.agent.queue_making import new_snd_queue
+from blindpost.agent.store import connections, messages, queues
+from blindpost.agent.store.database import AgentStore, Memo
+from blindpost.agent.store.vault import PassphraseError
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.store.sqlite import StoreInUseError
+from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.queue_addresses import QueueInfo
+from tests.support.agents import connect, on_network, party, quick_config, two_parties
+from tests.support.routers import running_router
+from tests.support.scripted_router import settle, virtual
+
+
+def bytes_of(folder: Path) -> bytes:
+    """All that is on the disk of the store."""
+    return b"".join(file.read_bytes() for file in folder.glob("a.db*"))
+
+
+@virtual
+async def test_sealed_store_shows_nothing_and_opens_with_its_passphrase_only(tmp_path: Path) -> None:
+    network, path = MemoryNetwork(), tmp_path / "a.db"
+    config = on_network(network)
+    async with running_router(tmp_path / "router", network=network) as router:
+        async with (
+            party(path, router.server, config=config, passphrase="correct horse") as alice,
+            party(tmp_path / "b.db", router.server, config=config) as bob,
+        ):
+            ours, theirs = await connect(alice, bob)
+            await theirs.send(b"a secret message")
+            message = (await alice.message(ack=False)).msg
+            (queue,) = queues.rcv_queues(alice.rt.store.reading, ours.id)
+            await alice.agent.close()
+        stored = bytes_of(tmp_path)
+        for secret in (queue.key.raw, queue.e2e_key.raw, queue.dh_secret, message.body):
+            assert secret not in stored
+        for wrong in ("wrong horse", None):
+            with pytest.raises(PassphraseError):
+                AgentStore.open(path, wrong)
+        async with party(path, router.server, config=config, passphrase="correct horse") as alice:
+            assert (await alice.message()).msg.body == b"a secret message"
+
+
+def test_plain_store_is_not_sealed_later(tmp_path: Path) -> None:
+    AgentStore.open(tmp_path / "a.db").close()
+    with pytest.raises(PassphraseError):
+        AgentStore.open(tmp_path / "a.db", "too late")
+
+
+@virtual
+async def test_backup_is_a_whole_agent(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        ours, theirs = await connect(alice, bob)
+        await settle()
+        alice.agent.backup(tmp_path / "copy.db")
+        with pytest.raises(FileExistsError):
+            alice.agent.backup(tmp_path / "copy.db")
+        server = alice.rt.servers[0].server
+        await alice.agent.close()
+        async with party(tmp_path / "copy.db", server, config=on_network(network)) as restored:
+            await restored.agent.connection(ours.id).send(b"from the copy")
+            assert (await bob.message()).msg.body == b"from the copy"
+            await theirs.send(b"to the copy")
+            assert (await restored.message()).msg.body == b"to the copy"
+
+
+async def test_one_process_at_a_time(tmp_path: Path) -> None:
+    async with Agent.open(tmp_path / "a.db", config=quick_config()):
+        with pytest.raises(StoreInUseError):
+            AgentStore.open(tmp_path / "a.db")
+
+
+@virtual
+async def test_service_counts_follow_the_queues(tmp_path: Path) -> None:
+    """Count and hash in the row equal those of the queues, whatever happens to them."""
+    async with two_parties(tmp_path) as (alice, _):
+        links = [await alice.agent.invite() for _ in range(3)]
+        db = alice.rt.store.reading
+        made = [queues.rcv_queues(db, link.conn.id)[0] for link in links]
+        with alice.rt.transaction() as tx:
+            tx.sql.execute(
+                "INSERT INTO client_services (user_id, host, port, service_cert, service_cert_hash,"
+                " service_priv_key) SELECT 1, host, port, x'', x'', x'' FROM servers"
+            )
+
+            def counted() -> QueueSet:
+                row = tx.sql.execute(
+                    "SELECT service_queue_count, service_queue_ids_hash FROM client_services"
+                ).fetchone()
+                return QueueSet(*row)
+
+            def expected() -> QueueSet:
+                query = "SELECT rcv_id FROM rcv_queues WHERE rcv_service_assoc = 1 AND deleted = 0"
+                return QueueSet.of(rcv_id for (rcv_id,) in tx.sql.execute(query))
+
+            assert counted() == QueueSet()
+            tx.sql.execute("UPDATE rcv_queues SET rcv_service_assoc = 1")
+            assert counted() == expected() == QueueSet.of(queue.rcv_id for queue in made)
+            tx.sql.execute("UPDATE rcv_queues SET rcv_service_assoc = 1")
+            assert counted() == expected()
+            queues.set_rcv_deleted(tx, made[0])
+            assert counted() == expected() == QueueSet.of(queue.rcv_id for queue in made[1:])
+            connections.delete(tx, made[1].conn_id)
+            assert counted() == expected() == QueueSet.of([made[2].rcv_id])
+            tx.sql.execute("UPDATE rcv_queues SET rcv_service_assoc = 0")
+            assert counted() == QueueSet()
+
+
+@pytest.mark.claim("CON-63")
+@virtual
+async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
+    config = quick_config(retention=Retention(remembered_s=100, cleanup_first_s=1e9))
+    async with two_parties(tmp_path, config) as (alice, bob):
+        ours, theirs = await connect(alice, bob)
+        await ours.send(b"sent")
+        await bob.message()
+        await theirs.send(b"received")
+        await alice.message()
+        await settle()
+        sql = alice.rt.store.reading.sql
+        with alice.rt.transaction() as tx:
+            tx.sql.execute(
+                "INSERT INTO processed_ratchet_key_hashes (conn_id, hash, created_at) VALUES (?, x'00', ?)",
+                (ours.id, tx.now - 200),
+            )
+            messages.remember_hash(tx, ours.id, b"old", tx.now - 200)
+        counts = (
+            "SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM encrypted_rcv_message_hashes),"
+            " (SELECT count(*) FROM processed_ratchet_key_hashes)"
+        )
+        assert sql.execute(counts).fetchone() == (1, 2, 1)
+        await clean(alice.rt)
+        assert sql.execute(counts).fetchone() == (1, 1, 0)
+        alice.rt.config.now.__self__._start += 200  # type: ignore[attr-defined]  # a clock of the loop
+        await clean(alice.rt)
+        assert sql.execute(counts).fetchone() == (0, 0, 0)
+
+
+@pytest.mark.claim("CON-25")
+@virtual
+async def test_other_changes_of_type_are_refused(tmp_path: Path) -> None:
+    """An address never gets a send queue."""
+    async with two_parties(tmp_path) as (alice, bob):
+        address = await alice.agent.address()
+        ours, _ = await connect(alice, bob)
+        info = QueueInfo(4, queues.rcv_queues(alice.rt.store.reading, ours.id)[0].address)
+        with pytest.raises(AgentError), alice.rt.transaction() as tx:
+            new_snd_queue(tx, address.conn.id, 1, info)
+        assert queues.snd_queues(alice.rt.store.reading, address.conn.id) == ()
+
+
+@pytest.mark.claim("CON-25")
+def test_types_of_connections_are_a_table() -> None:
+    """Every pair of mode and queues is named, and every change of type is listed or refused."""
+    assert len(CONN_TYPES) == len(ConnMode) * 4
+    assert {kind for kind in CONN_TYPES.values() if kind is not None} == set(ConnType)
+    allowed = {(one.value, other.value) for one, other in CONN_CHANGES}
+    assert allowed == {
+        ("new", "rcv"),
+        ("new", "snd"),
+        ("new", "contact"),
+        ("rcv", "contact"),
+        ("rcv", "duplex"),
+        ("snd", "duplex"),
+    }
+
+
+def test_memory_of_rows_is_bounded_and_never_out_of_date() -> None:
+    memo, read = Memo(2), list[int]()
+
+    def reading(value: int) -> int:
+        read.append(value)
+        return value
+
+    for value in (1, 2, 1, 3, 1, 1):
+        assert memo.of("kind", (value,), functools.partial(reading, value)) == value
+    assert read == [1, 2, 3, 1]
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (a)")
+    other.commit()
+    other.close()
+    with pytest.raises(Exception, match="not a Blindpost database"):
+        AgentStore.open(path)
