@@ -189,6 +189,26 @@ def test_messages_in_flight_under_the_old_ratchet(tmp_path: Path) -> None:
     run_virtual(main())
 
 
+@pytest.mark.claim("CON-43")
+def test_the_old_ratchet_goes_with_its_skipped_keys(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.lost += ["A_MSG", "A_MSG"]
+            for body in (b"lost", b"lost too", b"found"):
+                await bob.conn.send(body)
+            await alice.got(b"found")
+            assert alice.outcomes == ["MsgSkipped"]
+            (kept,) = ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id).values()
+            assert len(kept) == 2
+            await synchronised(pair, alice)
+            assert not ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id)
+            await pair.talk("after")
+            assert alice.outcomes[1:] == ["MsgOk"]
+
+    run_virtual(main())
+
+
 async def agreed(pair: Friends) -> None:
     for friend in (pair.alice, pair.bob):
         await friend_agreed(friend)
