@@ -1,0 +1,85 @@
+"""The benchmark: all engines answer the same, each repetition plans anew, and the numbers are whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from blindpost.pipeline.bench import data, measure
+from blindpost.pipeline.bench.jobs import JOBS, plain
+from blindpost.pipeline.bench.measure import Result, against, run, written
+from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.generate.plan import Plan
+
+pytestmark = pytest.mark.timeout(600)
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    folder = tmp_path_factory.mktemp("bench")
+    return list(run(spark, folder, [ROWS], list(JOBS), 2, 1, lambda what, done, total: None))
+
+
+def test_every_engine_does_every_job(results: list[Result]) -> None:
+    """That they agree is what the run itself checks."""
+    assert [(one.job, one.engine) for one in results] == [
+        (job, engine) for job in JOBS for engine in ("spark", "duckdb", "polars")
+    ]
+    for one in results:
+        assert (one.rows, one.cores, len(one.seconds)) == (ROWS, 2, 1)
+        assert one.per_core == pytest.approx(ROWS / one.seconds[0] / 2)
+        assert one.peak_bytes > 10_000_000
+        assert against(results, one, one.engine) == 1
+
+
+def test_sparks_books_are_read(results: list[Result]) -> None:
+    for one in results:
+        if one.engine == "spark":
+            assert sum(stage["read_rows"] for stage in one.stages) == ROWS
+            assert one.shuffle_bytes is not None
+            assert one.shuffle_bytes > 0
+            assert "HashAggregate" in one.plan or "SortAggregate" in one.plan
+        else:
+            assert (one.stages, one.shuffle_bytes) == ((), None)
+
+
+def test_numbers_are_written_as_json(results: list[Result]) -> None:
+    found = json.loads(written(results, 1.5))
+    assert found["spark_startup_s"] == 1.5
+    assert [row["rows_per_s_core"] for row in found["results"]] == [one.per_core for one in results]
+
+
+def test_engines_that_disagree_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = Result("meters", "x", ROWS, 2, 1.0, (1.0,), 1)
+    monkeypatch.setattr(measure, "_spark", lambda *_: (good, "one"))
+    monkeypatch.setattr(measure, "_rival", lambda *_: (good, "other"))
+    with pytest.raises(PipelineError, match="do not agree"):
+        list(run(spark, tmp_path, [10], ["meters"], 2, 1, lambda what, done, total: None))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_files_have_exactly_so_many_rows_and_are_used_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "FILE_ROWS", 400)
+    table, seen = JOBS[name].table, []
+    for _ in range(2):
+        folder = data.write(
+            Plan(routers=data.ROUTERS), table, 1_000, tmp_path, lambda done, total: seen.append((done, total))
+        )
+    files = sorted(folder.rglob("*.parquet"))
+    assert [pq.ParquetFile(path).metadata.num_rows for path in files] == [400, 400, 200]
+    assert seen == [(400, 1_000), (800, 1_000), (1_000, 1_000), (1_000, 1_000)]
+    rows = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
+    assert len({tuple(row[column] for column in table.key) for row in rows}) == 1_000
+
+
+def test_rows_compare_whatever_their_order() -> None:
+    assert plain([(2, bytearray(b"x")), (1, None)]) == plain([(1, None), (2, b"x")])
