@@ -22,8 +22,9 @@ from tests.support.processes import RouterInProcess, router_in_process, until
 MESSAGES = int(os.environ.get("BLINDPOST_AGENT_MESSAGES", "42"))
 KILLS = int(os.environ.get("BLINDPOST_AGENT_KILLS", "5"))
 ROTATIONS = 3
-ROUNDS = 6
-SETTLE_S = 300.0
+ROUNDS = max(6, MESSAGES // 60)
+"""In one round no queue gets more messages than it has room for: else both sides might wait for each other."""
+SETTLE_S = 600.0
 
 
 @dataclass
