@@ -16,12 +16,15 @@ from blindpost.agent.events import (
     Failed,
     InfoReceived,
     Joined,
+    LinkCreated,
 )
 from blindpost.agent.integrity import MsgOk
 from blindpost.agent.model import ConnType
 from blindpost.agent.store import ratchets
+from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import Party, connect, quick_config, two_parties
+from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
+from tests.support.routers import new_credentials, running_router
 from tests.support.scripted_router import virtual
 
 
@@ -223,3 +226,53 @@ async def test_a_link_is_used_once(tmp_path: Path) -> None:
         await bob.agent.join(str(link))
         failed = await bob.expect(Failed)
         assert failed.error.word == "SMP AUTH"
+
+
+@virtual
+async def test_link_made_in_the_background_survives_a_router_that_is_away(tmp_path: Path) -> None:
+    network, credentials = MemoryNetwork(), new_credentials()
+    config = on_network(network)
+    async with running_router(tmp_path / "router", network=network, credentials=credentials) as router:
+        server, port = router.server, router.port
+    async with party(tmp_path / "a.db", server, config=config) as alice:
+        conn = await alice.agent.invite_later(user_data=b"later")
+        with pytest.raises(AgentError):
+            assert conn.link
+    async with (
+        running_router(tmp_path / "router", network=network, credentials=credentials, port=port),
+        party(tmp_path / "a.db", server, config=config) as alice,
+        party(tmp_path / "b.db", server, config=config) as bob,
+    ):
+        made = await alice.expect(LinkCreated)
+        assert made.conn.id == conn.id
+        assert str(made.conn.link) == str(made.link)
+        assert (await bob.agent.read_link(str(made.link))).user_data == b"later"
+        await bob.agent.join(str(made.link))
+        assert (await bob.expect(Connected)).pq
+        await alice.expect(Connected)
+        with pytest.raises(AgentError):
+            assert made.conn.link
+
+
+@virtual
+async def test_who_waits_is_still_there_after_a_restart(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        link, address = await alice.agent.invite(auto_allow=False), await alice.agent.address()
+        await bob.agent.join(str(link), b"joined")
+        await bob.agent.join(str(address), b"asked")
+        await alice.expect(ConfirmationReceived)
+        await alice.expect(ContactRequested)
+        server = alice.rt.servers[0].server
+        await alice.agent.close()
+        async with party(tmp_path / "a.db", server, config=on_network(network)) as again:
+            confirmation = again.agent.connection(link.conn.id).confirmation()
+            (request,) = again.agent.connection(address.conn.id).requests()
+            assert confirmation is not None
+            assert (confirmation.info, request.info, request.pq) == (b"joined", b"asked", True)
+            await confirmation.allow()
+            await request.accept()
+            for _ in range(2):
+                await again.expect(Connected)
+            assert again.agent.connection(link.conn.id).confirmation() is None
+            assert again.agent.connection(address.conn.id).requests() == []

@@ -182,6 +182,20 @@ class Agent:
         wishes = LinkWishes(user_data, False, client_data)
         return await self._create(ConnMode.CONTACT, wishes, info, auto_accept, pq)
 
+    async def invite_later(
+        self, info: bytes = b"", *, auto_allow: bool = True, user_data: bytes | None = None
+    ) -> Connection:
+        """As `invite`, without waiting for a router: the link comes with `LinkCreated`."""
+        rt, conn_id = self._rt, self._rt.new_id()
+        wishes, mode = LinkWishes(user_data), ConnMode.INVITATION
+        rt.stream.hold(conn_id)
+        pq = self._config.pq
+        await creating.register(
+            rt, conn_id, DEFAULT_USER, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=True
+        )
+        rt.stream.give(conn_id)
+        return rt.handle(conn_id)
+
     async def _create(
         self, mode: ConnMode, wishes: LinkWishes, info: bytes, auto_allow: bool, pq: bool | None
     ) -> CreatedLink:
@@ -339,6 +353,7 @@ class Agent:
 
 def _handlers(rt: Runtime) -> dict[str, CommandHandler]:
     own = {
+        creating.NEW_TAG: creating.run_new,
         joining.JOIN: joining.run_join,
         allowing.ALLOW_SECURE: allowing.run_allow_secure,
         allowing.DUPLEX_SECURE: allowing.run_duplex_secure,

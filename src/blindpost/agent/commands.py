@@ -96,7 +96,8 @@ class CommandWorkers:
 
     def _is_first(self, command: StoredCommand) -> bool:
         """Whether the command is still there: it may have ended itself, or gone to another worker."""
-        return commands.first_id(self._rt.store.reading, command.conn_id, command.server) == command.command_id
+        first = commands.first_id(self._rt.store.reading, command.conn_id, command.server)
+        return first == command.command_id
 
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
         with self._rt.transaction() as tx:

@@ -10,7 +10,7 @@ from blindpost.agent.connection import Confirmation as ReceivedConfirmation
 from blindpost.agent.connection import ContactRequest, accept_request
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import ConfirmationReceived, Connected, ContactRequested, InfoReceived
-from blindpost.agent.joining import Agreed, negotiate
+from blindpost.agent.joining import Agreed, pq_offered
 from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
 from blindpost.agent.runtime import Tx
 from blindpost.agent.store import connections, handshakes, queues, ratchets
@@ -153,10 +153,7 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
         raise refused("inv: sent to message conn")
     if handshakes.has_invitation(tx, whole.conn_id, envelope.link):
         return
-    try:
-        pq = negotiate(tx.runtime, envelope.link).pq_usable
-    except ProtocolError:
-        pq = False
+    pq = pq_offered(tx.runtime, envelope.link)
     invitation_id, info = tx.runtime.new_id(), bytes(envelope.info)
     invitation = StoredInvitation(invitation_id, whole.conn_id, envelope.link, info)
     handshakes.insert_invitation(tx, invitation, tx.now)

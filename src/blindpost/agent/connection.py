@@ -76,6 +76,32 @@ class Connection:
         async with self._rt.locked(self.id):
             await acking.ack_message(self._rt, self.id, msg_id, receipt)
 
+    @property
+    def link(self) -> CreatedLink:
+        """The link of an address, or of an invitation that nobody has joined yet."""
+        whole = connections.load_whole(self._rt.store.reading, self.id)
+        return creating.stored_link(self._rt, whole, creating.LinkWishes())
+
+    def requests(self) -> list[ContactRequest]:
+        """The requests to this address that wait for an answer, also those from before a restart."""
+        db, found = self._rt.store.reading, []
+        for invitation_id in handshakes.invitations_of(db, self.id):
+            stored = handshakes.find_invitation(db, invitation_id)
+            if stored is not None:
+                servers = tuple(queue.address.server for queue in stored.link.queues)
+                pq = joining.pq_offered(self._rt, stored.link)
+                found.append(ContactRequest(self, invitation_id, stored.info, pq, servers))
+        return found
+
+    def confirmation(self) -> Confirmation | None:
+        """Who joined and waits to be allowed, also since before a restart."""
+        stored = handshakes.find_confirmation(self._rt.store.reading, self.id)
+        if stored is None:
+            return None
+        servers = tuple(info.address.server for info in stored.reply_queues)
+        pq = connections.load(self._rt.store.reading, self.id).pq_support
+        return Confirmation(self, stored.confirmation_id, stored.info, pq, servers)
+
     async def set_link_data(self, user_data: bytes) -> CreatedLink:
         """Change what the short link leads to; an address without one gets one."""
         self._rt.awake()

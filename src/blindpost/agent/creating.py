@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from blindpost.agent.errors import AgentError, prohibited, refused_with
+from blindpost.agent.events import LinkCreated
 from blindpost.agent.links import (
     CreatedLink,
     PreparedLink,
@@ -20,7 +21,8 @@ from blindpost.agent.links import (
 from blindpost.agent.model import ConnId, ConnMode, ConnType, UserId, Whole
 from blindpost.agent.queue_making import choose_server, new_request, send_new
 from blindpost.agent.runtime import Runtime
-from blindpost.agent.store import connections, queues, ratchets
+from blindpost.agent.store import commands, connections, queues, ratchets
+from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.queues import RcvQueueRequest
 from blindpost.client.calls import Call
 from blindpost.crypto.ids_hash import sender_id_of
@@ -30,13 +32,14 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.links.data import OwnerAuth
 from blindpost.wire.links.full import FullLink
 from blindpost.wire.links.short import ShortContact
-from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueAddress
 from blindpost.wire.smp.commands import LDEL, LSET
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.values import LinkData, QueueMode
 from blindpost.wire.value import Value
 
+NEW_TAG = "NEW"
 MODES = {ConnMode.INVITATION: QueueMode.MESSAGING, ConnMode.CONTACT: QueueMode.CONTACT}
 
 
@@ -77,8 +80,9 @@ async def register(
     info: bytes,
     auto_allow: bool,
     pq: bool,
+    later: bool = False,
 ) -> None:
-    """Store a new connection with its keys; nothing is sent."""
+    """Store a new connection with its keys; nothing is sent. `later`: a command makes the rest."""
     if wishes.kem_in_link and mode is ConnMode.CONTACT:
         raise prohibited("an address has no keys that a KEM key could go with")
     invites = mode is ConnMode.INVITATION
@@ -99,6 +103,33 @@ async def register(
             if invites:
                 params = proposed_params(versions.e2e.high, pq=with_kem, entropy=entropy, kem=kem)
                 ratchets.set_params(tx, conn_id, params)
+            if later:
+                tx.command(conn_id, None, NEW_TAG, encode(wishes, write_wishes))
+
+
+async def run_new(rt: Runtime, command: StoredCommand) -> None:
+    """The stored command; when it runs again after the queue was made, the link is made of what is stored."""
+    wishes = decode_whole(command.content, read_wishes)
+    whole = connections.load_whole(rt.store.reading, command.conn_id)
+    if whole.type is ConnType.NEW:
+        created = await create(rt, command.conn_id, wishes)
+    else:
+        created = stored_link(rt, whole, wishes)
+    with rt.transaction() as tx:
+        commands.delete(tx, command.command_id)
+        tx.emit(LinkCreated(created.conn, created))
+
+
+def stored_link(rt: Runtime, whole: Whole, wishes: LinkWishes) -> CreatedLink:
+    """The link of an address, or of an invitation that nobody has joined yet."""
+    params = ratchets.find_params(rt.store.reading, whole.conn_id)
+    usable = whole.type is ConnType.CONTACT or (whole.type is ConnType.RCV and params is not None)
+    if not usable:
+        raise prohibited("the connection has no link that could be given to anybody")
+    queue = whole.rcv[0]
+    full = full_link(rt, queue.address, params, wishes, kem=wishes.kem_in_link)
+    short = None if queue.link is None else short_of(queue.mode, queue.server, queue.link)
+    return CreatedLink(rt.handle(whole.conn_id), full, short)
 
 
 async def create(rt: Runtime, conn_id: ConnId, wishes: LinkWishes) -> CreatedLink:

@@ -21,9 +21,7 @@ again, another one is reported and ends the command. It must be able to run agai
 class RotationHandler(Protocol):
     """Queue rotation. An `AgentError` is reported to the application; the message is acknowledged."""
 
-    def received(
-        self, tx: Tx, whole: Whole, queue: RcvQueue, message: QAdd | QKey | QUse | QTest
-    ) -> None:
+    def received(self, tx: Tx, whole: Whole, queue: RcvQueue, message: QAdd | QKey | QUse | QTest) -> None:
         """A message about queues came through `queue`."""
 
     def first_message(self, tx: Tx, whole: Whole, queue: RcvQueue) -> None:

@@ -84,6 +84,14 @@ def negotiate(rt: Runtime, link: FullLink) -> Agreed:
     return Agreed(agent, client, e2e)
 
 
+def pq_offered(rt: Runtime, link: FullLink) -> bool:
+    """Whether a connection by this link could be post-quantum; not if it cannot be made at all."""
+    try:
+        return negotiate(rt, link).pq_usable
+    except ProtocolError:
+        return False
+
+
 def register_join(
     rt: Runtime, tx: Tx, conn_id: ConnId, user_id: UserId, join: JoinCommand, corr_id: str = ""
 ) -> None:
