@@ -20,6 +20,7 @@ from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.smp.errors import CMD, Code, CommandError
 from tests.support.ntf_routers import (
+    ON_BOTH,
     Apple,
     Clock,
     Device,
@@ -337,6 +338,7 @@ async def test_a_repeated_registration_is_the_same_and_other_keys_take_nothing(n
     assert await rival.status() == "CONFIRMED"
 
 
+@ON_BOTH
 async def test_the_token_that_is_verified_last_has_the_device(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queue = some_queue()
@@ -449,6 +451,7 @@ async def test_the_test_provider_is_only_for_those_who_enable_it(tmp_path: Path)
         assert ntf.apple.pushed == []
 
 
+@ON_BOTH
 async def test_a_device_cannot_be_taken_over_by_replacing_onto_the_own_other_token(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     twin = Device(device.client, device_token("cd"), device.key)

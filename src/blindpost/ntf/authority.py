@@ -13,7 +13,7 @@ from blindpost.ntf.model import Token
 from blindpost.ntf.state import Client
 from blindpost.ntf.view import View, Wanted
 from blindpost.wire.keys import PublicKey
-from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TNEW, TRPL, Command
+from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TNEW, Command
 from blindpost.wire.ntf.transmissions import Request
 
 SUBSCRIPTION_COMMANDS: frozenset[type[Command]] = frozenset({SNEW, SCHK, SDEL})
@@ -24,17 +24,14 @@ def want(wanted: Wanted, request: Request) -> None:
     match request.command:
         case PING():
             pass
-        case TNEW(token=device):
-            wanted.devices.add(device)
+        case TNEW(device, verify_key):
+            wanted.registrations.add((device, verify_key))
         case SNEW() as command:
             wanted.tokens.add(command.token_id)
             wanted.queues.add((command.server, command.notifier_id))
             wanted.routers.add(command.server)
         case SCHK() | SDEL():
             wanted.subscriptions.add(request.entity_id)
-        case TRPL(token=device):
-            wanted.tokens.add(request.entity_id)
-            wanted.devices.add(device)
         case _:
             wanted.tokens.add(request.entity_id)
 

@@ -351,6 +351,8 @@ def _need(needed: Needed, view: View, request: Request) -> None:
     if token is None:
         return
     match request.command:
+        case TRPL(device):
+            needed.registrations.add((device, token.verify_key))
         case TVFY():
             needed.rivals.add(token.device)
             needed.notifications.add(token.token_id)

@@ -14,17 +14,23 @@ from blindpost.ntf.records import NotificationRow, Records, RouterRow, Subscript
 from blindpost.ntf.schema_postgres import FIRST
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import COUNTERS, Writes, WrongKeyError, readable, received_of, writes_of
-from blindpost.ntf.view import Needed, View, Wanted
+from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.postgres import PostgresStore, Schema, Step, Work
 from blindpost.wire.addresses import Server
 
 SCHEMA = Schema("blindpost_ntf", (FIRST,), COUNTERS)
 
-_TOKENS = (
-    "SELECT found.token_id, device, verify_key, status, sealed, code_at, code_attempts, period_minutes, "
-    "period_due, period_sent, updated_day FROM unnest($1::bytea[]) AS wanted(name) JOIN tokens found ON "
+_COLUMNS = (
+    "SELECT found.token_id, found.device, verify_key, status, sealed, code_at, code_attempts, "
+    "period_minutes, period_due, period_sent, updated_day FROM "
 )
+_TOKENS = _COLUMNS + "unnest($1::bytea[]) AS wanted(name) JOIN tokens found ON "
+_REGISTRATIONS = (
+    _COLUMNS + "unnest($1::bytea[], $2::bytea[]) AS wanted(device, key) "
+    "JOIN tokens found ON found.device = wanted.device AND found.verify_key = wanted.key"
+)
+_RIVALS = _COLUMNS + "tokens found WHERE found.device = $1 LIMIT $2"
 _SUBSCRIPTIONS = (
     "SELECT found.subscription_id, token_id, server, notifier, id_hash, sealed, state, error, associated "
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN subscriptions found ON "
@@ -128,10 +134,9 @@ class PostgresTables:
 
     async def load(self, wanted: Wanted, view: View) -> None:
         records = self._records
-        devices = [records.device_name(device) for device in wanted.devices]
         names = [records.notifier_name(server, notifier_id) for server, notifier_id in wanted.queues]
         await self._fill_tokens(view, "found.token_id = wanted.name", wanted.tokens)
-        await self._fill_tokens(view, "found.device = wanted.name", devices)
+        await self._fill_registrations(view, wanted.registrations)
         await self._fill_subscriptions(view, "found.subscription_id = wanted.name", wanted.subscriptions)
         await self._fill_subscriptions(view, "found.notifier = wanted.name", names)
         if wanted.routers:
@@ -140,10 +145,12 @@ class PostgresTables:
                 view.routers.fill(router.server, router)
 
     async def load_needed(self, needed: Needed, view: View) -> None:
+        await self._fill_registrations(view, needed.registrations)
         owners = set(needed.owned)
-        devices = [self._records.device_name(device) for device in needed.rivals]
-        found = await self._fill_tokens(view, "found.device = wanted.name", devices)
-        owners.update(token.token_id for token in found)
+        for device in needed.rivals:
+            name = self._records.device_name(device)
+            rows = await self.store.fetch(_RIVALS, name, RIVALS_MAX)
+            owners.update(token.token_id for token in self._filled(view, rows))
         if owners:
             owned: dict[bytes, list[bytes]] = {token_id: [] for token_id in owners}
             rows = await self.store.fetch(_SUBSCRIPTIONS + "found.token_id = wanted.name", list(owners))
@@ -251,7 +258,15 @@ class PostgresTables:
         listed = list(names)
         if not listed:
             return []
-        rows = await self.store.fetch(_TOKENS + match, listed)
+        return self._filled(view, await self.store.fetch(_TOKENS + match, listed))
+
+    async def _fill_registrations(self, view: View, registrations: Iterable[Registration]) -> None:
+        names = [(self._records.device_name(device), key.spki) for device, key in registrations]
+        if names:
+            devices, keys = map(list, zip(*names, strict=True))
+            self._filled(view, await self.store.fetch(_REGISTRATIONS, devices, keys))
+
+    def _filled(self, view: View, rows: Sequence[asyncpg.Record]) -> list[Token]:
         found = readable(rows, lambda row: self._records.token(TokenRow(*row)))
         for token in found:
             view.fill_token(token)

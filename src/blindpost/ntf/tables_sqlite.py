@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from blindpost.ntf.tables import (
     received_of,
     writes_of,
 )
-from blindpost.ntf.view import Needed, View, Wanted
+from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 from blindpost.wire.addresses import Server
@@ -97,8 +97,7 @@ class SqliteTables:
         with self._reading() as sql:
             for token_id in wanted.tokens:
                 self._fill_tokens(sql, view, "token_id = ?", token_id)
-            for device in wanted.devices:
-                self._fill_tokens(sql, view, "device = ?", records.device_name(device))
+            self._fill_registrations(sql, view, wanted.registrations)
             for subscription_id in wanted.subscriptions:
                 self._fill_subscriptions(sql, view, "subscription_id = ?", subscription_id)
             for server, notifier_id in wanted.queues:
@@ -111,9 +110,11 @@ class SqliteTables:
 
     async def load_needed(self, needed: Needed, view: View) -> None:
         with self._reading() as sql:
+            self._fill_registrations(sql, view, needed.registrations)
             owners = set(needed.owned)
             for device in needed.rivals:
-                found = self._fill_tokens(sql, view, "device = ?", self._records.device_name(device))
+                name = self._records.device_name(device)
+                found = self._fill_tokens(sql, view, "device = ? LIMIT ?", name, RIVALS_MAX)
                 owners.update(token.token_id for token in found)
             for token_id in owners:
                 rows = sql.execute(_SUBSCRIPTION + "token_id = ?", (token_id,)).fetchall()
@@ -220,8 +221,17 @@ class SqliteTables:
         with self._reading() as sql:
             return [found for (found,) in sql.execute(statement, arguments)]
 
-    def _fill_tokens(self, sql: sqlite3.Connection, view: View, where: str, name: bytes) -> list[Token]:
-        rows = [TokenRow(*row) for row in sql.execute(_TOKENS + where, (name,))]
+    def _fill_registrations(
+        self, sql: sqlite3.Connection, view: View, registrations: Iterable[Registration]
+    ) -> None:
+        for device, key in registrations:
+            name = self._records.device_name(device)
+            self._fill_tokens(sql, view, "device = ? AND verify_key = ?", name, key.spki)
+
+    def _fill_tokens(
+        self, sql: sqlite3.Connection, view: View, where: str, *arguments: object
+    ) -> list[Token]:
+        rows = [TokenRow(*row) for row in sql.execute(_TOKENS + where, arguments)]
         found = readable(rows, self._records.token)
         for token in found:
             view.fill_token(token)

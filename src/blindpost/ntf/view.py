@@ -18,13 +18,19 @@ Queue = tuple[Server, bytes]
 """A message router and the id of a notifier there."""
 
 
+Registration = tuple[DeviceToken, PublicKey]
+"""What makes a token: a device and the key that speaks for it."""
+
+RIVALS_MAX = 1000
+"""How many tokens of a device are deleted at once; limits leave no device so many, but the null one."""
+
+
 @dataclass(slots=True)
 class Wanted:
     """What must be loaded before the requests of a batch can be verified."""
 
     tokens: set[bytes] = field(default_factory=set)
-    devices: set[DeviceToken] = field(default_factory=set)
-    """All tokens of these devices."""
+    registrations: set[Registration] = field(default_factory=set)
     subscriptions: set[bytes] = field(default_factory=set)
     queues: set[Queue] = field(default_factory=set)
     """The subscriptions to these; with each comes its token."""
@@ -35,8 +41,9 @@ class Wanted:
 class Needed:
     """What else verified requests and events may reach."""
 
+    registrations: set[Registration] = field(default_factory=set)
     rivals: set[DeviceToken] = field(default_factory=set)
-    """All tokens of these devices, with everything they own."""
+    """The tokens of these devices, at most `RIVALS_MAX` of each, with everything they own."""
     owned: set[bytes] = field(default_factory=set)
     """Everything that these tokens own."""
     notifications: set[bytes] = field(default_factory=set)
