@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
+from blindpost.engine.undo import Undo
 from blindpost.ntf.model import DAY_S, NtfRules
 from blindpost.ntf.ports import Failed, RetryLater, TokenInvalid
+from blindpost.ntf.view import View
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.commands import SCHK, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
 from blindpost.wire.ntf.responses import ERR, IDTKN, OK
-from blindpost.wire.ntf.status import InvalidReason
+from blindpost.wire.ntf.status import InvalidReason, TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.smp.errors import CMD, Code, CommandError
+from tests.support.ntf_lines import open_ntf_line
 from tests.support.ntf_routers import (
     ON_BOTH,
     Apple,
@@ -30,6 +34,7 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
+from tests.support.ntf_stores import stored_token
 from tests.support.routers import new_credentials, new_key
 
 AUTH, QUOTA = ERR(Code.AUTH), ERR(Code.QUOTA)
@@ -74,7 +79,7 @@ async def test_only_the_registered_key_speaks_for_a_token(ntf: RunningNtf) -> No
     assert await device.status() in {"REGISTERED", "CONFIRMED"}
 
 
-@pytest.mark.claim("NTF-15", "NTF-16")
+@pytest.mark.claim("NTF-15")
 async def test_a_code_makes_the_token_active_and_may_come_twice(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
     assert await device.ask(TVFY(bytes(32))) == AUTH
@@ -85,6 +90,26 @@ async def test_a_code_makes_the_token_active_and_may_come_twice(ntf: RunningNtf)
     assert await device.ask(TVFY(code)) == OK()
     assert await device.ask(TVFY(bytes(32))) == AUTH
     assert await device.status() == "ACTIVE"
+
+
+@pytest.mark.claim("NTF-16", "NTF-17")
+async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    token = await stored_token(ntf, device.token_id)
+    lines = {version: await open_ntf_line(ntf, version) for version in (2, 3)}
+    statuses = [
+        *(TokenStatus(state) for state in TokenState),
+        *(TokenStatus(TokenState.INVALID, reason) for reason in InvalidReason),
+    ]
+    for status in statuses:
+        view = View(Undo(), ntf.router.store.received)
+        view.put_token(replace(token, status=status))
+        await ntf.router.store.commit(view)
+        for version, line in lines.items():
+            line.send(line.written(TCHK(), device.token_id, device.key))
+            payload = bytes(await line.stream.read_block())
+            words = status.text if version == 3 else status.state.value
+            assert payload.endswith(device.token_id + b"TKN " + words.encode())
 
 
 @pytest.mark.claim("NTF-18")
