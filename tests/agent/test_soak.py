@@ -23,7 +23,7 @@ MESSAGES = int(os.environ.get("BLINDPOST_AGENT_MESSAGES", "42"))
 KILLS = int(os.environ.get("BLINDPOST_AGENT_KILLS", "5"))
 ROTATIONS = 3
 ROUNDS = max(6, MESSAGES // 60)
-"""In one round no queue gets more messages than it has room for: else both sides might wait for each other."""
+"""In one round no queue gets more messages than it has room for: a full one makes its sender wait long."""
 SETTLE_S = 600.0
 
 

@@ -33,6 +33,7 @@ from blindpost.client.errors import ResponseTimeoutError
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.kem import KemKeyPair
+from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import ClosedHereError
@@ -71,10 +72,11 @@ def virtual_now() -> float:
 class Place:
     """A router that can be away: stopped and started again at the same address with the same store."""
 
-    def __init__(self, folder: Path, network: MemoryNetwork, port: int) -> None:
+    def __init__(self, folder: Path, network: MemoryNetwork, port: int, rules: RouterRules) -> None:
         self.folder = folder
         self.port = port
         self._network = network
+        self._rules = rules
         self._credentials: Credentials = new_credentials()
         self._running = AsyncExitStack()
         self.running: RunningRouter | None = None
@@ -82,7 +84,12 @@ class Place:
 
     async def start(self) -> None:
         router = running_router(
-            self.folder, credentials=self._credentials, network=self._network, port=self.port, now=virtual_now
+            self.folder,
+            self._rules,
+            credentials=self._credentials,
+            network=self._network,
+            port=self.port,
+            now=virtual_now,
         )
         self.running = await self._running.enter_async_context(router)
 
@@ -291,7 +298,7 @@ class Friend:
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until this holds: as long as it takes in virtual time."""
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(250):
             while True:
                 if condition():
                     return
@@ -343,11 +350,12 @@ class Friends:
 
 @asynccontextmanager
 async def friends(
-    folder: Path, *, pq: bool = False, routers: int = 2, **config: Any
+    folder: Path, *, pq: bool = False, routers: int = 2, rules: RouterRules | None = None, **config: Any
 ) -> AsyncIterator[Friends]:
     """Connected, and at rest."""
     network = MemoryNetwork("friends")
-    places = [Place(folder / f"router{number}", network, 5000 + number) for number in range(routers)]
+    rules = rules or RouterRules()
+    places = [Place(folder / f"router{number}", network, 5000 + number, rules) for number in range(routers)]
     chosen = AgentConfig(
         pq=pq,
         sessions=SessionOptions(client=SmpOptions(network=network)),

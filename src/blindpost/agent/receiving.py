@@ -138,9 +138,15 @@ def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
 
 
 def _drained(tx: Tx, whole: Whole, queue: RcvQueue) -> Fate:
-    """The queue was full, and all that was in it is read: the peer may go on."""
+    """The queue was full, and all that was in it is read: the peer may go on.
+
+    Where both queues were full, what says so to the peer waits behind messages that wait for its queue:
+    they are tried at once, or each side would wait for the other.
+    """
     if whole.type is ConnType.DUPLEX and not whole.record.sync_state.send_prohibited:
         enqueue(tx, whole, AQCont(queue.sender_address))
+        for snd in whole.snd:
+            tx.runtime.delivery.has_room(whole.conn_id, snd.number)
     return Fate.ACK
 
 
