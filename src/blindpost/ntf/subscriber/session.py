@@ -174,9 +174,7 @@ class RouterSession:
         self._fresh.clear()
         batch = self._options.batch
         async for page in self._reporter.pages(batch, with_associated=with_associated):
-            wanted = [notifier for notifier in page if notifier.notifier_id not in self.active]
-            await self._reporter.changed((notifier.notifier_id for notifier in wanted), TRIED)
-            await self._subscribe(wanted)
+            await self._subscribe([each for each in page if each.notifier_id not in self.active])
             if is_repair:
                 await asyncio.sleep(self._chance.uniform(0, 2 * self._options.repair_pause_s))
 
@@ -204,13 +202,12 @@ class RouterSession:
         for notifier, result in zip(notifiers, results, strict=True):
             notifier_id = notifier.notifier_id
             is_known = notifier_id in self._in_flight
-            answer = queue_answer(result, self._service_id)
-            if answer is None and is_known:
+            answer = queue_answer(result, self._service_id) or TRIED
+            answers[answer].append(notifier_id)
+            if answer is TRIED and is_known:
                 self._again[notifier_id] = notifier
-            elif answer is not None:
-                answers[answer].append(notifier_id)
-                if answer is CONFIRMED and is_known:
-                    self.active.add(notifier_id)
+            elif answer is CONFIRMED and is_known:
+                self.active.add(notifier_id)
         self._in_flight.clear()
         self.members += QueueSet.of(answers.get(ASSOCIATED, ()))
         self._plan_retry()
