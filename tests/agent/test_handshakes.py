@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.agent import confirming
 from blindpost.agent.config import Versions
 from blindpost.agent.connection import Connection
 from blindpost.agent.errors import AgentError
@@ -20,7 +21,7 @@ from blindpost.agent.events import (
 )
 from blindpost.agent.integrity import MsgOk
 from blindpost.agent.model import ConnType
-from blindpost.agent.store import ratchets
+from blindpost.agent.store import queues, ratchets
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange
 from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
@@ -276,3 +277,42 @@ async def test_who_waits_is_still_there_after_a_restart(tmp_path: Path) -> None:
                 await again.expect(Connected)
             assert again.agent.connection(link.conn.id).confirmation() is None
             assert again.agent.connection(address.conn.id).requests() == []
+
+
+@virtual
+async def test_another_router_is_asked_when_one_is_away(tmp_path: Path) -> None:
+    """Whichever of his two routers Bob chooses first, he gets a reply queue on the one that is there."""
+    network = MemoryNetwork()
+    config = on_network(network)
+    async with running_router(tmp_path / "gone", network=network) as gone:
+        away = gone.server
+    async with (
+        running_router(tmp_path / "router", network=network) as router,
+        party(tmp_path / "a.db", router.server, config=config) as alice,
+    ):
+        for number in range(4):
+            async with party(tmp_path / f"b{number}.db", away, router.server, config=config) as bob:
+                link = await alice.agent.invite()
+                conn = await bob.agent.join(str(link))
+                await bob.expect(Connected)
+                (queue,) = queues.rcv_queues(bob.rt.store.reading, conn.id)
+                assert queue.server == router.server
+                assert bob.rt.tried == {}
+                await bob.agent.invite_later()
+                assert (await bob.expect(LinkCreated)).link.full.queues[0].address.server == router.server
+
+
+@virtual
+async def test_requests_to_an_address_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "REQUESTS_MAX", 2)
+    async with two_parties(tmp_path) as (alice, bob):
+        address = await alice.agent.address()
+        for _ in range(3):
+            await bob.agent.join(str(address))
+        assert (await alice.expect(Failed)).error.word == "AGENT A_PROHIBITED"
+        waiting = [(await alice.expect(ContactRequested)).request for _ in range(2)]
+        assert address.conn.requests() == waiting
+        await waiting[0].reject()
+        await bob.agent.join(str(address))
+        await alice.expect(ContactRequested)
+        assert len(address.conn.requests()) == 2

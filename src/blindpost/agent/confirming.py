@@ -31,6 +31,9 @@ from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import decode_whole
 from blindpost.wire.value import Buffer, Value
 
+REQUESTS_MAX = 10_000
+"""How many requests may wait at an address, so that nobody can fill the disk with them."""
+
 
 def refused(message: str) -> ProtocolError:
     return ProtocolError(ProtocolCode.A_PROHIBITED, message)
@@ -153,6 +156,8 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
         raise refused("inv: sent to message conn")
     if handshakes.has_invitation(tx, whole.conn_id, envelope.link):
         return
+    if handshakes.count_invitations(tx, whole.conn_id) >= REQUESTS_MAX:
+        raise refused("inv: too many requests wait for an answer")
     pq = pq_offered(tx.runtime, envelope.link)
     invitation_id, info = tx.runtime.new_id(), bytes(envelope.info)
     invitation = StoredInvitation(invitation_id, whole.conn_id, envelope.link, info)

@@ -19,7 +19,7 @@ from blindpost.agent.links import (
     user_link_data,
 )
 from blindpost.agent.model import ConnId, ConnMode, ConnType, UserId, Whole
-from blindpost.agent.queue_making import choose_server, new_request, send_new
+from blindpost.agent.queue_making import choose_server, new_request, send_new, trying
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import commands, connections, queues, ratchets
 from blindpost.agent.store.commands import StoredCommand
@@ -140,7 +140,8 @@ async def create(rt: Runtime, conn_id: ConnId, wishes: LinkWishes) -> CreatedLin
     """
     request, repeated = _request(rt, conn_id, wishes)
     try:
-        return await _created(rt, request, wishes)
+        with trying(rt, request):
+            return await _created(rt, request, wishes)
     except AgentError as error:
         if not (repeated and request.root_key is not None and refused_with(error, Code.AUTH)):
             raise
@@ -156,7 +157,7 @@ def _request(rt: Runtime, conn_id: ConnId, wishes: LinkWishes) -> tuple[RcvQueue
         if request is not None:
             return request, True
         record = connections.load(tx, conn_id)
-        server = choose_server(rt).server
+        server = choose_server(rt, conn_id=conn_id).server
         request = new_request(rt, conn_id, record.user_id, server, MODES[record.mode])
         if wishes.user_data is not None:
             root_key = PrivateKey.generate(Algorithm.ED25519, rt.config.entropy)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from blindpost.agent.errors import InternalError, network_error, prohibited
+from blindpost.agent.errors import AgentError, InternalError, network_error, prohibited
 from blindpost.agent.model import CONN_CHANGES, ConnId, QueueLink, QueueStatus, RcvQueue, SndQueue, UserId
 from blindpost.agent.runtime import Runtime, Tx
 from blindpost.agent.sessions import Session
@@ -32,14 +32,36 @@ Then = Callable[[Tx, RcvQueue], None]
 """What else happens in the transaction that stores a new queue."""
 
 
-def choose_server(rt: Runtime, avoiding: Iterable[Server] = ()) -> RouterAddress:
-    """One of our routers, if possible on none of the hosts of the given ones."""
+def choose_server(
+    rt: Runtime, avoiding: Iterable[Server] = (), conn_id: ConnId | None = None
+) -> RouterAddress:
+    """One of our routers: if possible one that was not tried for this connection in vain, and on none of the
+    hosts of the given ones."""
     if not rt.servers:
         raise prohibited("no message routers are configured")
+    tried = rt.tried.get(conn_id or "", set())
+    if tried.issuperset(address.server for address in rt.servers):
+        tried.clear()
+    avoiding = [*avoiding]
+    candidates = [address for address in rt.servers if address.server not in tried]
     used = {host for server in avoiding for host in server.hosts}
-    unused = [address for address in rt.servers if used.isdisjoint(address.server.hosts)]
-    different = [address for address in rt.servers if all(address.server != one for one in avoiding)]
-    return _chance.choice(unused or different or list(rt.servers))
+    unused = [address for address in candidates if used.isdisjoint(address.server.hosts)]
+    different = [address for address in candidates if address.server not in avoiding]
+    return _chance.choice(unused or different or candidates)
+
+
+@contextmanager
+def trying(rt: Runtime, request: RcvQueueRequest) -> Iterator[None]:
+    """An attempt to make a queue. When its router is away, the next attempt asks another one."""
+    try:
+        yield
+    except AgentError as error:
+        if error.retried and len(rt.servers) > 1:
+            rt.tried.setdefault(request.conn_id, set()).add(request.server)
+            with rt.transaction() as tx:
+                queues.delete_request(tx, request.conn_id, request.replaces)
+        raise
+    rt.tried.pop(request.conn_id, None)
 
 
 def new_request(
@@ -80,10 +102,11 @@ async def make_rcv_queue(
     with rt.transaction() as tx:
         request = queues.find_request(tx, conn_id, replaces)
         if request is None:
-            server = choose_server(rt, avoiding).server
+            server = choose_server(rt, avoiding, conn_id).server
             request = new_request(rt, conn_id, user_id, server, mode, replaces)
             queues.insert_request(tx, request)
-    return await send_new(rt, request, client_version=client_version, then=then)
+    with trying(rt, request):
+        return await send_new(rt, request, client_version=client_version, then=then)
 
 
 async def send_new(

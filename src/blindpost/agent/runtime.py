@@ -134,6 +134,8 @@ class Runtime:
         self.pool = pool
         self.stream = EventStream(config.events_max)
         self.operations = Operations()
+        self.tried: dict[ConnId, set[Server]] = {}
+        """Routers that were away when a queue of a connection was to be made."""
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -139,6 +139,12 @@ def has_invitation(db: Db, contact_conn_id: ConnId, link: InvitationLink) -> boo
     return bool(db.sql.execute(query, (contact_conn_id, _link_hash(link))).fetchone()[0])
 
 
+def count_invitations(db: Db, contact_conn_id: ConnId) -> int:
+    """How many requests wait at an address."""
+    query = "SELECT count(*) FROM conn_invitations WHERE contact_conn_id = ? AND accepted = 0"
+    return int(db.sql.execute(query, (contact_conn_id,)).fetchone()[0])
+
+
 def find_invitation(db: Db, invitation_id: str) -> StoredInvitation | None:
     """A request that was not accepted yet."""
     query = (
