@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from enum import Enum
 
@@ -45,9 +46,10 @@ class Meter(Enum):
 
     @property
     def is_of_reference(self) -> bool:
-        return self.value.startswith(
-            ("tokens_c", "tokens_v", "tokens_d", "tokens_r", "subs", "notifications_")
-        )
+        return self in _OF_REFERENCE
+
+
+_OF_REFERENCE = frozenset(itertools.takewhile(lambda meter: meter is not Meter.COMMANDS, Meter))
 
 
 class NtfMeters:
