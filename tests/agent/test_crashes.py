@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent.config import AgentConfig, Versions
-from blindpost.agent.events import Connected, ContactRequested, Event
-from blindpost.agent.integrity import MsgOk
+from blindpost.agent.events import Connected, ContactRequested, Event, SendFailed
+from blindpost.agent.integrity import MsgOk, MsgSkipped
 from blindpost.agent.store import handshakes, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call, Failure
@@ -227,3 +227,29 @@ async def test_messages_survive_a_sender_that_dies_while_sending(tmp_path: Path)
             assert [(got.body, got.integrity) for got in bodies] == [(b"one", MsgOk()), (b"two", MsgOk())]
             await settle()
             assert bob.names().count("MSG") == 2
+
+
+@virtual
+async def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
+    """A damaged message or command is reported, and those behind it go on."""
+    network = MemoryNetwork()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        ours, _ = await connect(alice, bob)
+        await settle()
+        server = alice.rt.servers[0].server
+        damaged = await ours.send(b"damaged")
+        await ours.send(b"whole")
+        with alice.rt.transaction() as tx:
+            tx.sql.execute(
+                "UPDATE snd_messages SET msg_encrypt_key = x'00' WHERE internal_id = ?", (damaged,)
+            )
+            tx.command(ours.id, None, "JOIN", b"damaged")
+            tx.command(ours.id, None, "NOBODY")
+        await alice.agent.close()
+        async with party(tmp_path / "a.db", server, config=on_network(network)) as again:
+            failed = await again.next_of(SendFailed)
+            assert (failed.msg_id, failed.error.word) == (damaged, "INTERNAL")
+            got = (await bob.message()).msg
+            assert (got.body, got.integrity) == (b"whole", MsgSkipped(damaged, damaged))
+            left = again.rt.store.reading.sql.execute("SELECT count(*) FROM commands WHERE failed = 0")
+            assert left.fetchone() == (0,)

@@ -311,7 +311,7 @@ async def test_requests_to_an_address_are_bounded(tmp_path: Path, monkeypatch: p
             await bob.agent.join(str(address))
         assert (await alice.expect(Failed)).error.word == "AGENT A_PROHIBITED"
         waiting = [(await alice.expect(ContactRequested)).request for _ in range(2)]
-        assert address.conn.requests() == waiting
+        assert {request.id for request in address.conn.requests()} == {request.id for request in waiting}
         await waiting[0].reject()
         await bob.agent.join(str(address))
         await alice.expect(ContactRequested)

@@ -99,6 +99,12 @@ class Party:
             assert not isinstance(event, Failed | AgentFailed), event.error
             self._passed.append(event)
 
+    async def next_of(self, kind: type[E]) -> E:
+        """The next event of a kind, whatever else is told before it."""
+        while not isinstance(event := await self.next(), kind):
+            self._passed.append(event)
+        return event
+
     async def message(self, *, ack: bool = True) -> Received:
         event = await self.expect(Received)
         if ack:

@@ -18,6 +18,7 @@ from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.suspension import Operation
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import Server
+from blindpost.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class CommandWorkers:
         try:
             while True:
                 self._again.discard(key)
-                command = commands.next_command(self._rt.store.reading, *key)
+                command = self._next(*key)
                 if command is None or not self._is_there(command):
                     if key in self._again:
                         continue
@@ -57,6 +58,19 @@ class CommandWorkers:
         finally:
             del self._workers[key]
             self._again.discard(key)
+
+    def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
+        """The next command that can be read; those that cannot are put aside, and reported."""
+        db = self._rt.store.reading
+        while True:
+            try:
+                return commands.next_command(db, conn_id, server)
+            except WireError as error:
+                unreadable = commands.first_id(db, conn_id, server)
+                assert unreadable is not None
+                with self._rt.transaction() as tx:
+                    commands.set_failed(tx, unreadable)
+                    tx.failed(conn_id, InternalError(f"a stored command cannot be read: {error}"))
 
     async def _run(self, command: StoredCommand) -> None:
         """Try one command until it is done, or fails for good."""

@@ -11,7 +11,7 @@ import logging
 
 from blindpost.agent import outcomes
 from blindpost.agent.errors import AgentError, CriticalError, InternalError, refused_with
-from blindpost.agent.events import Failed
+from blindpost.agent.events import Failed, SendFailed
 from blindpost.agent.layers import seal_confirmation, seal_message
 from blindpost.agent.model import ConnId, MessageKind, SndQueue
 from blindpost.agent.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry
@@ -25,6 +25,7 @@ from blindpost.crypto.ratchet import encrypt_body
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.envelopes import Confirmation, MessageEnvelope, write_agent_envelope
+from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import encode
 from blindpost.wire.smp.commands import SEND
 from blindpost.wire.smp.errors import Code
@@ -92,7 +93,17 @@ class _Worker:
                 return
 
     def _next(self) -> PendingDelivery | None:
-        return messages.next_delivery(self._rt.store.reading, self._conn_id, self._number)
+        """The next message that can be read; those that cannot are put aside, and reported."""
+        db = self._rt.store.reading
+        while True:
+            try:
+                return messages.next_delivery(db, self._conn_id, self._number)
+            except WireError as error:
+                delivery_id, internal_id = messages.first_delivery(db, self._conn_id, self._number)
+                with self._rt.transaction() as tx:
+                    messages.set_delivery_failed(tx, delivery_id)
+                    unreadable = InternalError(f"a stored message cannot be read: {error}")
+                    tx.emit(SendFailed(tx.handle(self._conn_id), internal_id, unreadable))
 
     async def _deliver(self, pending: PendingDelivery) -> None:
         fast, slow = _schedules(pending)
@@ -136,11 +147,12 @@ class _Worker:
             failed = InternalError(repr(error))
         async with self._rt.locked(self._conn_id):
             with self._rt.transaction() as tx:
-                found = queues.find_snd_number(tx, self._conn_id, self._number)
-                record = connections.find(tx, self._conn_id, deleted=True)
-                if found is None or record is None:
+                if connections.find(tx, self._conn_id, deleted=True) is None:
                     return outcomes.Again.NO
                 whole = connections.load_whole(tx, self._conn_id, deleted=True)
+                found = next((one for one in whole.snd if one.number == self._number), None)
+                if found is None:
+                    return outcomes.Again.NO
                 if failed is None:
                     outcomes.delivered(tx, whole, found, pending, proxy)
                     return outcomes.Again.NO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from blindpost.agent.errors import ConnectionCode, ConnError
 from blindpost.agent.model import ConnId, ConnMode, ConnRecord, SyncState, UserId, Whole
@@ -41,6 +42,10 @@ def find(db: Db, conn_id: ConnId, *, deleted: bool = False) -> ConnRecord | None
     row = db.sql.execute("SELECT * FROM connection_rows WHERE conn_id = ?", (conn_id,)).fetchone()
     if row is None or (row[15] and not deleted):
         return None
+    return db.memo.of("connection", row, lambda: _read(db, row))
+
+
+def _read(db: Db, row: tuple[Any, ...]) -> ConnRecord:
     return ConnRecord(
         conn_id=row[0],
         user_id=row[1],

@@ -113,7 +113,7 @@ class PendingDelivery(Value):
 
 
 def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery | None:
-    """The first message that waits for this queue. A row that cannot be read is put aside.
+    """The first message that waits for this queue; `WireError` if its row cannot be read.
 
     QTEST goes to one queue only: what comes after it must not overtake it through another one.
     """
@@ -145,6 +145,16 @@ def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery
         retry_slow_us=row[9],
         retry_fast_us=row[10],
     )
+
+
+def first_delivery(db: Db, conn_id: ConnId, queue_number: int) -> tuple[int, int]:
+    """Delivery and message id of `next_delivery`."""
+    query = (
+        "SELECT snd_message_delivery_id, internal_id FROM snd_message_deliveries"
+        " WHERE conn_id = ? AND snd_queue_id = ? AND failed = 0 ORDER BY internal_id LIMIT 1"
+    )
+    row = db.sql.execute(query, (conn_id, queue_number)).fetchone()
+    return row[0], row[1]
 
 
 def pending_queues(db: Db) -> list[tuple[ConnId, int]]:

@@ -21,13 +21,13 @@ def server_key(server: Server) -> tuple[str, str]:
 def stored_server(db: Db, server: Server) -> ServerRow:
     """The columns for a router, which is made known if it was not."""
     host, port = server_key(server)
-    db.sql.execute(
-        "INSERT INTO servers (host, port, key_hash) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (host, port, server.key_hash),
-    )
     query = "SELECT key_hash FROM servers WHERE host = ? AND port = ?"
-    (known,) = db.sql.execute(query, (host, port)).fetchone()
-    return host, port, None if known == server.key_hash else server.key_hash
+    row = db.sql.execute(query, (host, port)).fetchone()
+    if row is None:
+        new = "INSERT INTO servers (host, port, key_hash) VALUES (?, ?, ?)"
+        db.sql.execute(new, (host, port, server.key_hash))
+        return host, port, None
+    return host, port, None if row[0] == server.key_hash else server.key_hash
 
 
 @functools.lru_cache(maxsize=4096)
