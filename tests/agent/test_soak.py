@@ -36,6 +36,7 @@ class Soak:
     bob: AgentInProcess
     chance: random.Random
     kills: int = 0
+    next_victims: list[RouterInProcess | AgentInProcess] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     """Labels of Alice that nobody can read, since Bob went back to an older store."""
 
@@ -47,10 +48,12 @@ class Soak:
         return self.bob if agent is self.alice else self.alice
 
     async def kill_one(self) -> None:
-        """Kill one of the four, and begin its next life."""
+        """Kill one of the four, and begin its next life. The order is chance, but each has its turn."""
         await asyncio.sleep(self.chance.random() * 0.5)
-        victims: list[RouterInProcess | AgentInProcess] = [*self.routers, *self.agents]
-        victim = self.chance.choice(victims)
+        if not self.next_victims:
+            self.next_victims = [*self.routers, *self.agents]
+            self.chance.shuffle(self.next_victims)
+        victim = self.next_victims.pop()
         if isinstance(victim, RouterInProcess):
             await victim.end()
         else:
