@@ -23,12 +23,14 @@ from blindpost.agent.subscriptions.engine import ServiceModeError
 from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.agent.subscriptions.table import Mismatch, QueueState, ServiceSub
 from blindpost.client.errors import NoServiceError, ResponseTimeoutError
-from blindpost.crypto.credentials import make_service
+from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import NO_IDS, QueueSet, ids_hash
+from blindpost.crypto.keys import PrivateKey
 from blindpost.router.model import Domain
 from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
+from blindpost.transport.errors import TransportError
 from blindpost.transport.handshake import ServiceSession
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import SUB, SUBS
@@ -115,6 +117,35 @@ async def test_one_identity_for_each_user_and_router_kept_for_good(tmp_path: Pat
         world.agent = AgentNetwork(agent.path, network=world.network, services=True)
         await world.agent.subs.subscribe_all()
         assert world.agent.presented(world.server) == first
+
+
+@pytest.mark.claim("SVC-07")
+@virtual
+async def test_the_id_is_stored_only_when_a_handshake_has_succeeded(tmp_path: Path) -> None:
+    async with staged(tmp_path, 1, services=True) as stage:
+        agent, router, server = stage.agent, stage.router, stage.made[0].server
+        router.service_id = None
+        connecting = asyncio.create_task(agent.sessions.session(agent.key(server)))
+        await router.until(lambda: bool(router.services))
+        (waiting, request), *_ = router.services
+        query = "SELECT service_cert, service_cert_hash, service_priv_key, service_id FROM client_services"
+        certificate, fingerprint, key, service_id = agent.store.reading.sql.execute(query).fetchone()
+        assert service_id is None
+        assert (certificate,) == request.chain
+        assert (
+            fingerprint
+            == request.fingerprint
+            == Credentials((certificate,), PrivateKey.from_pkcs8(key)).fingerprint
+        )
+        waiting.abort()
+        with pytest.raises(TransportError):
+            await connecting
+        assert agent.store.reading.sql.execute(query).fetchone()[3] is None
+        router.service_id = SERVICE_ID
+        await asyncio.sleep(4)
+        await agent.sessions.session(agent.key(server))
+        stored = agent.store.reading.sql.execute(query).fetchone()
+        assert stored == (certificate, fingerprint, key, SERVICE_ID)
 
 
 @virtual
