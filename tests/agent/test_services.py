@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -537,6 +538,22 @@ async def test_new_credentials_have_no_id_until_the_next_handshake(tmp_path: Pat
         assert row is not None
         assert row.service_id not in (None, service.service_id)
         await quiet(world)
+
+
+@virtual
+async def test_queues_that_are_made_or_forgotten_are_counted(tmp_path: Path) -> None:
+    async with agent_world(tmp_path, 3, services=True) as world:
+        agent = world.agent
+        service = await subscribed(world)
+        table = agent.work(world.server).table
+        (alone,) = agent.insert(await make_queues(world.sender, world.server, 1))
+        agent.subs.forget(alone)
+        assert table.active_service == ServiceSub(service.service_id, agent.stored_set(world.server))
+        agent.subs.forget(replace(world.refs[0], service_associated=True))
+        left = QueueSet.of(queue.rcv_id for queue in world.made[1:])
+        assert table.active_service == ServiceSub(service.service_id, left)
+        agent.subs.created(agent.session(world.server), replace(world.refs[0], service_associated=True))
+        assert table.active_service == ServiceSub(service.service_id, agent.stored_set(world.server))
 
 
 @virtual

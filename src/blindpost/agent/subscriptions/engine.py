@@ -234,11 +234,11 @@ class Subscriptions:
             work.table.created(session.session_id, queue.rcv_id, queue.conn_id, service)
         work.start()
 
-    def forget(self, queue: QueueRef) -> None:
+    def forget(self, queue: MadeQueue) -> None:
         """A queue is not wanted any more."""
         found = self._works.get(self._key(queue))
         if found is not None:
-            if found.table.state(queue.rcv_id) is None:
+            if queue.service_associated and found.table.state(queue.rcv_id) is None:
                 found.table.service_left(queue.rcv_id)
             found.table.remove(queue.rcv_id)
 
