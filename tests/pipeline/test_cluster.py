@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from blindpost.pipeline import submit
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import run
-from tests.support import journals
+from blindpost.pipeline.submit import run_pipeline
+from tests.support import journals, killed_pipeline
 from tests.support.lakes import plain, seal_journal
-from tests.support.spark_cluster import cluster, wheel
+from tests.support.spark_cluster import Cluster, cluster, wheel
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("delivery_slo", "service_drift")
 ROOT = Path(__file__).parents[2]
+POINTS = [("silver", "computed")]
+if os.environ.get("BLINDPOST_PIPELINE_LONG"):
+    POINTS = [(stage, point) for stage in ("silver", "gold") for point in ("found", "computed", "checked")]
 
 
-def test_the_same_rows_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+def test_the_same_rows_on_a_cluster(spark: SparkSession, started: Cluster, tmp_path: Path) -> None:
     rng = random.Random(21)
     found = {**journals.messages(rng, count=150), **journals.state(rng, routers=2, days=2)}
     folder = tmp_path / "journal"
@@ -32,15 +45,32 @@ def test_the_same_rows_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None
     run(here, wanted)
     there = Lake(spark, str(folder), str(tmp_path / "there"))
     tables = [argument for name in NAMES for argument in ("--table", name)]
-    with cluster(tmp_path) as started:
-        program = Path(submit.__file__)
-        done = started.submit(
-            *(wheel(ROOT, tmp_path / "wheel"), program, "--journal", str(folder), "--out", there.out),
-            *tables,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = started.submit(
+        *(wheel(ROOT, tmp_path / "wheel"), Path(run_pipeline.__file__)),
+        *("--journal", str(folder), "--out", there.out, *tables),
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["set_aside"] == 0
     for dataset in wanted:
         rows = plain(here.gold(dataset).collect())
         assert rows
         assert plain(there.gold(dataset).collect()) == rows
+
+
+@pytest.mark.parametrize(("stage", "point"), POINTS)
+def test_a_killed_executor_changes_nothing(
+    spark: SparkSession, started: Cluster, tmp_path: Path, stage: str, point: str
+) -> None:
+    rng = random.Random(22)
+    found = {**journals.messages(rng, count=150), **journals.production(rng, routers=2, days=2)}
+    found |= journals.state(rng, routers=2, days=1)
+    folder = tmp_path / "journal"
+    seal_journal(folder, journals.repeated(rng, found), rng, files=3)
+    wanted = [datasets()[name] for name in killed_pipeline.TABLES]
+    here = Lake(spark, str(folder), str(tmp_path / "here"))
+    run(here, wanted)
+    there = Lake(spark, str(folder), str(tmp_path / "there"))
+    program = [sys.executable, "-m", "tests.support.killed_pipeline"]
+    subprocess.run([*program, str(folder), there.out, stage, point, started.master], check=True)
+    for dataset in wanted:
+        assert plain(there.gold(dataset).collect()) == plain(here.gold(dataset).collect())

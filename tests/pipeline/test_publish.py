@@ -19,8 +19,20 @@ from blindpost.pipeline.publish import Finished, Manifest, TableStore, fingerpri
 from blindpost.pipeline.quality import NOTHING, Outcome
 
 DAYS = ("2031-01-30", "2031-01-31")
-CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}
-"""What changes a folder; also files that are opened for writing."""
+CHANGES = {
+    "open",
+    "write",
+    "close",
+    "fsync",
+    "rename",
+    "replace",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "sendfile",
+}
+"""Built-in functions after which a folder or a file may look different."""
 
 
 def _store(root: Path) -> TableStore:
@@ -61,24 +73,21 @@ def _whole(found: dict[int, int]) -> bool:
     ) == len(DAYS)
 
 
-def _killed_at(number: int, work: Callable[[], None]) -> bool:
-    """Whether the work was killed, with no chance to clean up, just before its change of this number."""
+def _killed_after(number: int, work: Callable[[], None]) -> bool:
+    """Whether the work was killed, with no chance to clean up, just after its change of this number."""
     child = os.fork()
     if child:
         return os.WIFSIGNALED(os.waitpid(child, 0)[1])
     seen = 0
 
-    def watch(event: str, arguments: tuple[object, ...]) -> None:
+    def watch(_frame: object, event: str, function: object) -> None:
         nonlocal seen
-        writes = (
-            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        )
-        if event in CHANGES or writes:
+        if event == "c_return" and getattr(function, "__name__", "") in CHANGES:
             seen += 1
             if seen == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(watch)
+    sys.setprofile(watch)
     work()
     os._exit(0)
 
@@ -90,7 +99,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
         number += 1
         root = tmp_path / str(number)
         _publish(root, 1)
-        killed = _killed_at(number, lambda root=root: _publish(root, 2))  # type: ignore[misc] # bound now
+        killed = _killed_after(number, lambda root=root: _publish(root, 2))  # type: ignore[misc] # bound now
         assert _whole(_read_by_glob(root))
         assert _whole(_read_by_manifest(root))
         _publish(root, 2)

@@ -27,12 +27,17 @@ from tests.support.lakes import Journal, Row, arrow_rows, in_order, plain, seal_
 pytestmark = pytest.mark.timeout(900)
 WANTED: list[Dataset] = [datasets()[name] for name in killed_pipeline.TABLES]
 ORACLES = {"delivery_slo": oracles.delivery_slo, "router_backlog": oracles.router_backlog}
-POINTS = [("silver", "computed"), ("gold", "checked")]
+KILLS = [("run", "silver", "computed"), ("follow", "gold", "checked")]
 if os.environ.get("BLINDPOST_PIPELINE_LONG"):
-    POINTS = [("bronze", "found"), ("bronze", "checked"), ("bronze", "published")] + [
-        (stage, point)
-        for stage in ("silver", "gold")
-        for point in ("found", "computed", "checked", "published", "done")
+    KILLS = [
+        (how, stage, point)
+        for how in ("run", "follow")
+        for stage, points in (
+            ("bronze", ("found", "checked", "published")),
+            ("silver", ("found", "computed", "checked", "published", "done")),
+            ("gold", ("found", "computed", "checked", "published", "done")),
+        )
+        for point in points
     ]
 
 
@@ -131,15 +136,16 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
     assert follow(followed, WANTED) == []
 
 
-@pytest.mark.parametrize("how", ["run", "follow"])
-def test_a_killed_driver_leaves_nothing_torn(spark: SparkSession, tmp_path: Path, how: str) -> None:
+def test_killed_drivers_leave_nothing_torn(spark: SparkSession, tmp_path: Path) -> None:
+    """One after another: each goes on where the one before it was killed."""
     folder = tmp_path / "journal"
     seal_journal(folder, _journal(12), random.Random(12))
     whole = Lake(spark, str(folder), str(tmp_path / "whole"))
     run(whole, WANTED)
-    lake = Lake(spark, str(folder), str(tmp_path / "lake"))
-    points = POINTS if how == "run" or len(POINTS) > 2 else POINTS[1:]
-    for stage, point in points:
+    apart = len({how for how, _, _ in KILLS}) < len(KILLS)
+    lakes = {how: Lake(spark, str(folder), str(tmp_path / (how if apart else "one"))) for how, _, _ in KILLS}
+    for how, stage, point in KILLS:
+        lake = lakes[how]
         command = [
             sys.executable,
             "-m",
@@ -151,16 +157,14 @@ def test_a_killed_driver_leaves_nothing_torn(spark: SparkSession, tmp_path: Path
             how,
         ]
         done = subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
-        assert done.returncode == -signal.SIGKILL, (stage, point)
+        assert done.returncode == -signal.SIGKILL, (how, stage, point)
         for dataset in WANTED:
             rows = {day: part.rows for day, part in lake.gold_store(dataset).current().partitions.items()}
             assert len(_gold(lake, dataset)) == sum(rows.values())
             assert _by_glob(lake, dataset) in {0, sum(rows.values()), len(_gold(whole, dataset))}
-    if how == "follow":
+    for lake in lakes.values():
         follow(lake, WANTED)
-    else:
-        run(lake, WANTED)
-    assert _contents(lake) == _contents(whole)
-    for dataset in WANTED:
-        assert _gold(lake, dataset) == _gold(whole, dataset)
-        assert _by_glob(lake, dataset) == len(_gold(whole, dataset))
+        assert _contents(lake) == _contents(whole)
+        for dataset in WANTED:
+            assert _gold(lake, dataset) == _gold(whole, dataset)
+            assert _by_glob(lake, dataset) == len(_gold(whole, dataset))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 import pyspark
 
@@ -86,9 +87,14 @@ def _until(process: subprocess.Popen[str], pattern: str) -> str:
     assert log is not None
     for line in log:
         if match := re.search(pattern, line):
-            Thread(target=lambda: deque(log, maxlen=0), daemon=True).start()
+            Thread(target=_throw_away, args=(log,), daemon=True).start()
             return match[1]
     raise AssertionError(f"the process ended before it said {pattern}")
+
+
+def _throw_away(log: IO[str]) -> None:
+    with log:
+        deque(log, maxlen=0)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

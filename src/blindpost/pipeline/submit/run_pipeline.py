@@ -1,7 +1,7 @@
 """The program that `spark-submit` starts, with the packaged wheel beside it:
 
     spark-submit --master spark://HOST:PORT --py-files blindpost-*.whl \\
-        .../blindpost/pipeline/submit.py --journal hdfs://.../journal --out hdfs://.../lake
+        .../blindpost/pipeline/submit/run_pipeline.py --journal hdfs://.../journal --out hdfs://.../lake
 
 It does what `blindpost pipeline run` does; master and settings are those of spark-submit. Every machine of
 the cluster needs Python with pandas and pyarrow.

@@ -1,0 +1,55 @@
+"""The same promises from files of this machine and from files that Hadoop looks after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blindpost.pipeline.files import Files, HadoopFiles, LocalFiles, join, local_path, open_root
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "local":
+        return LocalFiles()
+    return HadoopFiles(request.getfixturevalue("spark"), f"file://{tmp_path}")
+
+
+def test_what_publishing_needs(files: Files, tmp_path: Path) -> None:
+    root = str(tmp_path)
+    file = join(root, "a", "b", "x")
+    assert files.read(file) is None
+    assert list(files.listed(join(root, "nowhere"))) == []
+    for content in (b"one", b"two\x00\xff", b""):
+        files.replace(file, content)
+        assert files.read(file) == content
+    files.replace(file, b"shown")
+    for _ in range(2):  # the second time both are the same already
+        files.show(file, join(root, "c", "y.parquet"))
+        assert files.read(join(root, "c", "y.parquet")) == b"shown"
+    files.replace(file, b"other")
+    assert files.read(join(root, "c", "y.parquet")) == b"shown"
+    files.move(join(root, "a", "b"), join(root, "d", "e"))
+    assert files.read(join(root, "d", "e", "x")) == b"other"
+    assert not files.exists(join(root, "a", "b"))
+    visible = {found.path.rsplit("/", 1)[1] for found in files.listed(root)}
+    assert {name for name in visible if not name.endswith(".crc")} == {"x", "y.parquet"}
+    (found,) = [found for found in files.listed(join(root, "d")) if found.path.endswith("x")]
+    assert found.size == 5
+    for path in (join(root, "d"), join(root, "c", "y.parquet"), join(root, "nowhere")):
+        files.remove(path)
+        assert not files.exists(path)
+    with files.locked(root):
+        pass
+
+
+def test_paths_and_uris(spark: SparkSession, tmp_path: Path) -> None:
+    assert local_path("/a/b") == local_path("file:///a/b") == "/a/b"
+    assert local_path("hdfs://host/a") is None
+    opened, root = open_root(spark, f"file://{tmp_path}/with%20space")
+    assert isinstance(opened, LocalFiles)
+    assert root == f"{tmp_path}/with space"

@@ -1,0 +1,117 @@
+"""The commands, with the Spark of the tests: what they print, write and end with."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from blindpost.cli import pipeline_audit
+from blindpost.cli.pipeline import app
+from blindpost.pipeline import session
+from blindpost.pipeline.dataset import datasets
+from blindpost.serving.failures import OperatorError
+from tests.support import journals, oracles
+from tests.support.lakes import Journal, seal_journal
+
+pytestmark = pytest.mark.timeout(900)
+if "audit" not in {command.callback.__name__ for command in app.registered_commands if command.callback}:
+    pipeline_audit.add_to(app)
+
+
+@pytest.fixture(autouse=True)
+def _shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def shared(_options: Any = None) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(session, "spark_session", shared)
+
+
+def _invoke(*arguments: str, ends: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == ends, result.output
+    return result.output
+
+
+def _places(tmp_path: Path, journal: Journal) -> tuple[str, ...]:
+    seal_journal(tmp_path / "journal", journal, random.Random(1))
+    return "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "lake")
+
+
+def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> None:
+    journal = journals.state(random.Random(5), routers=1, days=1)
+    places = _places(tmp_path, journal)
+    repairs = tmp_path / "repairs"
+    rows = [
+        json.loads(line)
+        for line in _invoke("audit", *places, "--json", "--repairs", str(repairs), ends=1).splitlines()
+    ]
+    wanted = oracles.service_drift(journal)
+    assert sorted(row["verdict"] for row in rows) == sorted(row["verdict"] for row in wanted)
+    commands = [json.loads(line) for line in repairs.read_text().splitlines()]
+    queues = [row for row in oracles.drift_queues(journal) if row["repair"] in ("SUB", "NSUB")]
+    assert queues
+    assert sorted((row["command"], base64.urlsafe_b64decode(row["queue_id"])) for row in commands) == sorted(
+        (row["repair"], row["queue_id"]) for row in queues
+    )
+    assert repairs.stat().st_mode & 0o777 == 0o600
+    shown = _invoke(
+        "sql", "SELECT verdict, count(*) AS n FROM service_drift GROUP BY 1", *places[2:], "--json"
+    )
+    assert sum(json.loads(line)["n"] for line in shown.splitlines()) == len(wanted)
+    row = queues[0]
+    cells = str(tmp_path / "cells")
+    of = (
+        "--router",
+        row["router"],
+        "--role",
+        row["role"],
+        "--service",
+        base64.urlsafe_b64encode(row["service_id"]).decode(),
+    )
+    _invoke("cells", cells, *of, "--side", "router", *places)
+    found = json.loads(_invoke("cells", cells, *of, "--side", "subscriber", "--compare", "--json", *places))
+    here = {
+        one["queue_id"]
+        for one in oracles.drift_queues(journal)
+        if (one["service_id"], one["role"]) == (row["service_id"], row["role"])
+        and one["problem"] != "unclaimed"
+    }
+    assert {base64.urlsafe_b64decode(queue) for queue in found["only_here"]} == here
+
+
+def test_a_migration_is_verified(tmp_path: Path) -> None:
+    journal = journals.migrations(random.Random(6), routers=2)
+    wrong = [row for row in oracles.migration_proof(journal) if row["verdict"] != "equal"]
+    assert wrong
+    lines = _invoke("verify-migration", *_places(tmp_path, journal), "--json", ends=1).splitlines()
+    assert sum(json.loads(line)["verdict"] != "equal" for line in lines) == len(wrong)
+
+
+def test_every_table_is_in_the_catalogue() -> None:
+    text = _invoke("catalogue")
+    for name, dataset in datasets().items():
+        assert f"### {name}\n" in text
+        assert all((dataset.title, dataset.where, dataset.size, dataset.why_spark))
+        assert all(column.metadata.get("comment") for column in dataset.schema.fields), name
+        assert dataset.schema.names[0] == "day"
+        assert {*dataset.key} <= {*dataset.schema.names}
+
+
+def test_what_cannot_be_meant_is_said() -> None:
+    for arguments in (
+        ["run", "--table", "nothing"],
+        ["run", "--follow", "--day", "2031-01-01"],
+        ["run", "--every", "5"],
+    ):
+        with pytest.raises(OperatorError):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
