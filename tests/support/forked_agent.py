@@ -140,14 +140,18 @@ class Application:
 
     def _stats(self, conn: Connection) -> dict[str, Any]:
         stats, sql = conn.stats, self.agent._rt.store.reading.sql
-        count = "SELECT (SELECT count(*) FROM commands) + (SELECT count(*) FROM snd_message_deliveries)"
-        (waiting,) = sql.execute(count).fetchone()
+        count = (
+            "SELECT (SELECT count(*) FROM commands) + (SELECT count(*) FROM snd_message_deliveries),"
+            " (SELECT max(rcv_queue_id) FROM rcv_queues)"
+        )
+        waiting, queues = sql.execute(count).fetchone()
         return {
             "rcv": [queue.server.port for queue in stats.rcv],
             "snd": [queue.server.port for queue in stats.snd],
             "switching": any(queue.switch for queue in stats.rcv) or any(queue.switch for queue in stats.snd),
             "sync": stats.sync_state.value,
             "waiting": waiting,
+            "queues": queues,
         }
 
 
