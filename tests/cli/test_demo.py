@@ -1,13 +1,20 @@
-"""The demonstration tells the truth, ends well and leaves nothing behind."""
+"""The demonstration tells the truth, ends well and leaves nothing running."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
-from blindpost.demo.story import Figures
+import pytest
+
+from blindpost.demo.figures import Row, quantile_ms
+from blindpost.demo.story import Shown
 from tests.support.commands import COMMAND, ENVIRONMENT
+
+SHORT = ("demo", "--no-report", "--queues", "1000")
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -18,41 +25,75 @@ def processes_of(folder: Path) -> list[str]:
             line = entry.read_bytes()
         except OSError:
             continue
-        if os.fsencode(folder) in line and b"demo" not in line.split(b"\0")[3:4]:
+        if os.fsencode(folder) in line:
             found.append(line.decode(errors="replace"))
     return found
 
 
-def test_the_demo_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+def test_the_demo_loses_nothing_and_leaves_nothing_running(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
     done = subprocess.run(
-        [*COMMAND, "demo"],
+        [*COMMAND, *SHORT, "--folder", str(folder), "--json"],
         capture_output=True,
         text=True,
-        env={**ENVIRONMENT, "TMPDIR": str(tmp_path)},
-        timeout=110,
+        env=ENVIRONMENT,
+        timeout=380,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = {
-        cells[0].strip(): cells[1].strip()
-        for cells in (line.strip("│").split("│") for line in done.stdout.splitlines() if line.startswith("│"))
-    }
-    assert rows["letters written and read"] == "360 and 360"
-    assert rows["lost"] == "0"
+    shown = json.loads(done.stdout)
+    rows = {name: row["value"] for name, row in shown["rows"].items()}
+    assert shown["good"]
+    assert all(row["good"] for row in shown["rows"].values())
+    assert rows["letters, each once and in order"] == "120"
     assert rows["post-quantum in both directions"] == "yes"
-    assert "kill -9 with letters in flight" in done.stdout
-    assert done.stderr == ""
-    assert list(tmp_path.iterdir()) == []
-    assert processes_of(tmp_path) == []
+    assert rows["queue rotated under traffic"] == "to another router"
+    assert rows["routers killed with kill -9"] == "80 of 80 letters, once each"
+    assert rows["ratchet broken by a restored backup"] == "resynchronised"
+    assert rows["service with 1,000 queues reconnects"].startswith("one SUBS")
+    assert rows["drift injected and repaired"] == "7 queues"
+    assert rows["MLS payloads taken with fetchWait"].startswith("25, ")
+    assert ", 0 lost, " in rows["canary between the routers"]
+    assert list(tmp_path.iterdir()) == [folder]
+    assert processes_of(folder) == []
 
 
-def test_figures_that_are_not_good() -> None:
-    good = Figures(written=2, read=2, post_quantum=True)
-    assert good.good
-    assert not Figures(written=2, read=2, lost=1, post_quantum=True).good
-    assert not Figures(written=2, read=3, post_quantum=True).good
-    assert not Figures(written=2, read=2).good
+@pytest.mark.timeout(200)
+def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with subprocess.Popen(
+        [*COMMAND, *SHORT, "--folder", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+    ) as demo:
+        assert demo.stdout is not None
+        assert "two SMP routers" in demo.stdout.readline()
+        demo.send_signal(signal.SIGINT)
+        _, told = demo.communicate(timeout=120)
+    assert demo.returncode not in (0, None)
+    assert "Traceback" not in told
+    assert processes_of(folder) == []
+
+
+def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, *SHORT, "--folder", str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == 1
+    assert "Name a new folder" in done.stderr
+
+
+def test_one_bad_row_spoils_the_demonstration() -> None:
+    assert Shown([Row("a", "1"), Row("b", "2")]).good
+    assert not Shown([Row("a", "1"), Row("b", "2", good=False)]).good
 
 
 def test_quantiles_of_latency() -> None:
-    figures = Figures(latencies_s=[number / 1000 for number in range(100, 0, -1)])
-    assert (figures.latency_ms(0.5), figures.latency_ms(0.99), figures.latency_ms(1)) == (51, 100, 100)
+    latencies = [number / 1000 for number in range(100, 0, -1)]
+    assert (quantile_ms(latencies, 0.5), quantile_ms(latencies, 0.99), quantile_ms(latencies, 1)) == (
+        51,
+        100,
+        100,
+    )

@@ -46,7 +46,7 @@ class Stage:
         return [*self.routers, self.ds, self.canary]
 
 
-async def tell(folder: Path, say: Say, *, with_report: bool = True) -> Shown:
+async def tell(folder: Path, say: Say, *, queues: int, with_report: bool) -> Shown:
     """Play everything with all files in `folder`; nothing runs afterwards."""
     started = time.monotonic()
     shown = Shown()
@@ -54,7 +54,7 @@ async def tell(folder: Path, say: Say, *, with_report: bool = True) -> Shown:
     try:
         await asyncio.gather(*(server.start() for server in stage.servers))
         say("two SMP routers, a delivery service and a canary run on this machine, over TLS 1.3")
-        await _play(stage, say, shown.rows)
+        await _play(stage, say, queues, shown.rows)
         shown.rows += await _canary(stage.canary, say)
         for router in stage.routers:
             await command("router", "export-state", stage.journal, "-c", router.folder)
@@ -88,7 +88,7 @@ async def _set_up(folder: Path) -> Stage:
     return Stage(folder, journal, routers, ds, bytes.fromhex(made["fingerprint"]), canary)
 
 
-async def _play(stage: Stage, say: Say, rows: list[Row]) -> None:
+async def _play(stage: Stage, say: Say, queues: int, rows: list[Row]) -> None:
     folder, addresses = stage.folder, [router.address for router in stage.routers]
     async with (
         person("Alice", folder / "alice.db", addresses) as alice,
@@ -100,7 +100,7 @@ async def _play(stage: Stage, say: Say, rows: list[Row]) -> None:
         rows += await rotation.play(alice, bob, say)
         rows += await kill.play(alice, bob, stage.routers, say)
         rows += await recovery.play(alice, bobs, bob, store, say)
-    rows += await service.play(stage.routers[0], folder / "service.db", say)
+    rows += await service.play(stage.routers[0], folder / "service.db", queues, say)
     rows += await payloads.play(stage.ds, stage.ds_fingerprint, say)
 
 

@@ -8,6 +8,7 @@ from blindpost.agent.events import Direction, Switched, SwitchPhase
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person
 from blindpost.demo.scenes.letters import exchange
+from blindpost.wire.addresses import Server
 
 LETTERS = 30
 
@@ -23,12 +24,12 @@ def moved(somebody: Person) -> bool:
 
 async def play(alice: Person, bob: Person, say: Say) -> list[Row]:
     assert alice.peer is not None
-    before, read = {str(server) for server in _servers(alice)}, len(alice.read) + len(bob.read)
+    before, read = _routers(alice), len(alice.read) + len(bob.read)
     writing = asyncio.create_task(exchange(alice, bob, LETTERS, "letter on the move"))
     await alice.peer.switch()
     await writing
     await alice.until(moved)
-    after = {str(server) for server in _servers(alice)}
+    after = _routers(alice)
     arrived = len(alice.read) + len(bob.read) - read
     say("Alice's queue has moved to the other router; Bob noticed nothing but a new address")
     good = alice.broken == bob.broken == 0 and arrived == 2 * LETTERS
@@ -38,6 +39,7 @@ async def play(alice: Person, bob: Person, say: Say) -> list[Row]:
     ]
 
 
-def _servers(somebody: Person) -> list[object]:
+def _routers(somebody: Person) -> set[Server]:
+    """Where somebody's queues are."""
     assert somebody.peer is not None
-    return [queue.server for queue in somebody.peer.stats.rcv]
+    return {queue.server for queue in somebody.peer.stats.rcv}

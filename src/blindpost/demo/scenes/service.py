@@ -25,7 +25,6 @@ from blindpost.wire.smp.commands import DEL, NEW
 from blindpost.wire.smp.responses import IDS
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 
-QUEUES = 10_000
 BATCH = 1_000
 FORGOTTEN = 7
 """Queues that the router loses behind the service's back."""
@@ -33,15 +32,15 @@ FORGOTTEN = 7
 _POLL_S = 0.05
 
 
-async def play(router: Router, store: Path, say: Say) -> list[Row]:
+async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
     server = RouterAddress.from_text(router.address).server
     async with await SmpClient.connect(server) as client:
-        made = [queue for _ in range(QUEUES // BATCH) for queue in await _make(client, server)]
+        made = [queue for _ in range(count // BATCH) for queue in await _make(client, server)]
         _keep(store, made)
-        say(f"a service has {QUEUES:,} queues on one router")
+        say(f"a service has {count:,} queues on one router")
         async with _service(store, router) as agent:
             await _up(agent)
-            await _agrees(agent, server, QUEUES)
+            await _agrees(agent, server, count)
         say("it has told the router once that they belong together; now it reconnects")
         started = time.monotonic()
         async with _service(store, router) as agent:
@@ -52,16 +51,16 @@ async def play(router: Router, store: Path, say: Say) -> list[Row]:
         await client.send_many([Call(DEL(), queue.rcv_id, queue.key) for queue in lost])
     async with _service(store, router) as agent:
         drifted = await _up(agent)
-        await _agrees(agent, server, QUEUES - FORGOTTEN)
+        await _agrees(agent, server, count - FORGOTTEN)
     async with _service(store, router) as agent:
         again = await _up(agent)
     say(f"{FORGOTTEN} queues vanished from the router: the drift was seen, and repaired while it ran")
-    whole = found.error is None and found.service.queues.count == QUEUES
+    whole = found.error is None and found.service.queues.count == count
     repaired = (
-        drifted.error is not None and again.error is None and again.service.queues.count == QUEUES - FORGOTTEN
+        drifted.error is not None and again.error is None and again.service.queues.count == count - FORGOTTEN
     )
     return [
-        Row("service with 10,000 queues reconnects", f"one SUBS, {reconnect_s:.2f} s", whole),
+        Row(f"service with {count:,} queues reconnects", f"one SUBS, {reconnect_s:.2f} s", whole),
         Row("drift injected and repaired", f"{FORGOTTEN} queues", repaired),
     ]
 
