@@ -22,7 +22,7 @@ from tests.support.lakes import plain, seal_journal
 from tests.support.spark_cluster import Cluster, cluster, wheel
 
 pytestmark = pytest.mark.timeout(900)
-NAMES = ("delivery_slo", "service_drift")
+NAMES = ("delivery_slo", "service_drift") if os.environ.get("BLINDPOST_PIPELINE_LONG") else ("delivery_slo",)
 ROOT = Path(__file__).parents[2]
 POINTS = [("silver", "computed")]
 if os.environ.get("BLINDPOST_PIPELINE_LONG"):
@@ -62,8 +62,7 @@ def test_a_killed_executor_changes_nothing(
     spark: SparkSession, started: Cluster, tmp_path: Path, stage: str, point: str
 ) -> None:
     rng = random.Random(22)
-    found = {**journals.messages(rng, count=150), **journals.production(rng, routers=2, days=2)}
-    found |= journals.state(rng, routers=2, days=1)
+    found = journals.messages(rng, count=150)
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, found), rng, files=3)
     wanted = [datasets()[name] for name in killed_pipeline.TABLES]

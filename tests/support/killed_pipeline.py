@@ -20,7 +20,7 @@ from blindpost.pipeline.runner import Step, run
 from blindpost.pipeline.session import SparkOptions, spark_session
 from tests.support.lakes import QUICK
 
-TABLES = ("delivery_slo", "router_backlog")
+TABLES = ("delivery_slo",)
 
 
 def main(journal: str, out: str, stage: str, point: str, how: str = "run") -> None:
