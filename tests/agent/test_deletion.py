@@ -166,6 +166,7 @@ def test_waiting_for_delivery(tmp_path: Path, restarted: bool) -> None:
             await alice.conn.delete(wait_delivery=True)
             await pair.quiet(600)
             assert alice.of(QueuesDeleted), "nothing more is received"
+            assert not alice.agent.connections()
             assert not alice.of(ConnectionsDeleted)
             if restarted:
                 await alice.restart()
