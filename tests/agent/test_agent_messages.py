@@ -260,8 +260,6 @@ async def test_sending_before_anybody_joined_is_refused(tmp_path: Path) -> None:
         assert refused.value.word == "CONN SIMPLEX"
 
 
-@pytest.mark.claim("CON-15")
-@pytest.mark.claim("CON-16")
 @pytest.mark.claim("CON-17")
 @virtual
 async def test_each_side_is_connected_once(tmp_path: Path) -> None:

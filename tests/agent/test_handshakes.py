@@ -108,7 +108,6 @@ async def test_versions_that_do_not_meet_are_refused(tmp_path: Path) -> None:
         assert bob.agent.connections() == []
 
 
-@pytest.mark.claim("CON-14")
 @pytest.mark.parametrize("side", ["initiator", "joiner"])
 @virtual
 async def test_slow_handshake_takes_two_hellos(tmp_path: Path, side: str) -> None:

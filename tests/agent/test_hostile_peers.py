@@ -23,14 +23,16 @@ from blindpost.agent.events import (
     Received,
 )
 from blindpost.agent.integrity import MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
-from blindpost.agent.layers import seal_confirmation
+from blindpost.agent.layers import open_client_envelope, seal_confirmation
+from blindpost.agent.model import SndQueue
 from blindpost.agent.receiving import Reception
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ratchet import encrypt_header
+from blindpost.wire.agent.envelopes import Confirmation, read_client_envelope, write_agent_envelope
 from blindpost.wire.agent.messages import AMsg, AQCont, ARcvd, EReady, Hello, QTest, QUse, Receipt, UsedQueue
-from blindpost.wire.primitives import encode
+from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.smp.commands import ACK, SEND
 from blindpost.wire.smp.messages import Message, write_message
 from blindpost.wire.smp.responses import MSG
@@ -184,6 +186,7 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
         (theirs,) = queues.snd_queues(bob.rt.store.reading, bob.agent.connections()[0].id)
         wrong = [body[:-1] + bytes([body[-1] ^ 1]), body[:2000], b"\0\x09" + body[2:]]
         wrong.append(seal_confirmation(theirs, b"\0\x07C1" + bytes(200), system_entropy))
+        wrong += [resealed(theirs, altered) for altered in altered_confirmations(theirs, body)]
         for number, bad in enumerate(wrong):
             msg_id = bytes([number]) * 24
             content = encode(Message(1_750_000_000, True, bad), write_message)
@@ -195,6 +198,26 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
         alice.rt.sessions.resume_receiving("test")
         assert (await alice.expect(Connected)).pq
         await bob.expect(Connected)
+
+
+def altered_confirmations(queue: SndQueue, body: bytes) -> list[Confirmation]:
+    """Well-formed confirmations that must not open: changed, of another kind inside, with swapped keys."""
+    envelope = decode_whole(body, read_client_envelope)
+    good = open_client_envelope(queue.e2e_secret, envelope).envelope
+    assert isinstance(good, Confirmation)
+    assert good.e2e is not None
+    info, e2e = bytes(good.encrypted_info), good.e2e
+    return [
+        replace(good, encrypted_info=info[:-1] + bytes([info[-1] ^ 1])),
+        replace(good, encrypted_info=info[:5000]),
+        replace(good, e2e=replace(e2e, key1=e2e.key2, key2=e2e.key1)),
+        replace(good, e2e=replace(e2e, kem=None)),
+        replace(good, e2e=None),
+    ]
+
+
+def resealed(queue: SndQueue, confirmation: Confirmation) -> bytes:
+    return seal_confirmation(queue, encode(confirmation, write_agent_envelope), system_entropy)
 
 
 def rows(party: Party) -> list[object]:
