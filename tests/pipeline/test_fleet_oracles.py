@@ -16,6 +16,7 @@ from tests.support import fleet_journals, fleet_oracles, journals
 from tests.support.lakes import Journal, Row, computed
 
 DATASETS = datasets()
+pytestmark = pytest.mark.timeout(600)  # the first one starts Spark
 CASES: dict[str, tuple[Callable[[random.Random], Journal], Callable[[Journal], list[Row]]]] = {
     "subscription_storms": (fleet_journals.subscriptions, fleet_oracles.subscription_storms),
     "displacement_flapping": (fleet_journals.services, fleet_oracles.displacement_flapping),

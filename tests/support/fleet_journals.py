@@ -35,7 +35,8 @@ def subscriptions(rng: random.Random) -> Journal:
                 storm = rng.randint(1, 6) if rng.random() < 0.04 else max(storm - 1, 0)
                 if rng.random() < 0.9:
                     journal["p_gauges"].append({**head, "name": "queues", "value": 1.0})
-                subs = rng.randint(200, 9_000) if storm else rng.randint(0, 2 * usual)
+                high = rng.choice((rng.randint(200, 9_000), rng.randint(145, 190)))
+                subs = high if storm else rng.randint(0, 2 * usual)
                 for name, value in (("qSub", subs), ("ntfSub", subs // 3), ("msgSent", 10_000)):
                     if value:
                         journal["p_counters"].append({**head, "name": name, "value": value})

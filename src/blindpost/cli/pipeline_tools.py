@@ -181,6 +181,28 @@ def _show(results: list[Result], startup_s: float) -> None:
         )
     Console(soft_wrap=True, highlight=False).print(table)
     say(f"Starting Spark took {startup_s:.1f} s and is in none of these.")
+    for result in results:
+        share, aim = against(results, result, "duckdb"), JOBS[result.job].aim
+        if result.engine == "spark" and share is not None and aim is not None and share < aim:
+            _explain(result, share, aim)
+
+
+def _explain(result: Result, share: float, aim: float) -> None:
+    """Where the time went of a job that was slower than it should be."""
+    say(f"\n{result.job}, {result.rows:,} rows: {share:.2f} of DuckDB's rate where {aim:.2f} is the aim.")
+    in_tasks = sum(stage["run_s"] for stage in result.stages)
+    outside = max(result.seconds[-1] - in_tasks / result.cores, 0.0)
+    for stage in result.stages:
+        say(
+            f"  stage {stage['stage']}: {stage['tasks']} tasks, {stage['run_s']:.2f} s in them, of these "
+            f"{stage['cpu_s']:.2f} s of processor and {stage['gc_s']:.2f} s of collection, "
+            f"{stage['shuffle_bytes'] / 1e6:.2f} MB shuffled"
+        )
+    say(
+        f"  about {outside:.2f} s of {result.seconds[-1]:.2f} s outside of tasks: "
+        "planning, scheduling, listing files"
+    )
+    say(result.plan.rstrip())
 
 
 @contextlib.contextmanager
