@@ -36,7 +36,6 @@ from blindpost.agent.agent import Agent
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
 from blindpost.agent.events import Connected, Received, Up
-from blindpost.agent.store.database import AgentStore
 from blindpost.crypto import aead
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.entropy import system_entropy
@@ -180,9 +179,7 @@ async def idling(folder: Path, count: int) -> int:
         await fill(router.store, count)
         async with started(router):
             server = server_of(router)
-            store = AgentStore.open(folder / "idle.db", durability=Durability.OS)
-            fill_agent(store, server, count)
-            store.close()
+            fill_agent(folder / "idle.db", server, count)
             return await idle_bytes(folder / "idle.db", RouterAddress(Scheme.SMP, server).text, count)
 
 
