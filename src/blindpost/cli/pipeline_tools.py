@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from blindpost.pipeline.bench.measure import Result
 
 REPORT = Path("report.html")
+NUMBERS_WIDTH = 120
+"""So wide are the numbers of a benchmark; a narrow terminal wraps them, and a file has them whole."""
 
 
 def generate(
@@ -179,7 +181,9 @@ def _show(results: list[Result], startup_s: float) -> None:
             "-" if result.shuffle_bytes is None else f"{result.shuffle_bytes / 1e6:,.2f} MB",
             f"{result.peak_bytes / 1e6:,.0f} MB",
         )
-    Console(soft_wrap=True, highlight=False).print(table)
+    console = Console(highlight=False)
+    console.width = max(console.width, NUMBERS_WIDTH)
+    console.print(table)
     say(f"Starting Spark took {startup_s:.1f} s and is in none of these.")
     for result in results:
         share, aim = against(results, result, "duckdb"), JOBS[result.job].aim
