@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -194,18 +195,16 @@ def run(
 
 
 def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: bool) -> None:
-    import threading
-
     from blindpost.pipeline.follow import follow
 
-    interrupted = threading.Event()
     try:
         while True:
             with watched() as observe:
                 for summary in follow(lake, wanted, observe):
                     tell(summary, as_json=as_json)
-            if every is None or interrupted.wait(every):
+            if every is None:
                 return
+            time.sleep(every)
     except KeyboardInterrupt:
         say("Stopped; the next run goes on from here.")
 

