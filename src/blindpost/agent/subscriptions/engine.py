@@ -108,7 +108,7 @@ class Subscriptions:
     async def close(self) -> None:
         if self._renewals is not None:
             self._renewals.cancel()
-        for work in self._works.values():
+        for work in tuple(self._works.values()):
             await work.close()
         await self.sessions.close()
 
@@ -273,7 +273,7 @@ class Subscriptions:
     def set_online(self, online: bool) -> None:
         """The network is there, so that it is worth trying now, or it is not, so that it is not."""
         self._online = online
-        for work in self._works.values():
+        for work in tuple(self._works.values()):
             if online:
                 work.online.set()
                 work.retry = Retry.first(self._context.options.schedule)

@@ -1,0 +1,95 @@
+"""Rotations that begin, are taken back and are interrupted by chance, while messages flow both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.agent.errors import CommandError
+from blindpost.agent.model import SndSwitch
+from blindpost.testing.clock import run_virtual
+from tests.support.friends import Friend, Friends, friends
+
+SEEDS = int(os.environ.get("BLINDPOST_AGENT_SEEDS", "4"))
+STEPS = 40
+
+
+class Chance:
+    """Does something at random, and knows what must come of it."""
+
+    def __init__(self, pair: Friends, seed: int) -> None:
+        self.pair = pair
+        self.random = random.Random(seed)
+        self.sent: dict[str, list[bytes]] = {"alice": [], "bob": []}
+
+    @property
+    def people(self) -> tuple[Friend, Friend]:
+        return self.pair.alice, self.pair.bob
+
+    async def step(self) -> None:
+        friend = self.random.choice(self.people)
+        match self.random.choices(("send", "switch", "abort", "restart", "away", "wait"), (8, 3, 1, 2, 1, 3))[
+            0
+        ]:
+            case "send":
+                for _ in range(self.random.randint(1, 4)):
+                    body = f"{len(self.sent[friend.path.stem])}".encode()
+                    await friend.conn.send(body)
+                    self.sent[friend.path.stem].append(body)
+            case "switch":
+                await self.try_to(friend.conn.switch())
+            case "abort":
+                await self.try_to(friend.conn.abort_switch())
+            case "restart":
+                await friend.restart()
+            case "away":
+                place = self.random.choice(self.pair.places)
+                await place.stop()
+                await self.pair.quiet(self.random.choice((0.1, 5, 100)))
+                await place.start()
+            case "wait":
+                await self.pair.quiet(self.random.choice((0.01, 0.1, 1, 10)))
+
+    async def try_to(self, attempt: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(CommandError):
+            await attempt
+
+    async def settled(self) -> None:
+        """Everything that was begun ends by itself; a last restart sends again what got lost with a life."""
+        await self.pair.quiet(600)
+        for friend in self.people:
+            await friend.restart()
+        await self.pair.quiet(600)
+        for friend in self.people:
+            assert [queue.switch for queue in friend.whole.rcv] == [None]
+            left = [queue.switch for queue in friend.whole.snd]
+            assert left in ([None], [SndSwitch.SENDING_QKEY, None]), "a sender is not told of an abort"
+
+    def judge(self) -> None:
+        for friend, other in (self.people, self.people[::-1]):
+            offered = list({message.id: message for message in friend.messages}.values())
+            assert [message.body for message in offered] == self.sent[other.path.stem]
+            assert {type(message.integrity).__name__ for message in offered} <= {"MsgOk"}
+            assert set(friend.errors) <= {"AGENT A_QUEUE"}, "QKEY for a rotation that was taken back"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_by_chance(tmp_path: Path, seed: int) -> None:
+    async def main() -> None:
+        async with friends(tmp_path, routers=3) as pair:
+            chance = Chance(pair, seed)
+            for _ in range(STEPS):
+                await chance.step()
+            await chance.settled()
+            await pair.talk("end")
+            chance.sent["alice"].append(b"from alice end")
+            chance.sent["bob"].append(b"from bob end")
+            chance.judge()
+
+    run_virtual(main())
