@@ -243,7 +243,3 @@ class InactiveError(AgentError):
 
     family = "INACTIVE"
     kind = Kind.TEMPORARY
-
-
-class NoUserError(AgentError):
-    family = "NO_USER"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ContactRequest,
         ReceivedMessage,
     )
-    from blindpost.agent.links import CreatedLink, LinkContent
+    from blindpost.agent.links import CreatedLink
 
 
 class Event(Value):
@@ -42,22 +42,6 @@ class LinkCreated(ConnEvent):
 
     name = "INV"
     link: CreatedLink
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class LinkSet(ConnEvent):
-    """The short link of an address is there, or has new data."""
-
-    name = "LINK"
-    link: CreatedLink
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class LinkRead(ConnEvent):
-    """What a short link leads to."""
-
-    name = "LDATA"
-    content: LinkContent
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,15 +91,6 @@ class Received(ConnEvent):
 
     name = "MSG"
     msg: ReceivedMessage
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class MessageTaken(ConnEvent):
-    """A message that was read with GET was acknowledged."""
-
-    name = "MSGNTF"
-    broker_id: bytes
-    broker_ts: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -228,13 +203,6 @@ class QueueDeleted(ConnEvent):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Done(ConnEvent):
-    """A command in the background succeeded."""
-
-    name = "OK"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class Failed(ConnEvent):
     """Something about this connection went wrong."""
 
@@ -334,12 +302,6 @@ class ServiceEnd(Event):
     name = "SERVICE_END"
     server: Server
     service: ServiceSub
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class UserDeleted(Event):
-    name = "DEL_USER"
-    user_id: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -201,15 +201,6 @@ def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
     )
 
 
-def set_broker_ts(db: Db, queue: RcvQueue, broker_ts: int) -> None:
-    _update_rcv(
-        db,
-        queue,
-        "UPDATE rcv_queues SET last_broker_ts = ? WHERE conn_id = ? AND rcv_queue_id = ?",
-        broker_ts,
-    )
-
-
 def _update_rcv(db: Db, queue: RcvQueue, statement: str, *values: object) -> None:
     db.sql.execute(statement, (*values, queue.conn_id, queue.number))
 
