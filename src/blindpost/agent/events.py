@@ -94,6 +94,15 @@ class Received(ConnEvent):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class MessageTaken(ConnEvent):
+    """A message that was read with GET was acknowledged."""
+
+    name = "MSGNTF"
+    broker_id: bytes
+    broker_ts: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Sent(ConnEvent):
     """The router of the peer has the message."""
 
