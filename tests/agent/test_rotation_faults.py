@@ -122,6 +122,33 @@ def test_taking_a_rotation_back(tmp_path: Path, state: RcvSwitch) -> None:
     run_virtual(main())
 
 
+@pytest.mark.claim("CON-32")
+def test_taking_a_rotation_back_when_the_sender_has_given_its_key(tmp_path: Path) -> None:
+    """The new queue was to be secured; now it is only to be deleted."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.refusing |= {"KEY", "DEL"}
+            await alice.conn.switch()
+            await alice.until(lambda: wire.words("KEY"))
+            (new,) = (queue for queue in alice.whole.rcv if queue.replaces is not None)
+            await alice.conn.abort_switch()
+            await pair.quiet()
+            wire.refusing.clear()
+            await pair.quiet(60)
+            assert await is_gone(pair, new)
+            assert not wire.words("QUSE")
+            assert not alice.errors + bob.errors
+            await pair.talk("after")
+            await alice.conn.switch()
+            await at_rest(pair)
+            await pair.talk("later")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
 async def is_gone(pair: Friends, queue: RcvQueue) -> bool:
     """Whether the router does not know the queue."""
     client = await pair.alice.rt.sessions.session(pair.alice.rt.sessions.key(1, queue.server))

@@ -60,7 +60,7 @@ class RotationCommands:
         """Give the new queue its sender's key; QUSE is sent when the router has it."""
         content = decode_whole(command.content, read_secure_queue)
         new = self._queue(command, content.rcv_id)
-        if new is None or new.status is not QueueStatus.CONFIRMED:
+        if new is None or new.deleted or new.status is not QueueStatus.CONFIRMED:
             return
         await self._send(new, KEY(content.sender_key))
         with self._rt.transaction() as tx:
