@@ -53,6 +53,7 @@ def test_the_demo_loses_nothing_and_leaves_nothing_running(tmp_path: Path) -> No
     assert rows["service with 1,000 queues reconnects"].startswith("one SUBS")
     assert rows["drift injected and repaired"] == "7 queues"
     assert rows["MLS payloads taken with fetchWait"].startswith("25, ")
+    assert rows["push through HTTP/2 to the phone"].endswith("nothing in clear")
     assert ", 0 lost, " in rows["canary between the routers"]
     assert list(tmp_path.iterdir()) == [folder]
     assert processes_of(folder) == []

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from blindpost.demo.figures import Row, Say
-from blindpost.demo.stage import CommandFailedError, Router, command
+from blindpost.demo.stage import CommandFailedError, command
 
 
-async def make(journal: Path, folder: Path, routers: list[Router], say: Say) -> tuple[Path, list[Row]]:
+async def make(journal: Path, folder: Path, say: Say) -> tuple[Path, list[Row]]:
     """Seal the journal, compute every table, write the report."""
     await _seal(journal)
     lake, report = folder / "lake", folder / "report.html"

@@ -13,8 +13,11 @@ from blindpost.canary.settings import CONFIG_NAME, config_text
 from blindpost.demo import report
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, person
-from blindpost.demo.scenes import kill, letters, payloads, recovery, rotation, service
+from blindpost.demo.scenes import kill, letters, payloads, push, recovery, rotation, service
 from blindpost.demo.stage import Router, Served, command, free_port, keep_journal, stop_all
+from blindpost.testing.apns import ApnsServer
+
+JOURNAL = "journal"
 
 
 @dataclass
@@ -37,46 +40,59 @@ class Stage:
     folder: Path
     journal: Path
     routers: list[Router]
+    ntf: Served
+    ntf_address: str
     ds: Served
     ds_fingerprint: bytes
     canary: Served
 
     @property
     def servers(self) -> list[Served]:
-        return [*self.routers, self.ds, self.canary]
+        return [*self.routers, self.ntf, self.ds, self.canary]
 
 
 async def tell(folder: Path, say: Say, *, queues: int, with_report: bool) -> Shown:
     """Play everything with all files in `folder`; nothing runs afterwards."""
     started = time.monotonic()
     shown = Shown()
-    stage = await _set_up(folder)
+    async with ApnsServer() as apple:
+        await _served(folder, apple, say, queues, shown)
+    if with_report:
+        shown.report, rows = await report.make(folder / JOURNAL, folder, say)
+        shown.rows += rows
+    shown.taken_s = time.monotonic() - started
+    return shown
+
+
+async def _served(folder: Path, apple: ApnsServer, say: Say, queues: int, shown: Shown) -> None:
+    """Everything that needs servers."""
+    stage = await _set_up(folder, apple)
     try:
         await asyncio.gather(*(server.start() for server in stage.servers))
-        say("two SMP routers, a delivery service and a canary run on this machine, over TLS 1.3")
+        say("two SMP routers, a notification router, a delivery service and a canary run, over TLS 1.3")
         await _play(stage, say, queues, shown.rows)
+        shown.rows += await push.play(stage.routers[0], stage.ntf, stage.ntf_address, apple, say)
         shown.rows += await _canary(stage.canary, say)
         for router in stage.routers:
             await command("router", "export-state", stage.journal, "-c", router.folder)
     finally:
         await stop_all(stage.servers)
     say("every server has stopped; what they accepted is stored and answered")
-    if with_report:
-        shown.report, rows = await report.make(stage.journal, folder, stage.routers, say)
-        shown.rows += rows
-    shown.taken_s = time.monotonic() - started
-    return shown
 
 
-async def _set_up(folder: Path) -> Stage:
-    journal = folder / "journal"
-    ds = Served("ds", folder / "mls")
-    *routers, printed = await asyncio.gather(
+async def _set_up(folder: Path, apple: ApnsServer) -> Stage:
+    journal = folder / JOURNAL
+    ntf, ds = Served("ntf", folder / "bell"), Served("ds", folder / "mls")
+    at = ("--host", "127.0.0.1", "--port", str(free_port()), "--json")
+    *routers, told, printed = await asyncio.gather(
         Router.set_up(folder / "oak", journal),
         Router.set_up(folder / "elm", journal),
+        command("ntf", "init", ntf.folder, *at),
         command("ds", "init", ds.folder, "--host", "localhost", "--port", str(free_port()), "--json"),
     )
-    made = json.loads(printed)
+    address, made = json.loads(told)["address"], json.loads(printed)
+    push.at_apple(ntf, apple)
+    keep_journal(ntf, journal, "bell")
     ds.edit(listen__address='"127.0.0.1"', auth__mode='"open"')
     keep_journal(ds, journal, "mls")
     canary = Served("canary", folder / "canary")
@@ -85,7 +101,7 @@ async def _set_up(folder: Path) -> Stage:
     (canary.folder / CONFIG_NAME).write_text(text)
     canary.edit(messages__interval_s="0.5")
     keep_journal(canary, journal, "canary")
-    return Stage(folder, journal, routers, ds, bytes.fromhex(made["fingerprint"]), canary)
+    return Stage(folder, journal, routers, ntf, address, ds, bytes.fromhex(made["fingerprint"]), canary)
 
 
 async def _play(stage: Stage, say: Say, queues: int, rows: list[Row]) -> None:
