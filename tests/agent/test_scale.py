@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from blindpost.agent.store import subscriptions as rows
+from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.client.calls import Call
+from blindpost.store.contract import Durability
 from blindpost.wire.smp.commands import SUB, SUBS
 from tests.support.agent_network import AgentNetwork, agent_world, commands_sent, make_queues, send_to
 from tests.support.routers import running_router
-from tests.support.scripted_router import virtual
+from tests.support.scripted_router import server_at, virtual
 from tests.support.waiting import until
 
 QUEUES = int(os.environ.get("BLINDPOST_AGENT_QUEUES", "10000"))
@@ -84,3 +87,19 @@ def test_memory_while_paging_depends_on_the_page_and_not_on_the_queues(tmp_path:
 
     few, many = most(300), most(900)
     assert many < few * 1.5 + 200_000
+
+
+def test_pages_are_found_by_an_index_however_many_queues_there_are(tmp_path: Path) -> None:
+    """Neither a page nor a return may walk over queues that it does not want."""
+    store = AgentStore.open(tmp_path / "agent.db", durability=Durability.OS)
+    statements: list[str] = []
+    store.reading.sql.set_trace_callback(statements.append)
+    for associated in (False, True):
+        rows.page(store.reading, 1, server_at(1), b"", 10, associated=associated)
+    store.reading.sql.set_trace_callback(None)
+    for statement in statements:
+        plan = store.reading.sql.execute("EXPLAIN QUERY PLAN " + statement).fetchall()
+        walked = "(user_id=? AND host=? AND port=? AND rcv_service_assoc=? AND rcv_id>?)"
+        assert any(walked in step[3] for step in plan), plan
+    assert len(statements) == 2
+    store.close()
