@@ -16,9 +16,7 @@ STEPS = 15
 QUEUES = 25
 
 
-@pytest.mark.claim("SVC-54")
 @pytest.mark.claim("SVC-69")
-@pytest.mark.claim("SVC-72")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_no_message_is_lost_and_both_sides_converge(tmp_path: Path, seed: int) -> None:
     simulation = ServiceSimulation(tmp_path, seed)
