@@ -95,7 +95,7 @@ class Received(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageTaken(ConnEvent):
-    """A message that was read with GET was acknowledged."""
+    """A message that was read because of a push was acknowledged: the next one can be read."""
 
     name = "MSGNTF"
     broker_id: bytes
