@@ -53,6 +53,7 @@ async def run_ack(rt: Runtime, command: StoredCommand) -> None:
     queue = queues.find_rcv_number(rt.store.reading, command.conn_id, ack.queue_number)
     if queue is not None:
         await _send_ack(rt, queue, ack.broker_id)
+        rt.push.acknowledged(queue, ack.broker_id)
     with rt.transaction() as tx:
         if ack.delete is not None:
             messages.delete(tx, command.conn_id, ack.delete)

@@ -32,6 +32,9 @@ from blindpost.agent.events import Event, Suspended
 from blindpost.agent.handlers import CommandHandler, Handlers
 from blindpost.agent.links import CreatedLink, LinkContent, PreparedLink, parse_link, prepare_link
 from blindpost.agent.model import ConnId, ConnMode
+from blindpost.agent.notifications.model import PushMode, Token
+from blindpost.agent.notifications.push import PushNotifications
+from blindpost.agent.notifications.reading import News
 from blindpost.agent.proxying import QueueSender
 from blindpost.agent.queue_making import choose_server
 from blindpost.agent.ratchet_sync import Synchronisation
@@ -49,6 +52,8 @@ from blindpost.crypto.kem_pool import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.links.full import ContactLink, InvitationLink
+from blindpost.wire.ntf.pushes import Push
+from blindpost.wire.ntf.status import TokenStatus
 
 DEFAULT_USER = 1
 
@@ -57,10 +62,16 @@ class Agent:
     """One store, its connections, and the sessions with their routers. Use as `async with`."""
 
     def __init__(
-        self, path: Path, servers: tuple[RouterAddress, ...], passphrase: str | None, config: AgentConfig
+        self,
+        path: Path,
+        servers: tuple[RouterAddress, ...],
+        passphrase: str | None,
+        config: AgentConfig,
+        ntf_servers: tuple[RouterAddress, ...] = (),
     ) -> None:
         self._path = path
         self._servers = servers
+        self._ntf_servers = ntf_servers
         self._passphrase = passphrase
         self._config = config
         self._runtime: Runtime | None = None
@@ -73,13 +84,16 @@ class Agent:
         *,
         passphrase: str | None = None,
         config: AgentConfig | None = None,
+        ntf_servers: Iterable[str] = (),
     ) -> Agent:
-        """The agent whose store is at `path`; new queues are made on `servers`.
+        """The agent whose store is at `path`; new queues are made on `servers`, and pushes come through one
+        of `ntf_servers`, once `register_push` was called.
 
         With a passphrase a new store is sealed: keys and messages are in it only encrypted.
         """
         addresses = tuple(RouterAddress.from_text(server) for server in servers)
-        return cls(Path(path), addresses, passphrase, config or AgentConfig())
+        notifying = tuple(RouterAddress.from_text(server) for server in ntf_servers)
+        return cls(Path(path), addresses, passphrase, config or AgentConfig(), notifying)
 
     async def __aenter__(self) -> Self:
         config = self._config
@@ -101,6 +115,7 @@ class Agent:
         rt.delivery, rt.commands = DeliveryWorkers(rt), CommandWorkers(rt)
         rt.rotation, rt.deletion = Rotation(rt), Deletion(rt)
         rt.sync = Synchronisation(rt, rt.rotation.in_step)
+        rt.push = PushNotifications(rt, [address.server for address in self._ntf_servers])
         rt.handlers = Handlers(rt.rotation, rt.sync, _handlers(rt))
         rt.stream.full = functools.partial(rt.sessions.pause_receiving, "full")
         rt.stream.drained = functools.partial(rt.sessions.resume_receiving, "full")
@@ -114,7 +129,9 @@ class Agent:
         rt.spawn(rt.rotation.resume())
         rt.spawn(rt.deletion.resume())
         rt.spawn(keep_clean(rt))
-        await rt.subscriptions.subscribe_all()
+        rt.spawn(rt.push.resume())
+        if self._config.subscribe:
+            await rt.subscriptions.subscribe_all()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,6 +144,7 @@ class Agent:
         if rt is None:
             return
         await rt.stop()
+        await rt.push.close()
         await rt.subscriptions.close()
         await rt.stop()
         await rt.pool.close()
@@ -329,6 +347,35 @@ class Agent:
         subscriptions = self._rt.subscriptions
         for user_id, server in service_places(self._rt.store.reading):
             subscriptions.renew(user_id, server)
+
+    # Push notifications
+
+    @property
+    def push_token(self) -> Token | None:
+        """The device token in use, and how far it is."""
+        return self._rt.push.token
+
+    async def register_push(self, device_token: str, mode: PushMode = PushMode.INSTANT) -> TokenStatus:
+        """Name the device token, such as "apns_prod 0a1b...": at every start, and whenever it changes. The
+        router then pushes a code, which `verify_push` returns; after that pushes tell of messages."""
+        return await self._rt.push.register(device_token, mode)
+
+    async def verify_push(self, payload: bytes | Push, device_token: str | None = None) -> TokenStatus:
+        """Return the code that a push brings."""
+        return await self._rt.push.verify(payload, device_token)
+
+    async def check_push(self, device_token: str | None = None) -> TokenStatus:
+        """Ask the router how the token is."""
+        return await self._rt.push.check(device_token)
+
+    async def delete_push(self) -> None:
+        """Be pushed to no more."""
+        await self._rt.push.delete()
+
+    async def push_received(self, payload: bytes | Push) -> list[News]:
+        """Any push: the connections that it gives reason to look into; `fetch` of each reads a message. One
+        with a code is answered. `PushRefusedError` for all that is not from our router or not about us."""
+        return await self._rt.push.received(payload)
 
     # The store and its rest
 

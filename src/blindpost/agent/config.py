@@ -61,6 +61,9 @@ class AgentConfig:
     service: bool = False
     """Whether the agent is a service at its routers: one command subscribes all of its queues there. Routers
     then know which queues are of one client; for a program with very many connections."""
+    subscribe: bool = True
+    """Whether all connections are subscribed when the agent is opened. Without that messages are only read
+    when a push tells of them, as the part of an application does that is started for a push."""
     proxy: ProxyOptions = field(default_factory=ProxyOptions)
     durability: Durability = Durability.FULL
     events_max: int = 1024

@@ -130,6 +130,10 @@ class Connection:
         self._rt.awake()
         await self._rt.sync.synchronize(self.id, force=force, pq=pq)
 
+    async def set_notifications(self, enabled: bool) -> None:
+        """Whether pushes tell of messages of this connection; as long as nothing is said, they do."""
+        await self._rt.push.set_enabled(self.id, enabled)
+
     async def delete(self, *, wait_delivery: bool = False) -> None:
         """Delete the connection and its queues; with `wait_delivery` after what waits was sent."""
         self._rt.awake()

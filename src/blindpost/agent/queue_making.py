@@ -160,6 +160,8 @@ async def send_new(
         with _changing(tx, request.conn_id):
             queues.insert_rcv(tx, queue)
         queues.delete_request(tx, request.conn_id, request.replaces)
+        if request.replaces is None:
+            rt.push.queue_changed(tx, request.conn_id)
         if then is not None:
             then(tx, queue)
     rt.subscriptions.created(session, queue)

@@ -113,6 +113,7 @@ def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
     queue, whole = stored, connections.load_whole(tx, queue.conn_id)
     try:
         delivered = open_delivery(queue, msg)
+        tx.runtime.push.message_came(tx, queue, delivered.seconds)
         if isinstance(delivered, QuotaMarker):
             return _drained(tx, whole, queue)
         envelope = read_client_envelope(Reader(delivered.body))

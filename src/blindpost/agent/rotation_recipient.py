@@ -182,6 +182,7 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
         case RecipientEffect.MAKE_PRIMARY:
             assert new is not None
             queues.set_rcv_primary(tx, new)
+            tx.runtime.push.queue_changed(tx, conn_id)
         case RecipientEffect.STORE_DELETE_OLD:
             tx.command(conn_id, old.server, DELETE_OLD, old.rcv_id)
         case RecipientEffect.REMOVE_OLD:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from blindpost.agent.deletion import Deletion
     from blindpost.agent.delivery import DeliveryWorkers
     from blindpost.agent.handlers import Handlers
+    from blindpost.agent.notifications.push import PushNotifications
     from blindpost.agent.proxying import QueueSender
     from blindpost.agent.ratchet_sync import Synchronisation
     from blindpost.agent.rotation import Rotation
@@ -118,6 +119,7 @@ class Runtime:
     rotation: Rotation
     sync: Synchronisation
     deletion: Deletion
+    push: PushNotifications
 
     def __init__(
         self,

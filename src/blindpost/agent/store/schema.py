@@ -381,7 +381,91 @@ SELECT conn_id, user_id, conn_mode, smp_agent_version, pq_support, ratchet_sync_
 FROM connections;
 """
 
-MIGRATIONS = (_FIRST,)
+_NOTIFICATIONS = """
+CREATE TABLE ntf_servers (
+    ntf_host TEXT NOT NULL,
+    ntf_port TEXT NOT NULL,
+    ntf_key_hash BLOB NOT NULL,
+    PRIMARY KEY (ntf_host, ntf_port)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE ntf_tokens (
+    provider TEXT NOT NULL,
+    device_token BLOB NOT NULL,
+    ntf_host TEXT NOT NULL,
+    ntf_port TEXT NOT NULL,
+    tkn_id BLOB,
+    tkn_pub_key BLOB NOT NULL,
+    tkn_priv_key BLOB NOT NULL,
+    tkn_pub_dh_key BLOB NOT NULL,
+    tkn_priv_dh_key BLOB NOT NULL,
+    tkn_dh_secret BLOB,
+    tkn_status TEXT NOT NULL,
+    tkn_action BLOB,
+    ntf_mode TEXT NOT NULL,
+    tkn_period INTEGER,
+    tkn_returned BLOB,
+    tkn_spent BLOB NOT NULL DEFAULT x'',
+    PRIMARY KEY (provider, device_token, ntf_host, ntf_port),
+    FOREIGN KEY (ntf_host, ntf_port) REFERENCES ntf_servers
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE ntf_subscriptions (
+    conn_id TEXT PRIMARY KEY REFERENCES connections ON DELETE CASCADE,
+    smp_host TEXT NOT NULL,
+    smp_port TEXT NOT NULL,
+    smp_server_key_hash BLOB,
+    smp_ntf_id BLOB,
+    ntf_host TEXT NOT NULL,
+    ntf_port TEXT NOT NULL,
+    ntf_sub_id BLOB,
+    ntf_sub_status TEXT NOT NULL,
+    ntf_sub_action TEXT,
+    ntf_sub_smp_action TEXT,
+    ntf_sub_action_ts INTEGER,
+    updated_by_supervisor INTEGER NOT NULL DEFAULT 0,
+    ntf_failed INTEGER NOT NULL DEFAULT 0,
+    smp_failed INTEGER NOT NULL DEFAULT 0,
+    FOREIGN KEY (smp_host, smp_port) REFERENCES servers,
+    FOREIGN KEY (ntf_host, ntf_port) REFERENCES ntf_servers
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ntf_subscriptions_smp ON ntf_subscriptions (smp_host, smp_port, ntf_sub_action_ts)
+    WHERE ntf_sub_smp_action IS NOT NULL;
+CREATE INDEX ntf_subscriptions_ntf ON ntf_subscriptions (ntf_host, ntf_port, ntf_sub_action_ts)
+    WHERE ntf_sub_action IS NOT NULL;
+
+CREATE TABLE ntf_tokens_to_delete (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    ntf_host TEXT NOT NULL,
+    ntf_port TEXT NOT NULL,
+    ntf_key_hash BLOB NOT NULL,
+    tkn_id BLOB NOT NULL,
+    tkn_priv_key BLOB NOT NULL,
+    del_failed INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE VIEW ntf_token_rows AS
+SELECT t.provider, t.device_token, t.ntf_host, t.ntf_port, s.ntf_key_hash, t.tkn_id, t.tkn_priv_key,
+    t.tkn_priv_dh_key, t.tkn_dh_secret, t.tkn_status, t.tkn_action, t.ntf_mode, t.tkn_period,
+    t.tkn_returned, t.tkn_spent
+FROM ntf_tokens t JOIN ntf_servers s ON s.ntf_host = t.ntf_host AND s.ntf_port = t.ntf_port;
+
+CREATE VIEW ntf_subscription_rows AS
+SELECT s.conn_id, s.smp_host, s.smp_port, COALESCE(s.smp_server_key_hash, r.key_hash) AS smp_key_hash,
+    s.smp_ntf_id, s.ntf_host, s.ntf_port, n.ntf_key_hash, s.ntf_sub_id, s.ntf_sub_status,
+    COALESCE(s.ntf_sub_action, s.ntf_sub_smp_action) AS step, s.ntf_sub_action_ts
+FROM ntf_subscriptions s JOIN servers r ON r.host = s.smp_host AND r.port = s.smp_port
+    JOIN ntf_servers n ON n.ntf_host = s.ntf_host AND n.ntf_port = s.ntf_port
+    JOIN connections c ON c.conn_id = s.conn_id
+WHERE c.deleted = 0;
+
+CREATE VIEW rcv_queue_ntf_rows AS
+SELECT v.*, q.ntf_id, q.ntf_private_key, q.rcv_ntf_dh_secret, q.last_broker_ts
+FROM rcv_queue_rows v JOIN rcv_queues q ON q.conn_id = v.conn_id AND q.rcv_queue_id = v.rcv_queue_id;
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

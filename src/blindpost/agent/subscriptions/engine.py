@@ -265,6 +265,10 @@ class Subscriptions:
         """The queue is read with GET on its session: it is left out of subscriptions until released."""
         self.work(self._key(queue)).get_locked.add(queue.rcv_id)
 
+    def is_get_locked(self, queue: QueueRef) -> bool:
+        found = self._works.get(self._key(queue))
+        return found is not None and queue.rcv_id in found.get_locked
+
     def release_get(self, queue: QueueRef) -> None:
         self.work(self._key(queue)).get_locked.discard(queue.rcv_id)
 

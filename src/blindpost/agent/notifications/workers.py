@@ -1,0 +1,307 @@
+"""The pipeline of subscriptions: workers for message routers (steps K, D) and notification routers (N, C).
+
+A worker takes some rows, asks their router about all of them at once and stores what it answered. What fails
+for now is repeated; what fails for good is reported, and the row stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from blindpost.agent.errors import AgentError, CriticalError, network_error
+from blindpost.agent.events import AgentFailed
+from blindpost.agent.notifications.model import (
+    SMP_STEPS,
+    NotifierCreds,
+    NtfSubscription,
+    Step,
+    Token,
+)
+from blindpost.agent.notifications.routers import NtfError, NtfRouters
+from blindpost.agent.notifications.tables import HEALTHY
+from blindpost.agent.retries import RECONNECT, Retry
+from blindpost.agent.runtime import Runtime, Tx
+from blindpost.agent.sessions import SessionKey, SmpCall
+from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.agent.store import ntf_tokens
+from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
+from blindpost.agent.suspension import Operation
+from blindpost.client.calls import Call
+from blindpost.client.errors import ClientError, UnexpectedResponseError
+from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.loop import StoreFailedError
+from blindpost.transport.errors import TransportError
+from blindpost.wire.addresses import Server
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.ntf.commands import SCHK, SNEW
+from blindpost.wire.ntf.responses import IDSUB, SUB
+from blindpost.wire.ntf.responses import Response as NtfResponse
+from blindpost.wire.smp.commands import NDEL, NKEY
+from blindpost.wire.smp.responses import NID, Response
+from blindpost.wire.smp.values import NtfCreds
+
+BATCH = 150
+"""How many rows are taken at once."""
+FIRST_CHECK_S = 86_400
+CHECK_EVERY_S = 3 * 86_400
+
+_chance = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKey:
+    """One worker: of a message router, or of a notification router."""
+
+    smp: bool
+    server: Server
+
+
+class Workers:
+    """A worker lives as long as its router has rows; it sleeps until the next one is due."""
+
+    def __init__(self, runtime: Runtime, routers: NtfRouters) -> None:
+        self._rt = runtime
+        self._routers = routers
+        self._woken: dict[WorkerKey, asyncio.Event] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """Start no more workers."""
+        self._closed = True
+
+    def resume(self) -> None:
+        """Go on with everything that is stored."""
+        for row in rows.all_rows(self._rt.store.reading):
+            self.wake(row)
+
+    def wake_later(self, row: NtfSubscription) -> None:
+        """Wake the worker of a row once the transaction under way is durable."""
+        asyncio.get_running_loop().call_soon(self.wake, row)
+
+    def wake(self, row: NtfSubscription) -> None:
+        if row.step is None:
+            return
+        smp = row.step in SMP_STEPS
+        key = WorkerKey(smp, row.smp_server if smp else row.ntf_server)
+        if key in self._woken:
+            self._woken[key].set()
+        elif not self._closed:
+            self._woken[key] = asyncio.Event()
+            self._rt.spawn(self._work(key))
+
+    async def _work(self, key: WorkerKey) -> None:
+        """One round after the other, until there is nothing to wait for."""
+        woken, step = self._woken[key], self._smp_round if key.smp else self._ntf_round
+        retry = Retry.first(RECONNECT)
+        try:
+            while True:
+                woken.clear()
+                try:
+                    async with self._rt.operations.under_way(Operation.SENDING):
+                        more = await step(key.server)
+                    retry = Retry.first(RECONNECT)
+                    if more:
+                        continue
+                    pause = self._pause(key)
+                except (AgentError, StoreFailedError) as error:
+                    pause, retry = self._failed(error, retry), retry.next()
+                if pause is None and not woken.is_set():
+                    return
+                await _wait(woken, pause)
+        finally:
+            del self._woken[key]
+
+    def _failed(self, error: AgentError | StoreFailedError, retry: Retry) -> float:
+        """How long to wait after a round that could not be finished."""
+        if isinstance(error, StoreFailedError):
+            self._rt.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
+        elif not error.retried:
+            self._rt.stream.put(AgentFailed(error))
+        return retry.jittered_s(_chance)
+
+    def _pause(self, key: WorkerKey) -> float | None:
+        """How long a worker has nothing to do; None: nothing more to come by itself."""
+        if key.smp or self._token() is None:
+            return None
+        due = rows.next_due(self._rt.store.reading, key.server)
+        return None if due is None else max(due - self._rt.now(), 0.0) + 1.0
+
+    def _token(self) -> Token | None:
+        """The token, if connections have subscriptions with it."""
+        token = ntf_tokens.find(self._rt.store.reading)
+        return token if token is not None and token.is_instant else None
+
+    # Message routers
+
+    async def _smp_round(self, server: Server) -> bool:
+        """NKEY and NDEL for some rows; whether more may wait."""
+        steps = SMP_STEPS if self._token() is not None else frozenset({Step.DELETE})
+        asked: dict[SessionKey, list[_Asked]] = defaultdict(list)
+        with self._rt.transaction() as tx:
+            taken = rows.take_smp(tx, server, steps, BATCH)
+            for row in taken:
+                queue = rows.primary(tx, row.conn_id)
+                if queue is None:
+                    rows.delete(tx, row.conn_id)
+                elif queue.server != server:
+                    rows.put(tx, replace(row, smp_server=queue.server), tx.now, by_supervisor=False)
+                    self.wake_later(replace(row, smp_server=queue.server))
+                else:
+                    owner = queue.queue
+                    key = self._rt.sessions.key(owner.user_id, server, owner.conn_id)
+                    asked[key].append(_Asked(self._rt, tx, row, queue))
+        failures = [await self._ask_smp(key, each) for key, each in asked.items()]
+        _raise_first(failures)
+        return len(taken) == BATCH
+
+    async def _ask_smp(self, key: SessionKey, asked: Sequence[_Asked]) -> AgentError | None:
+        """Ask about all of these, store the answers; the first failure that may pass."""
+        server = key.server
+        try:
+            session = await self._rt.sessions.session(key)
+        except TransportError as failure:
+            return network_error(server, failure)
+        results = await session.client.send_many([each.call for each in asked])
+        passing: AgentError | None = None
+        with self._rt.transaction() as tx:
+            for each, result in zip(asked, results, strict=True):
+                if isinstance(result, ClientError | TransportError):
+                    passing = self._refused(tx, each.row, network_error(server, result)) or passing
+                else:
+                    self._answered_smp(tx, each, result)
+        return passing
+
+    def _answered_smp(self, tx: Tx, asked: _Asked, result: Response) -> None:
+        row = asked.row
+        if row.step is Step.DELETE:
+            rows.delete_finished(tx, row.conn_id)
+        elif isinstance(result, NID):
+            creds = asked.creds(result)
+            now = rows.primary(tx, row.conn_id)
+            if now is None or now.queue.number != asked.queue.queue.number:
+                return
+            rows.set_creds(tx, now.queue, creds)
+            done = replace(row, notifier_id=creds.notifier_id, status="KEY", step=Step.NEW)
+            rows.finish(tx, done, tx.now)
+            self._wake_stored(tx, row)
+        else:
+            unexpected = network_error(row.smp_server, UnexpectedResponseError(result))
+            self._refused(tx, row, unexpected)
+
+    # Notification routers
+
+    async def _ntf_round(self, server: Server) -> bool:
+        """SNEW and SCHK for the rows that are due; whether more may wait."""
+        token = self._token()
+        if token is None or token.server != server:
+            return False
+        asked: list[tuple[NtfSubscription, Call[SNEW | SCHK]]] = []
+        with self._rt.transaction() as tx:
+            taken = rows.take_ntf(tx, server, tx.now, BATCH)
+            for row in taken:
+                call = _ntf_call(tx, token, row)
+                if call is None:
+                    self._again(tx, row)
+                else:
+                    asked.append((row, call))
+        if not asked:
+            return bool(taken)
+        results = await self._routers.send_many(server, [call for _, call in asked])
+        passing: AgentError | None = None
+        with self._rt.transaction() as tx:
+            for (row, _), result in zip(asked, results, strict=True):
+                passing = self._answered_ntf(tx, row, result) or passing
+        _raise_first([passing])
+        return len(taken) == BATCH
+
+    def _answered_ntf(
+        self, tx: Tx, row: NtfSubscription, result: NtfResponse | AgentError
+    ) -> AgentError | None:
+        match result:
+            case IDSUB(subscription_id) if row.step is Step.NEW:
+                done = replace(row, subscription_id=subscription_id, status="CREATED NEW", step=Step.CHECK)
+                rows.finish(tx, done, tx.now + FIRST_CHECK_S)
+            case SUB(status) if row.step is Step.CHECK and HEALTHY[status.state]:
+                text = f"CREATED {status.encoded.decode('latin-1')}"
+                rows.finish(tx, replace(row, status=text), tx.now + CHECK_EVERY_S)
+            case SUB() if row.step is Step.CHECK:
+                self._again(tx, row)
+            case NtfError() if row.step is Step.CHECK and result.is_auth:
+                self._again(tx, row)
+            case AgentError():
+                return self._refused(tx, row, result)
+            case _:
+                return self._refused(tx, row, network_error(row.ntf_server, UnexpectedResponseError(result)))
+        return None
+
+    def _again(self, tx: Tx, row: NtfSubscription) -> None:
+        """From the beginning: new keys, and a new subscription."""
+        anew = replace(row, notifier_id=None, subscription_id=None, status="NEW", step=Step.KEY)
+        rows.finish(tx, anew, tx.now)
+        self._wake_stored(tx, row)
+
+    # Both
+
+    def _wake_stored(self, tx: Tx, row: NtfSubscription) -> None:
+        stored = rows.find(tx, row.conn_id)
+        if stored is not None:
+            self.wake_later(stored)
+
+    def _refused(self, tx: Tx, row: NtfSubscription, error: AgentError) -> AgentError | None:
+        """An error that passes is tried again; any other is told, and ends the row's way."""
+        if error.retried:
+            return error
+        rows.fail(tx, row)
+        tx.failed(row.conn_id, error)
+        return None
+
+
+class _Asked:
+    """What a message router is asked about one row; NKEY has new keys each time."""
+
+    def __init__(self, rt: Runtime, tx: Tx, row: NtfSubscription, queue: PrimaryQueue) -> None:
+        self.row = row
+        self.queue = queue
+        entropy = rt.config.entropy
+        self._key = PrivateKey.generate(Algorithm.ED25519, entropy)
+        self._dh_key = PrivateKey.generate(Algorithm.X25519, entropy)
+        owner = queue.queue
+        command: NKEY | NDEL = NKEY(NtfCreds(self._key.public, self._dh_key.public))
+        if row.step is Step.DELETE:
+            rows.set_creds(tx, owner, None)
+            command = NDEL()
+        self.call: SmpCall = Call(command, owner.rcv_id, owner.key)
+
+    def creds(self, answer: NID) -> NotifierCreds:
+        given = answer.creds
+        return NotifierCreds(given.notifier_id, self._key, self._dh_key.agree(given.dh_key))
+
+
+def _ntf_call(tx: Tx, token: Token, row: NtfSubscription) -> Call[SNEW | SCHK] | None:
+    """What to ask about a row; None if its queue is not what it was."""
+    queue = rows.primary(tx, row.conn_id)
+    if queue is None or queue.creds is None or queue.notifier_id != row.notifier_id:
+        return None
+    if row.step is Step.CHECK:
+        return None if row.subscription_id is None else Call(SCHK(), row.subscription_id, token.key)
+    assert token.token_id is not None
+    command = SNEW(token.token_id, queue.server, queue.creds.notifier_id, queue.creds.key.encoded)
+    return Call(command, b"", token.key)
+
+
+def _raise_first(failures: Sequence[AgentError | None]) -> None:
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+async def _wait(woken: asyncio.Event, duration_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(duration_s):
+            await woken.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,120 @@
+"""The device token in use, and tokens that their routers are still to forget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blindpost.agent.notifications.model import Action, DoomedToken, PushMode, Token
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.servers import loaded_server, server_key
+from blindpost.crypto.keys import PrivateKey
+from blindpost.wire.addresses import Server
+from blindpost.wire.ntf.status import TokenStatus
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+
+DIGEST = 32
+
+
+def store_server(db: Db, server: Server) -> tuple[str, str]:
+    """The place of a notification router, which is made known, with its present fingerprint."""
+    host, port = server_key(server)
+    db.sql.execute(
+        "INSERT INTO ntf_servers (ntf_host, ntf_port, ntf_key_hash) VALUES (?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET ntf_key_hash = excluded.ntf_key_hash",
+        (host, port, server.key_hash),
+    )
+    return host, port
+
+
+def find(db: Db) -> Token | None:
+    """The token in use; there is at most one."""
+    row = db.sql.execute("SELECT * FROM ntf_token_rows LIMIT 1").fetchone()
+    return None if row is None else db.memo.of("token", row, lambda: _read(db, row))
+
+
+def _read(db: Db, row: tuple[Any, ...]) -> Token:
+    opened = db.vault.open
+    return Token(
+        device=DeviceToken(PushProvider.from_text(row[0]), row[1]),
+        server=loaded_server(row[2], row[3], row[4]),
+        token_id=row[5],
+        key=PrivateKey.from_pkcs8(opened(row[6])),
+        dh_key=PrivateKey.from_pkcs8(opened(row[7])),
+        secret=None if row[8] is None else opened(row[8]),
+        status=TokenStatus.from_text(row[9]),
+        action=None if row[10] is None else Action.from_encoded(opened(row[10])),
+        mode=PushMode(row[11]),
+        period=row[12],
+        returned=row[13],
+        spent=tuple(row[14][start : start + DIGEST] for start in range(0, len(row[14]), DIGEST)),
+    )
+
+
+def put(db: Db, token: Token) -> None:
+    """Store a token in the place of the one before it, if there was one."""
+    delete(db)
+    seal = db.vault.seal
+    db.sql.execute(
+        "INSERT INTO ntf_tokens (provider, device_token, ntf_host, ntf_port, tkn_id, tkn_pub_key,"
+        " tkn_priv_key, tkn_pub_dh_key, tkn_priv_dh_key, tkn_dh_secret, tkn_status, tkn_action, ntf_mode,"
+        " tkn_period, tkn_returned, tkn_spent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            token.device.provider.text,
+            token.device.token,
+            *store_server(db, token.server),
+            token.token_id,
+            token.key.public.spki,
+            seal(token.key.pkcs8),
+            token.dh_key.public.spki,
+            seal(token.dh_key.pkcs8),
+            None if token.secret is None else seal(token.secret),
+            token.status.text,
+            None if token.action is None else seal(token.action.encoded),
+            token.mode.value,
+            token.period,
+            token.returned,
+            b"".join(token.spent),
+        ),
+    )
+
+
+def delete(db: Db) -> None:
+    db.sql.execute("DELETE FROM ntf_tokens")
+
+
+def doom(db: Db, token: Token, now: int) -> None:
+    """The router is to forget a token; one that never got an id is not known there."""
+    if token.token_id is None:
+        return
+    db.sql.execute(
+        "INSERT INTO ntf_tokens_to_delete (ntf_host, ntf_port, ntf_key_hash, tkn_id, tkn_priv_key,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            *server_key(token.server),
+            token.server.key_hash,
+            token.token_id,
+            db.vault.seal(token.key.pkcs8),
+            now,
+        ),
+    )
+
+
+def doomed(db: Db) -> list[DoomedToken]:
+    """All that are still to be deleted, the oldest first."""
+    query = (
+        "SELECT id, ntf_host, ntf_port, ntf_key_hash, tkn_id, tkn_priv_key FROM ntf_tokens_to_delete"
+        " WHERE del_failed = 0 ORDER BY id"
+    )
+    return [
+        DoomedToken(row[0], loaded_server(*row[1:4]), row[4], PrivateKey.from_pkcs8(db.vault.open(row[5])))
+        for row in db.sql.execute(query)
+    ]
+
+
+def forget_doomed(db: Db, number: int) -> None:
+    db.sql.execute("DELETE FROM ntf_tokens_to_delete WHERE id = ?", (number,))
+
+
+def forget_doomed_before(db: Db, before: int) -> None:
+    """Routers that were away for so long are not told any more."""
+    db.sql.execute("DELETE FROM ntf_tokens_to_delete WHERE created_at < ?", (before,))
