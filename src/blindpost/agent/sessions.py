@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import sha256
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeVarTuple
 
 from blindpost.client.calls import Call, Event, Failure, Late, Push, Unexpected
 from blindpost.client.errors import ClientError
@@ -35,6 +35,8 @@ from blindpost.wire.smp.responses import ALLS, MSG, Response
 from blindpost.wire.text import b64
 
 log = logging.getLogger(__name__)
+
+Ts = TypeVarTuple("Ts")
 
 _CLOSED = "the agent is closed"
 
@@ -322,7 +324,7 @@ class Sessions:
             await self._receiving.wait()
             part = messages[start : start + at_once]
             received = self._receiver.received
-            await asyncio.gather(*(self._guarded(received(session, rcv_id, msg)) for rcv_id, msg in part))
+            await asyncio.gather(*(self._guarded(received, session, rcv_id, msg) for rcv_id, msg in part))
 
     async def _pump(self, session: Session) -> None:
         """Hand on what comes, until the session is over and everything is taken."""
@@ -350,22 +352,22 @@ class Sessions:
             case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
                 if len(handing) >= self.options.messages_at_once:
                     await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
-                task = self._spawn(self._guarded(self._receiver.received(session, rcv_id, msg)))
+                task = self._spawn(self._guarded(self._receiver.received, session, rcv_id, msg))
                 handing.add(task)
                 task.add_done_callback(handing.discard)
                 if isinstance(event, Late):
-                    await self._guarded(self._watcher.received(session, event))
+                    await self._guarded(self._watcher.received, session, event)
             case Unexpected():
                 log.warning("a router sent a response that belongs to no command")
             case _:
                 if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
                     await asyncio.wait(handing)
-                await self._guarded(self._watcher.received(session, event))
+                await self._guarded(self._watcher.received, session, event)
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, take: Callable[[*Ts], Awaitable[None]], *what: *Ts) -> None:
         """A bug in one message must not stop those behind it."""
         try:
-            await work
+            await take(*what)
         except Exception:
             log.exception("processing what a router sent failed")
 
