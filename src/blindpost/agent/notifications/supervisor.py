@@ -53,9 +53,6 @@ class Supervisor:
                 row = replace(row, smp_server=queue.server, subscription_id=None, status="OFF")
                 row = replace(row, step=Step.DELETE)
                 rows.put(tx, row, tx.now, by_supervisor=True)
-            case Change.REMOVE:
-                rows.delete(tx, conn_id)
-                return
             case Change.NOTHING:
                 return
             case Change.WAKE:

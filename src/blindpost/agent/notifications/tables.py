@@ -94,11 +94,10 @@ STILL_CHECKED: dict[TokenState, bool] = {
 
 
 class Wish(Enum):
-    """What is wanted for the notifications of a connection."""
+    """What is wanted for the notifications of a connection. The row of one that is deleted goes with it."""
 
     CREATE = "create"
     DELETE_AT_SMP = "delete at the router of the queue"
-    DELETE_ROW = "delete the row"
 
 
 class Row(Enum):
@@ -118,7 +117,6 @@ class Change(Enum):
     RESET = "back to step K"
     WAKE = "wake the worker of its step"
     DELETE = "to step D"
-    REMOVE = "remove the row"
     NOTHING = "nothing"
 
 
@@ -133,11 +131,6 @@ CHANGES: dict[tuple[Wish, Row], Change] = {
     (Wish.DELETE_AT_SMP, Row.OTHER): Change.DELETE,
     (Wish.DELETE_AT_SMP, Row.DELETING): Change.WAKE,
     (Wish.DELETE_AT_SMP, Row.CLEARED): Change.DELETE,
-    (Wish.DELETE_ROW, Row.NONE): Change.NOTHING,
-    (Wish.DELETE_ROW, Row.FITS): Change.REMOVE,
-    (Wish.DELETE_ROW, Row.OTHER): Change.REMOVE,
-    (Wish.DELETE_ROW, Row.DELETING): Change.REMOVE,
-    (Wish.DELETE_ROW, Row.CLEARED): Change.REMOVE,
 }
 
 WHEN_ACTIVE: dict[PushMode, Wish] = {

@@ -84,13 +84,16 @@ class Tokens:
     async def register(self, device: DeviceToken, mode: PushMode) -> TokenStatus:
         """Name the device token, at every start and whenever it changes; what is needed follows."""
         async with self._rt.locked(_LOCK):
-            token = self.find()
-            given = Given.SAME if token is not None and token.device == device else Given.DIFFERENT
-            status = await self._do(DEEDS[stored(token), given], token, device, mode)
-            token = self.find()
-            if token is not None and token.mode is not mode:
-                self._put(replace(token, mode=mode))
-            return status
+            return await self._go_on(device, mode)
+
+    async def _go_on(self, device: DeviceToken, mode: PushMode) -> TokenStatus:
+        token = self.find()
+        given = Given.SAME if token is not None and token.device == device else Given.DIFFERENT
+        status = await self._do(DEEDS[stored(token), given], token, device, mode)
+        token = self.find()
+        if token is not None and token.mode is not mode:
+            self._put(replace(token, mode=mode))
+        return status
 
     async def verify(self, push: VerificationPush, device: DeviceToken | None) -> TokenStatus:
         """Return the code that the router pushed. A push that is not of this router, or brings a code that
@@ -267,21 +270,25 @@ class Tokens:
         """Go on with what was under way."""
         self._rt.spawn(self.forget_doomed())
         retry = Retry.first(RECONNECT)
-        while True:
-            token = self.find()
-            if token is not None and token.is_active and token.period is None:
-                await self._tell_period()
-            if token is None or token.action is None or token.action.kind not in _RESUMED:
-                return
-            try:
-                await self.register(token.device, token.mode)
-            except AgentError as error:
-                if not error.retried:
-                    raise
-            else:
-                return
+        while not await self._resumed():
             await asyncio.sleep(retry.jittered_s(_chance))
             retry = retry.next()
+        token = self.find()
+        if token is not None and token.is_active and token.period is None:
+            await self._tell_period()
+
+    async def _resumed(self) -> bool:
+        """Do what is stored to be done, if anything is; False if the router is away."""
+        async with self._rt.locked(_LOCK):
+            token = self.find()
+            if token is not None and token.action is not None and token.action.kind in _RESUMED:
+                try:
+                    await self._go_on(token.device, token.mode)
+                except AgentError as error:
+                    if error.retried:
+                        return False
+                    raise
+            return True
 
     async def forget_doomed(self) -> None:
         """TDEL for tokens that were given up, until their routers have answered or it is too late."""

@@ -1,0 +1,211 @@
+"""The notifications of connections: made, checked, made anew and taken back, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.events import Failed, Switched, SwitchPhase
+from blindpost.agent.notifications.model import NtfSubscription, Step
+from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
+from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.wire.ntf.pushes import MessagePush
+from blindpost.wire.smp.commands import NDEL
+from tests.support.notified import until_all
+from tests.support.ntf_routers import NotifiedQueue
+from tests.support.phones import START, phones
+
+PIPELINE = ("NKEY", "SNEW", "SCHK", "NDEL")
+
+
+@pytest.mark.parametrize("tag", ["NKEY", "SNEW"])
+@pytest.mark.parametrize("after", [False, True], ids=["not sent", "answer lost"])
+async def test_a_crash_in_a_step_is_followed_by_the_same_step(tmp_path: Path, tag: str, after: bool) -> None:
+    async with phones(tmp_path) as (world, phone):
+        alice, conn = await world.friend(phone)
+        world.asked.hold(tag, after=after)
+        await world.activate(phone)
+        await world.asked.stuck.wait()
+        await phone.restart()
+        await phone.subscribed(conn)
+        assert world.asked.tags.count(tag) == 2
+        await phone.restart(subscribe=False)
+        await world.send(alice, b"hello")
+        (news,) = await world.news(phone)
+        await news.fetch()
+        await phone.got(b"hello")
+        assert not phone.errors
+
+
+async def test_new_connections_notify_as_well(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        await world.activate(phone)
+        conns = [(await world.friend(phone))[1] for _ in range(3)]
+        await phone.subscribed(*conns)
+        assert world.asked.of(*PIPELINE).count("SNEW") == 3
+        found = [phone.row(conn) for conn in conns]
+        assert {row.step for row in found if row is not None} == {Step.CHECK}
+
+
+async def test_a_rotation_moves_notifications_to_the_new_queue(tmp_path: Path) -> None:
+    async with phones(tmp_path, routers=2) as (world, phone):
+        alice, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        before = phone.row(conn)
+        await conn.switch()
+        done = SwitchPhase.COMPLETED
+
+        await world.alice.expect(Switched, lambda event: event.phase is done)
+        await phone.until(lambda: any(event.phase is done for event in phone.of(Switched)))
+        await phone.until(lambda: moved(phone.row(conn), before))
+        await phone.subscribed(conn)
+        await phone.restart(subscribe=False)
+        pushed = len(world.pushed(MessagePush))
+        await world.send(alice, b"by the new queue")
+        found = await world.news(phone, pushed + 1)
+        assert [news.conn.id for news in found] == [conn.id]
+        await found[0].fetch()
+        await phone.got(b"by the new queue")
+
+
+def moved(row: NtfSubscription | None, before: NtfSubscription | None) -> bool:
+    assert before is not None
+    return row is not None and row.smp_server != before.smp_server and row.step is Step.CHECK
+
+
+async def test_switching_one_connection_off_and_on(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        alice, conn = await world.friend(phone)
+        _, other = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn, other)
+        await conn.set_notifications(False)
+        await phone.until(lambda: phone.row(conn) is None)
+        primary = rows.primary(phone.rt.store.reading, conn.id)
+        assert primary is not None
+        assert primary.creds is None
+        assert phone.row(other) is not None
+        await phone.agent.register_push(phone.token.device.text)
+        assert phone.row(conn) is None, "it stays off"
+        await conn.set_notifications(True)
+        await phone.subscribed(conn)
+        await phone.restart(subscribe=False)
+        await world.send(alice, b"hello")
+        assert [news.conn.id for news in await world.news(phone)] == [conn.id]
+
+
+async def test_healthy_subscriptions_are_looked_at_now_and_then(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        due = rows.next_due(phone.rt.store.reading, world.ntf.server)
+        assert due == START + FIRST_CHECK_S
+        await phone.restart()
+        assert "SCHK" not in world.asked.tags, "not before its time"
+        world.clock.now = START + FIRST_CHECK_S
+        await phone.restart()
+        await phone.until(lambda: "SCHK" in world.asked.tags)
+        later = START + FIRST_CHECK_S + CHECK_EVERY_S
+        await phone.until(lambda: rows.next_due(phone.rt.store.reading, world.ntf.server) == later)
+        row = phone.row(conn)
+        assert row is not None
+        assert (row.step, row.status) == (Step.CHECK, "CREATED ACTIVE")
+        assert world.asked.of("NKEY", "SNEW") == ["NKEY", "SNEW"]
+
+
+async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        alice, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        before = phone.row(conn)
+        assert before is not None
+        primary = rows.primary(phone.rt.store.reading, conn.id)
+        assert primary is not None
+        async with await world.routers[0].connect() as intruder:
+            await intruder.send(NDEL(), primary.queue.rcv_id, primary.queue.key)
+        lost = NotifiedQueue(before.notifier_id or b"", server=before.smp_server)
+        async with asyncio.timeout(20):
+            await until_all(world.ntf.router.store, [lost], "DELETED")
+        world.clock.now = START + FIRST_CHECK_S
+        await phone.restart()
+        await phone.until(
+            lambda: (row := phone.row(conn)) is not None and row.notifier_id != before.notifier_id
+        )
+        await phone.subscribed(conn)
+        await phone.restart(subscribe=False)
+        await world.send(alice, b"hello")
+        (news,) = await world.news(phone)
+        await news.fetch()
+        await phone.got(b"hello")
+
+
+async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        primary = rows.primary(phone.rt.store.reading, conn.id)
+        assert primary is not None
+        with phone.rt.transaction() as tx:
+            tx.sql.execute("UPDATE rcv_queues SET rcv_id = x'00'")
+        await world.activate(phone)
+        await phone.until(lambda: bool(phone.of(Failed)))
+        (failed,) = phone.of(Failed)
+        assert (failed.conn.id, failed.error.word) == (conn.id, "SMP AUTH")
+        row = phone.row(conn)
+        assert row is not None
+        assert row.step is None
+        with phone.rt.transaction() as tx:
+            tx.sql.execute("UPDATE rcv_queues SET rcv_id = ?", (primary.queue.rcv_id,))
+        await phone.agent.register_push(phone.token.device.text)
+        await phone.subscribed(conn)
+
+
+async def test_what_the_supervisor_wants_meanwhile_wins(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        row = phone.row(conn)
+        assert row is not None
+        with phone.rt.transaction() as tx:
+            rows.put(tx, row, tx.now, by_supervisor=False)
+            (taken,) = rows.take_ntf(tx, row.ntf_server, tx.now, 10)
+            rows.put(tx, replace(row, step=Step.DELETE), tx.now, by_supervisor=True)
+            newer = replace(taken, subscription_id=b"newer")
+            assert not rows.finish(tx, newer, tx.now)
+            kept = rows.find(tx, conn.id)
+            assert kept is not None
+            assert (kept.step, kept.subscription_id) == (Step.DELETE, b"newer")
+            rows.fail(tx, newer)
+            rows.delete_finished(tx, conn.id)
+            assert rows.find(tx, conn.id) == kept
+            rows.take_smp(tx, kept.smp_server, frozenset({Step.DELETE}), 10)
+            rows.delete_finished(tx, conn.id)
+            assert rows.find(tx, conn.id) is None
+
+
+@pytest.mark.claim("NTF-52")
+async def test_dropped_coalesced_and_reordered_pushes_lose_no_messages(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        alice, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        await phone.stop()
+        bodies = [b"message %d" % number for number in range(6)]
+        for place, body in enumerate(bodies[:3], 1):
+            await world.send(alice, body)
+            await world.push(MessagePush, place)
+        await world.send(alice, *bodies[3:])
+        await phone.start(subscribe=False)
+        (late,) = await phone.agent.push_received(world.pushed(MessagePush)[2])
+        assert await late.fetch() is not None, "the newest push first: the oldest message is read"
+        await phone.got(bodies[0])
+        assert phone.bodies == bodies[:1]
+        await phone.restart()
+        await phone.got(*bodies)
+        assert phone.bodies == bodies, "all of them, in order, without a push"
