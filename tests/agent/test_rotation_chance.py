@@ -69,7 +69,7 @@ class Chance:
         for friend in self.people:
             assert [queue.switch for queue in friend.whole.rcv] == [None]
             left = [queue.switch for queue in friend.whole.snd]
-            assert left in ([None], [SndSwitch.SENDING_QKEY, None]), "a sender is not told of an abort"
+            assert left in ([None], [SndSwitch.SENDING_QKEY, None]), f"not told of an abort: {left}"
 
     def judge(self) -> None:
         for friend, other in (self.people, self.people[::-1]):
