@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test simulation kills hostile lint format claims bench lock clean
+.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills agent-scale pipeline-long lint format claims \
+	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,11 +21,24 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY) ## create .venv with the pinned dependencies and this package
 
-demo: $(READY) ## encrypted letters through a router that is killed in the middle
-	$(BIN)/blindpost demo
+demo: $(READY) ## the whole system at work on this machine, in a few minutes; files in build/demo
+	rm -rf build/demo
+	$(BIN)/blindpost demo --folder build/demo
 
-test: $(READY) ## the whole test suite
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+pipeline: $(READY) ## a generated fleet with known faults, every table on Spark, one HTML report
+	rm -rf build/pipeline
+	$(BIN)/blindpost pipeline generate build/pipeline/fleet --routers 3 --days 2 --scale 0.02
+	$(BIN)/blindpost pipeline run --journal build/pipeline/fleet/journal --out build/pipeline/lake
+	$(BIN)/blindpost pipeline report --out build/pipeline/lake --file build/pipeline/report.html
+
+browser: ## Debian's Chromium for the tests of pages, where it can be installed; they are skipped without it
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq >/dev/null 2>&1 && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null 2>&1; } || \
+		echo "no Chromium here: the tests of pages in a browser will be skipped"
+
+test: $(READY) browser ## the whole test suite
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
@@ -34,6 +48,17 @@ kills: $(READY) ## kill -9 the router a hundred times under load
 
 hostile: $(READY) ## ten thousand connections opened and dropped, slow readers, garbage
 	BLINDPOST_CONNECTIONS=10000 BLINDPOST_SLOW_QUEUES=3000 $(BIN)/python -m pytest -q tests/router/test_hostile.py
+
+soak: $(READY) ## two agents, two routers, 2,000 messages, rotations, kills, a restored backup
+	BLINDPOST_AGENT_MESSAGES=2000 BLINDPOST_AGENT_KILLS=60 $(BIN)/python -m pytest -q tests/agent/test_soak.py
+
+notifier-kills: $(READY) ## kill -9 around the notification router: 3 routers, 1,000 tokens
+	BLINDPOST_NTF_KILLS=50 BLINDPOST_NTF_ROUTERS=3 BLINDPOST_NTF_TOKENS=1000 \
+		$(BIN)/python -m pytest -q tests/ntf/test_process.py -k kill
+
+agent-scale: $(READY) ## a hundred thousand queues of one agent, and more seeds of hard times for a service
+	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=500 \
+		$(BIN)/python -m pytest -q tests/agent/test_scale.py tests/agent/test_service_simulation.py
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -45,7 +70,7 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 claims: $(READY) ## run the tests and count the claims they show
-	$(BIN)/python -m pytest -q -n $(WORKERS) --claims
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --claims
 
 bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.floor
@@ -53,6 +78,19 @@ bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.router --quick
 	$(BIN)/python -m benchmarks.moving --queues 20000
 	$(BIN)/python -m benchmarks.ds --stored 10 10000 --cycles 300 --wakes 200
+	$(BIN)/python -m benchmarks.journal
+	$(BIN)/python -m benchmarks.agent
+	$(BIN)/python -m benchmarks.agent_scale --queues 1000 10000 --subscribed 2000
+	$(BIN)/python -m benchmarks.ntf --subscriptions 3000
+
+pipeline-long: $(READY) ## kill the driver, an executor and a follower at every point; more examples
+	BLINDPOST_PIPELINE_LONG=1 $(BIN)/python -m pytest -q tests/pipeline
+
+bench-pipeline: $(READY) ## the pipeline beside DuckDB and Polars, up to a million rows
+	$(BIN)/blindpost pipeline bench --rows 1e5 --rows 1e6
+
+bench-pipeline-1e8: $(READY) ## the same with a hundred million rows
+	$(BIN)/blindpost pipeline bench --rows 1e8 --job audit --job meters --repeat 2 --folder build/bench --file build/bench-1e8.json
 
 lock: ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lock
