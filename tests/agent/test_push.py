@@ -114,7 +114,7 @@ def _stranger(phone: Phone) -> bytes:
     nonce, item = bytes(24), PushItem(SMP, b"n" * 24, 1_700_000_000, bytes(24), bytes(144))
     assert phone.token.secret is not None
     sealed = BoxKey(phone.token.secret).seal_padded(nonce, encode_items([item]), APPLE_PADDED_SIZE)
-    return encode_apns_body(MessagePush(nonce, sealed))
+    return encode_apns_body(MessagePush(nonce, bytes(sealed)))
 
 
 def _forged(body: bytes, code: bytes) -> list[bytes]:

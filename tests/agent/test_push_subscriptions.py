@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent.events import Failed, Switched, SwitchPhase
+from blindpost.agent.notifications import tokens, workers
 from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
+from blindpost.agent.retries import Schedule
 from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.agent.store import ntf_tokens
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NDEL
 from tests.support.notified import until_all
@@ -38,6 +41,39 @@ async def test_a_crash_in_a_step_is_followed_by_the_same_step(tmp_path: Path, ta
         await news.fetch()
         await phone.got(b"hello")
         assert not phone.errors
+
+
+async def test_routers_that_are_away_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (workers, tokens):
+        monkeypatch.setattr(module, "RECONNECT", Schedule(1000, 1000, 2000))
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        world.asked.failing = {"NKEY": 2, "SNEW": 2, "NDEL": 1, "TDEL": 2}
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        assert world.asked.of("NKEY", "SNEW") == ["NKEY"] * 3 + ["SNEW"] * 3
+        await phone.agent.delete_push()
+        await phone.until(lambda: phone.row(conn) is None)
+        await phone.until(lambda: not ntf_tokens.doomed(phone.rt.store.reading))
+        assert sorted(world.asked.of("NDEL", "TDEL")) == ["NDEL"] * 2 + ["TDEL"] * 3
+        assert not phone.errors
+
+
+async def test_a_notification_router_that_refuses_ends_the_way_and_is_told(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        row = phone.row(conn)
+        assert row is not None
+        with phone.rt.transaction() as tx:
+            ntf_tokens.put(tx, replace(phone.token, token_id=b"of somebody else"))
+            rows.put(tx, replace(row, step=Step.NEW), tx.now, by_supervisor=True)
+        await phone.restart()
+        await phone.until(lambda: bool(phone.of(Failed)))
+        (failed,) = phone.of(Failed)
+        assert (failed.conn.id, failed.error.word) == (conn.id, "NTF AUTH")
+        assert phone.row(conn) == replace(row, step=None)
 
 
 async def test_new_connections_notify_as_well(tmp_path: Path) -> None:

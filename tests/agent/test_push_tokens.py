@@ -12,6 +12,7 @@ from blindpost.agent.errors import AgentError, CommandError
 from blindpost.agent.notifications.errors import PushRefusedError
 from blindpost.agent.notifications.model import ACTIVE, REGISTERED, PushMode
 from blindpost.agent.notifications.routers import NtfError
+from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
@@ -237,6 +238,39 @@ async def test_a_token_stays_with_its_router(tmp_path: Path) -> None:
             await phone.restart()
             await phone.agent.register_push(ONE)
             assert phone.token.server == first
+
+
+def all_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.glob("phone.db*"))
+
+
+async def test_keys_secrets_and_codes_are_sealed(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await phone.agent.register_push(ONE)
+        world.asked.hold("TVFY", after=False)
+        asking = asyncio.create_task(phone.agent.verify_push(await world.push(VerificationPush)))
+        await world.asked.stuck.wait()
+        action = phone.token.action
+        asking.cancel()
+        await asyncio.wait([asking])
+        await phone.restart()
+        await phone.until(lambda: phone.agent.push_token is not None and phone.token.is_active)
+        await phone.subscribed(conn)
+        primary = rows.primary(phone.rt.store.reading, conn.id)
+        token = phone.token
+        assert primary is not None
+        assert primary.creds is not None
+        assert action is not None
+        secrets = [token.key.pkcs8, token.dh_key.pkcs8, token.secret, action.code]
+        secrets += [primary.creds.key.pkcs8, primary.creds.secret]
+        await phone.agent.delete_push()
+        await phone.stop()
+        stored = all_bytes(tmp_path)
+        assert token.token_id is not None
+        for secret in secrets:
+            assert secret is not None
+            assert secret[-32:] not in stored
 
 
 async def test_no_router_to_register_with(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.client.calls import Call
 from blindpost.client.connection import Client
+from blindpost.client.errors import ResponseTimeoutError
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.ntf.push.providers import providers_at
 from blindpost.testing.apns import ApnsServer
@@ -51,6 +52,8 @@ class Asked:
     def __init__(self) -> None:
         self.tags: list[str] = []
         self.stuck = asyncio.Event()
+        self.failing: dict[str, int] = {}
+        """By word: so many of the next such commands are not answered in time."""
         self._held: str | None = None
         self._after = False
 
@@ -70,6 +73,10 @@ class Asked:
             listed = list(calls)
             tags = [call.command.TAG.decode() for call in listed]
             self.tags += tags
+            if any(self.failing.get(tag, 0) for tag in tags):
+                for tag in tags:
+                    self.failing[tag] = self.failing.get(tag, 0) - 1
+                return [ResponseTimeoutError() for _ in listed]
             if self._held not in tags:
                 return await original(client, listed)
             self._held = None
@@ -95,11 +102,13 @@ class Phone:
         self._taking: asyncio.Task[None] | None = None
 
     async def start(self, *, subscribe: bool = True) -> None:
+        """Open the agent, whose store is sealed."""
         world = self._world
         self._agent = Agent.open(
             self._path,
             [address_of(router.server) for router in world.routers],
             config=quick_config(pq=False, subscribe=subscribe, now=world.clock),
+            passphrase="correct horse",
             ntf_servers=[RouterAddress(Scheme.NTF, ntf.server).text for ntf in world.ntfs],
         )
         await self._agent.__aenter__()

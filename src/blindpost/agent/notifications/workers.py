@@ -30,7 +30,7 @@ from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
 from blindpost.agent.suspension import Operation
-from blindpost.client.calls import Call
+from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.loop import StoreFailedError
@@ -119,8 +119,6 @@ class Workers:
         """How long to wait after a round that could not be finished."""
         if isinstance(error, StoreFailedError):
             self._rt.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
-        elif not error.retried:
-            self._rt.stream.put(AgentFailed(error))
         return retry.jittered_s(_chance)
 
     def _pause(self, key: WorkerKey) -> float | None:
@@ -161,11 +159,12 @@ class Workers:
     async def _ask_smp(self, key: SessionKey, asked: Sequence[_Asked]) -> AgentError | None:
         """Ask about all of these, store the answers; the first failure that may pass."""
         server = key.server
+        results: Sequence[Response | Failure]
         try:
             session = await self._rt.sessions.session(key)
+            results = await session.client.send_many([each.call for each in asked])
         except TransportError as failure:
-            return network_error(server, failure)
-        results = await session.client.send_many([each.call for each in asked])
+            results = [failure] * len(asked)
         passing: AgentError | None = None
         with self._rt.transaction() as tx:
             for each, result in zip(asked, results, strict=True):
@@ -210,7 +209,11 @@ class Workers:
                     asked.append((row, call))
         if not asked:
             return bool(taken)
-        results = await self._routers.send_many(server, [call for _, call in asked])
+        results: Sequence[NtfResponse | AgentError]
+        try:
+            results = await self._routers.send_many(server, [call for _, call in asked])
+        except AgentError as error:
+            results = [error] * len(asked)
         passing: AgentError | None = None
         with self._rt.transaction() as tx:
             for (row, _), result in zip(asked, results, strict=True):
