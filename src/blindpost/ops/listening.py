@@ -28,7 +28,7 @@ def bind(host: str, port: int) -> socket.socket:
         told = error.strerror if isinstance(error, OSError) else None
         raise OperatorError(
             f"the page cannot listen on {host} port {port}: {told or error}. "
-            "Choose another with --listen and --port, or stop what uses it."
+            "Choose another with --page-port or --listen, or stop what uses it."
         ) from error
     return listening
 

@@ -22,7 +22,7 @@ _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
 _DELAY_S, _DELAY_S_MAX = 1.0, 60.0
 _STEADY_S = 60.0
-"""Who ran so long is started again at once."""
+"""After who ran so long the pause is the first one again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class Supervised:
             code = await self.process.wait()
             if self._stopping:
                 return
-            delay = _DELAY_S if time.monotonic() - started > _STEADY_S else min(2 * delay, _DELAY_S_MAX)
+            if time.monotonic() - started > _STEADY_S:
+                delay = _DELAY_S
             self.restarts += 1
             log.error("%s ended with code %d; it starts again in %.0f s", self.part.kind, code, delay)
             await asyncio.sleep(delay)
+            delay = min(2 * delay, _DELAY_S_MAX)
 
     async def wait_up(self, stop: asyncio.Event) -> None:
         """Until it answers at its control socket; its first start must not fail."""

@@ -1,0 +1,151 @@
+"""`blindpost up`, and two people who talk over it in two terminals, as docs/getting-started.md tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blindpost.serving.control import ask
+from blindpost.serving.failures import OperatorError
+from tests.support.commands import ENVIRONMENT, run
+from tests.support.documents import ROOT, commands
+from tests.support.processes import free_port, until
+from tests.support.typing_reader import BIN
+
+pytestmark = pytest.mark.timeout(600)
+PATIENCE_S = 240.0
+AT_MOST = 5
+"""Commands from a clone to a running router and two messengers; the shell's path apart."""
+
+
+class Terminal:
+    """Types, and reads what is printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said = ""
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+
+    async def read(self, pattern: str) -> str:
+        """The next thing that looks like this."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while line := (await self.process.stdout.readline()).decode():
+                self.said += line
+                if found := re.search(pattern, line):
+                    return found[0]
+        raise AssertionError(f"{pattern!r} was not printed, only: {self.said}")
+
+    async def rest(self) -> str:
+        """Everything up to its end."""
+        async with asyncio.timeout(PATIENCE_S):
+            output, _ = await self.process.communicate()
+        self.said += output.decode()
+        return self.said
+
+
+@asynccontextmanager
+async def terminal(line: str, folder: Path) -> AsyncIterator[Terminal]:
+    """A shell that runs this line, ended with SIGTERM if it has not ended."""
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", f"exec {line}"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=folder,
+        env={**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}"},
+    )
+    found = Terminal(process)
+    try:
+        yield found
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await found.rest()
+
+
+def written() -> list[str]:
+    """What the guide tells to type, with ports of this test."""
+    lines = [one.text for one in commands(ROOT / "docs/getting-started.md") if not one.is_inline]
+    ports = f"--port {free_port()} --ntf-port {free_port()} --page-port 0"
+    return [line.replace("--port 5223 --ntf-port 5224", ports) for line in lines]
+
+
+async def status(folder: Path) -> dict[str, object]:
+    return await asyncio.to_thread(ask, folder / "control.sock", "status")
+
+
+async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
+    *_, up, alice_line, bob_line = lines = written()
+    assert len([line for line in lines if not line.startswith("export ")]) <= AT_MOST
+    assert up.startswith("blindpost up home ")
+    async with terminal(up, tmp_path) as servers:
+        url = await servers.read(r"http://\S+")
+        async with terminal(alice_line, tmp_path) as alice, terminal(bob_line, tmp_path) as bob:
+            alice.type("/invite")
+            bob.type(f"/join {await alice.read('https://[^ ]+')}")
+            await bob.read("Connected with .*post-quantum")
+            await alice.read("Connected with")
+            bob.type("first message")
+            await alice.read("first message")
+            alice.type("and back")
+            await bob.read("and back")
+        async with httpx.AsyncClient() as visitor:
+            assert (await visitor.get(url)).status_code == 200
+        assert (await status(tmp_path / "home" / "router"))["queues"] == 2
+        servers.process.terminate()
+        await servers.rest()
+        assert servers.process.returncode == 0, servers.said
+    for kind in ("router", "ntf"):
+        assert not (tmp_path / "home" / kind / "control.sock").exists()
+    address = run("router", "address", "-c", tmp_path / "home" / "router").stdout
+
+    async with terminal("blindpost up home --page-port 0", tmp_path) as servers:
+        await servers.read(r"http://\S+")
+        before = await status(tmp_path / "home" / "router")
+        assert before["queues"] == 2
+        os.kill(int(str(before["pid"])), signal.SIGKILL)
+        await servers.read("router ended with code -9; it starts again in 1 s")
+
+        async def lives() -> bool:
+            try:
+                return (await status(tmp_path / "home" / "router"))["pid"] != before["pid"]
+            except OperatorError:
+                return False
+
+        await until(lives, PATIENCE_S)
+    assert servers.process.returncode == 0, servers.said
+    assert run("router", "address", "-c", tmp_path / "home" / "router").stdout == address
+
+
+async def test_the_first_start_needs_a_host_and_ports_that_are_free(tmp_path: Path) -> None:
+    said = await asyncio.to_thread(run, "up", tmp_path / "home", code=1)
+    assert said.stderr.count("\n") == 1
+    assert "Say where users reach this machine, as --host" in said.stderr
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        first = f"blindpost up home --host 127.0.0.1 --port {port} --ntf-port {free_port()} --page-port 0"
+        async with terminal(first, tmp_path) as servers:
+            told = await servers.rest()
+            assert servers.process.returncode == 1
+        assert f"port {port} is in use by another program" in told
+        assert "router did not start; what it said above tells why" in told
+        assert "Traceback" not in told
+        page = f"blindpost up home --page-port {port}"
+        async with terminal(page, tmp_path) as servers:
+            told = await servers.rest()
+            assert servers.process.returncode == 1
+        assert f"port {port}: Address already in use. Choose another with --page-port" in told
+    assert not (tmp_path / "home" / "ntf" / "control.sock").exists()
