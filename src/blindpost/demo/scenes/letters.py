@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from blindpost.demo.figures import Row, Say, quantile_ms
 from blindpost.demo.people import Person, introduce
@@ -13,15 +14,19 @@ LETTERS = 60
 
 async def exchange(one: Person, other: Person, count: int, word: str) -> None:
     """Both write so many letters, and wait until they are read."""
-    ends = [len(somebody.read) + count for somebody in (one, other)]
+    ends = [(somebody, len(somebody.read) + count) for somebody in (one, other)]
 
     async def write(writer: Person) -> None:
         for number in range(count):
             await writer.write(f"{word} {number} of {writer.name}")
 
     await asyncio.gather(write(one), write(other))
-    for somebody, end in zip((one, other), ends, strict=True):
-        await somebody.until(lambda reader, end=end: len(reader.read) >= end)  # type: ignore[misc]
+    for somebody, end in ends:
+        await somebody.until(_has_read(end))
+
+
+def _has_read(count: int) -> Callable[[Person], bool]:
+    return lambda reader: len(reader.read) >= count
 
 
 async def play(alice: Person, bob: Person, say: Say) -> list[Row]:
