@@ -65,9 +65,7 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         assert await ds.end(signal.SIGTERM) == 0
         assert token.encode() not in ds.log
         assert token not in (folder / "tokens").read_text()
-        assert "no server listens" in await asyncio.to_thread(
-            command, "status", "-c", folder, code=1
-        )
+        assert "no server listens" in await asyncio.to_thread(command, "status", "-c", folder, code=1)
 
 
 async def test_mistakes_are_told(tmp_path: Path) -> None:
