@@ -49,6 +49,7 @@ async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path) -> N
         await phone.got(b"again")
         await phone.until(lambda: len(phone.of(MessageTaken)) == 2)
         assert await news.fetch() is None
+        assert await news.fetch() is None, "and that can be asked again"
         assert not phone.errors
 
 

@@ -225,6 +225,20 @@ async def test_what_the_supervisor_wants_meanwhile_wins(tmp_path: Path) -> None:
             assert rows.find(tx, conn.id) is None
 
 
+async def test_the_time_of_the_newest_message_never_goes_back(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        primary = rows.primary(phone.rt.store.reading, conn.id)
+        assert primary is not None
+        for seconds in (START + 100, START + 50):
+            with phone.rt.transaction() as tx:
+                rows.came(tx, primary.queue, seconds)
+        found = rows.notifying(phone.rt.store.reading, primary.server, primary.notifier_id or b"")
+        assert found == (primary, START + 100)
+
+
 @pytest.mark.claim("NTF-52")
 async def test_dropped_coalesced_and_reordered_pushes_lose_no_messages(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
