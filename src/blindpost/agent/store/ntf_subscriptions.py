@@ -95,8 +95,8 @@ def delete_finished(db: Db, conn_id: ConnId) -> None:
 def take_smp(db: Db, server: Server, steps: frozenset[Step], most: int) -> list[NtfSubscription]:
     """Rows for the worker of a message router; from now on it sees when the supervisor changes them."""
     query = (
-        "SELECT * FROM ntf_subscription_rows WHERE smp_host = ? AND smp_port = ? AND step IN (?, ?)"
-        " ORDER BY ntf_sub_action_ts LIMIT ?"
+        "SELECT * FROM ntf_subscription_rows WHERE smp_host = ? AND smp_port = ?"
+        " AND ntf_sub_smp_action IN (?, ?) ORDER BY ntf_sub_action_ts LIMIT ?"
     )
     return _taken(db, query, (*server_key(server), *_two(steps), most))
 
@@ -104,8 +104,8 @@ def take_smp(db: Db, server: Server, steps: frozenset[Step], most: int) -> list[
 def take_ntf(db: Db, server: Server, now: int, most: int) -> list[NtfSubscription]:
     """The same for the worker of a notification router: what is due."""
     query = (
-        "SELECT * FROM ntf_subscription_rows WHERE ntf_host = ? AND ntf_port = ? AND step IN (?, ?)"
-        " AND ntf_sub_action_ts <= ? ORDER BY ntf_sub_action_ts LIMIT ?"
+        "SELECT * FROM ntf_subscription_rows WHERE ntf_host = ? AND ntf_port = ?"
+        " AND ntf_sub_action IN (?, ?) AND ntf_sub_action_ts <= ? ORDER BY ntf_sub_action_ts LIMIT ?"
     )
     return _taken(db, query, (*server_key(server), Step.NEW.value, Step.CHECK.value, now, most))
 

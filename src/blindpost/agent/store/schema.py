@@ -454,7 +454,8 @@ FROM ntf_tokens t JOIN ntf_servers s ON s.ntf_host = t.ntf_host AND s.ntf_port =
 CREATE VIEW ntf_subscription_rows AS
 SELECT s.conn_id, s.smp_host, s.smp_port, COALESCE(s.smp_server_key_hash, r.key_hash) AS smp_key_hash,
     s.smp_ntf_id, s.ntf_host, s.ntf_port, n.ntf_key_hash, s.ntf_sub_id, s.ntf_sub_status,
-    COALESCE(s.ntf_sub_action, s.ntf_sub_smp_action) AS step, s.ntf_sub_action_ts
+    COALESCE(s.ntf_sub_action, s.ntf_sub_smp_action) AS step, s.ntf_sub_action, s.ntf_sub_smp_action,
+    s.ntf_sub_action_ts
 FROM ntf_subscriptions s JOIN servers r ON r.host = s.smp_host AND r.port = s.smp_port
     JOIN ntf_servers n ON n.ntf_host = s.ntf_host AND n.ntf_port = s.ntf_port
     JOIN connections c ON c.conn_id = s.conn_id
