@@ -128,7 +128,7 @@ def _taken(db: Db, query: str, values: tuple[object, ...]) -> list[NtfSubscripti
 def next_due(db: Db, server: Server) -> int | None:
     """When the worker of a notification router has something to do next."""
     query = (
-        "SELECT MIN(ntf_sub_action_ts) FROM ntf_subscriptions"
+        "SELECT MIN(ntf_sub_action_ts) FROM ntf_subscription_rows"
         " WHERE ntf_host = ? AND ntf_port = ? AND ntf_sub_action IS NOT NULL"
     )
     (due,) = db.sql.execute(query, server_key(server)).fetchone()
@@ -167,8 +167,12 @@ def primary(db: Db, conn_id: ConnId) -> PrimaryQueue | None:
 
 def notifying(db: Db, server: Server, notifier_id: bytes) -> tuple[PrimaryQueue, int | None] | None:
     """The queue with this notifier at these hosts, and when its newest known message came."""
-    query = "SELECT * FROM rcv_queue_ntf_rows WHERE host = ? AND port = ? AND ntf_id = ? AND deleted = 0"
-    row = db.sql.execute(query, (*server_key(server), notifier_id)).fetchone()
+    query = "SELECT conn_id, rcv_queue_id FROM rcv_queues WHERE host = ? AND port = ? AND ntf_id = ?"
+    found = db.sql.execute(query, (*server_key(server), notifier_id)).fetchone()
+    if found is None:
+        return None
+    query = "SELECT * FROM rcv_queue_ntf_rows WHERE conn_id = ? AND rcv_queue_id = ? AND deleted = 0"
+    row = db.sql.execute(query, found).fetchone()
     return None if row is None else (PrimaryQueue(read_rcv(db, row[:-4]), _read_creds(db, row)), row[-1])
 
 
