@@ -59,7 +59,7 @@ def commands_in(text: str, name: str) -> list[Command]:
             pending = whole.removesuffix("\\").strip()
             continue
         pending = ""
-        if _PROGRAM.match(whole):
+        if whole and (fence in _SHELL[1:] or _PROGRAM.match(whole)) and not whole.startswith("#"):
             found.append(Command(name, number, _without_comment(whole.removeprefix("$ "))))
     return found
 

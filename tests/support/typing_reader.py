@@ -1,7 +1,7 @@
 """A reader who types what a document says: servers stay up until the end, everything else must end well.
 
-What takes very long is only begun: targets of make, measurements and longer tests must be there, with the options
-that are named.
+What takes very long or asks a network is only begun: targets of make, measurements and longer tests must be
+there, with the options that are named, and pip must find everything on this machine.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Reader:
             case "make":
                 return self._run(f"make --dry-run {rest}", ROOT)
             case "pip":
-                return self._run(f"python -m pip {rest}", self.folder)
+                begun = rest.replace("install", "install --no-index --no-build-isolation --dry-run", 1)
+                return self._run(f"{BIN}/python -m pip {begun}", self.folder)
             case "python" | "python3" if rest.startswith("-m benchmarks."):
                 return self._run(f"{line} --help", ROOT)
             case "cd":

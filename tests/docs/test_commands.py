@@ -1,0 +1,254 @@
+"""Whatever README and docs tell a reader to type is typed here, in their order, in a folder of its own.
+
+A new command is run without further ado. If it needs something that is not there, or a word in it stands
+for something (an address, a key), say so in `SCENES` or `BEFORE` below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer.main
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from benchmarks.store_logs import Shape, write_files
+from blindpost.cli.main import app
+from blindpost.client.smp import SmpClient
+from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.text import ub64
+from tests.cli.test_moving import smp_server_keys
+from tests.support.documents import ROOT, Command, commands, documents
+from tests.support.processes import free_port
+from tests.support.routers import new_queue
+from tests.support.typing_reader import BIN, Reader
+
+pytestmark = pytest.mark.timeout(900)
+KEY = "5a" * 32
+OWN_TEST = {"docs/pipeline.md": "tests/pipeline/test_document.py"}
+"""Where commands need Spark: they are typed where one runs already."""
+TYPED_ALSO_INLINE = ("docs/router.md", "docs/moving-in.md")
+"""Where commands in sentences and tables are whole commands; elsewhere they may be only names."""
+NOT_OURS = {"systemctl stop smp-server"}
+
+
+def at_home() -> str:
+    return f"--host 127.0.0.1 --port {free_port()} --listen 127.0.0.1 --no-qr"
+
+
+def router(reader: Reader, name: str) -> str:
+    """A router that runs; its address."""
+    reader.type(f"blindpost router init {name} {at_home()}")
+    reader.type(f"blindpost router start -c {name}")
+    return reader.type(f"blindpost router address -c {name}").strip()
+
+
+def readme(reader: Reader) -> None:
+    reader.replace(("--host smp.example.org", at_home()))
+
+
+def a_router(reader: Reader) -> None:
+    reader.replace(
+        ("--host smp.example.org", at_home()),
+        ("/media/usb", "usb"),
+        ("/backups", "backups"),
+        ("--to my-router", "--to restored"),
+        ("nc -U", f"{sys.executable} -c {shlex.quote(NC)}"),
+    )
+    reader.environment["BLINDPOST_ROUTER"] = "my-router"
+
+
+NC = (
+    "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+    " s.sendall(sys.stdin.buffer.read()); print(s.makefile().readline())"
+)
+"""What is asked of nc: not every machine has it."""
+
+
+def a_reported_queue(reader: Reader) -> None:
+    async def made() -> str:
+        server = RouterAddress.from_text(reader.type("blindpost router address").strip()).server
+        async with await SmpClient.connect(server) as client:
+            return ub64((await new_queue(client)).sender_id)
+
+    reader.replace((" ID", f" {asyncio.run(made())}"))
+
+
+def ca_key_on_a_stick(reader: Reader) -> None:
+    (reader.folder / "usb").mkdir()
+    shutil.move(reader.folder / "my-router" / "keys" / "ca.key", reader.folder / "usb")
+
+
+def an_smp_server(reader: Reader) -> None:
+    smp_server_keys(reader.folder / "simplex")
+    for name in ("copy", "var"):
+        (reader.folder / name).mkdir()
+        write_files(reader.folder / name, Shape(20), int(time.time()))
+    reader.replace(
+        ("--host smp.example.org", at_home()),
+        ("/etc/opt/simplex", "simplex"),
+        ("/var/opt/simplex", "var"),
+        ("/srv/new-router", str(reader.folder / "new-router")),
+        ("--from router --to-log ", f"--from {reader.folder / 'new-router'} --to-log {reader.folder}/back-"),
+        ("--from one-router --to another", "--from ../new-router --to ../another"),
+    )
+
+
+def another_router(reader: Reader) -> None:
+    reader.type(f"blindpost router init ../another {at_home()}")
+
+
+def a_delivery_service(reader: Reader) -> None:
+    port = free_port()
+    reader.replace(
+        ("--host ds.example.org", f"--host 127.0.0.1 --port {port}"),
+        ("=ds.example.org", f"=127.0.0.1:{port}"),
+        ("ALICE_KEY", KEY),
+        ("BOB_KEY", KEY),
+    )
+
+
+def what_was_printed(reader: Reader) -> None:
+    (fingerprint,) = re.findall(r"certificate: (\w{64})", reader.said[0])
+    reader.replace(
+        ("FINGERPRINT=...", f"FINGERPRINT={fingerprint}"), ("TOKEN=...", f"TOKEN={reader.said[1].strip()}")
+    )
+
+
+def a_notification_router(reader: Reader) -> None:
+    """Its editor writes what the comment says."""
+    reader.replace(("--host ntf.example.org", f"--host 127.0.0.1 --port {free_port()}"))
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (reader.folder / "apple.p8").write_bytes(pem)
+    edits = f's|^key_file = ""|key_file = "{reader.folder}/apple.p8"|; s|^key_id = ""|key_id = "ABCDE12345"|'
+    reader.environment["EDITOR"] = f"sed -i {edits!r}"
+    reader.replace(("$EDITOR", f"sed -i '{edits}'"))
+
+
+def a_fleet(reader: Reader) -> None:
+    reader.replace(*((f"{name}=smp://...", f"{name}={router(reader, name)}") for name in ("oak", "elm")))
+
+
+def services(reader: Reader) -> None:
+    reader.replace(
+        ("--host localhost", at_home()),
+        ("examples/", f"{ROOT}/examples/"),
+    )
+
+
+def at_the_page(reader: Reader) -> None:
+    (reader.folder / "home").mkdir()
+    reader.type(f"blindpost router init home/router {at_home()}")
+    reader.type(f"blindpost ntf init home/ntf --host 127.0.0.1 --port {free_port()}")
+    reader.replace(
+        ("--page-port 8823", "--page-port 0"),
+        ("home/ntf", "home/ntf --page-port 0"),
+        ("--host smp.example.org", "--page-port 0"),
+    )
+
+
+def at_the_beginning(reader: Reader) -> None:
+    shutil.copytree(ROOT / "src", reader.folder / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, reader.folder)
+    here = "--no-index --no-deps --no-build-isolation --ignore-installed --quiet"
+    reader.replace(
+        ("venv blindpost-env", "venv --without-pip blindpost-env"),
+        ("blindpost-env/bin/pip install", f"{BIN}/python -m pip install {here} --prefix blindpost-env"),
+        ("--port 5223 --ntf-port 5224", f"--port {free_port()} --ntf-port {free_port()} --page-port 0"),
+    )
+
+
+def a_journal(reader: Reader) -> None:
+    reader.type(f"blindpost router init my-router {at_home()}")
+    (reader.folder / "journal").mkdir()
+    reader.replace(("/var/lib/blindpost/state", "state"), ("seal FOLDER", "seal journal"))
+
+
+SCENES: dict[str, Callable[[Reader], None]] = {
+    "README.md": readme,
+    "docs/canary.md": a_fleet,
+    "docs/client-services.md": services,
+    "docs/delivery-service.md": a_delivery_service,
+    "docs/getting-started.md": at_the_beginning,
+    "docs/journal.md": a_journal,
+    "docs/moving-in.md": an_smp_server,
+    "docs/notifications.md": a_notification_router,
+    "docs/page.md": at_the_page,
+    "docs/router.md": a_router,
+}
+"""What a document takes for granted."""
+
+BEFORE: dict[str, Callable[[Reader], None]] = {
+    "blindpost router queue ID": a_reported_queue,
+    "blindpost router rotate-cert --ca-key /media/usb/ca.key": ca_key_on_a_stick,
+    "blindpost router export --from router --to-log smp-server-store.log": Reader.end_servers,
+    "blindpost router import --from one-router --to another": another_router,
+    "export BLINDPOST_DS_SERVER=ds.example.org BLINDPOST_DS_FINGERPRINT=... BLINDPOST_DS_TOKEN=...": (
+        what_was_printed
+    ),
+}
+"""What a reader does before typing this, as the text around it says."""
+
+
+def is_typed(command: Command) -> bool:
+    if command.is_inline and command.text.startswith("blindpost "):
+        return command.document in TYPED_ALSO_INLINE
+    return command.text not in NOT_OURS
+
+
+def of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in documents() if of(path) not in OWN_TEST and any(map(is_typed, commands(path)))],
+    ids=of,
+)
+def test_every_command_works(document: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path) as reader:
+        if of(document) in SCENES:
+            SCENES[of(document)](reader)
+        for command in filter(is_typed, commands(document)):
+            if command.text in BEFORE:
+                BEFORE[command.text](reader)
+            reader.said.append(reader.type(command.text))
+
+
+def named() -> list[str]:
+    return sorted(
+        {
+            command.text
+            for document in documents()
+            for command in commands(document)
+            if command.is_inline and command.text.startswith("blindpost ")
+        }
+    )
+
+
+@pytest.mark.parametrize("text", named())
+def test_every_command_that_a_sentence_names_exists(text: str) -> None:
+    """With the options that the sentence names."""
+    words = shlex.split(text)[1:]
+    command = typer.main.get_command(app)
+    context = typer.Context(command)
+    is_found = False
+    while words and hasattr(command, "get_command"):
+        inner = command.get_command(context, words[0])
+        if inner is None:
+            break
+        command, is_found, words = inner, True, words[1:]
+    options = [word for word in words if word.startswith("--")]
+    assert is_found or options, f"{text}: no such command"
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert known >= set(options)

@@ -1,0 +1,54 @@
+"""Every command of docs/pipeline.md, typed in its order over a small fleet."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blindpost.pipeline import session
+from blindpost.pipeline.generate.plan import Plan
+from tests.support.documents import ROOT, commands
+from tests.support.typing_reader import Reader
+
+pytestmark = pytest.mark.timeout(900)
+ON_A_CLUSTER = {"spark-submit ": '"spark-submit"', "pip wheel ": '"pip", "wheel"'}
+"""What tests/pipeline/test_cluster.py runs, and how it stands there: on a real cluster, with a real wheel."""
+
+
+@pytest.fixture
+def reader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Reader]:
+    @contextlib.contextmanager
+    def shared(_options: Any = None) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(session, "spark_session", shared)
+    with Reader(tmp_path) as reader:
+        yield reader
+
+
+def test_every_command_works(reader: Reader) -> None:
+    """The fleet has a service that drifted and an import that lost a message, which two commands tell."""
+    reader.replace(
+        ("--routers 3 --days 2 --scale 0.02", "--routers 2 --days 1 --scale 0.001"),
+        ("2031-05-01", Plan().first.isoformat()),
+        (" --every 60", ""),
+        ("pipeline run", "pipeline run --table delivery_slo"),
+        ("pipeline bench", "pipeline bench --rows 2e2 --job meters --repeat 1"),
+        ("'pyspark[connect]'", "--no-deps 'pyspark[connect]'"),
+    )
+    (reader.folder / "journal").symlink_to("try/journal")
+    cluster = (ROOT / "tests" / "support" / "spark_cluster.py").read_text()
+    differ = ("blindpost pipeline audit", "blindpost pipeline verify-migration")
+    for command in commands(ROOT / "docs" / "pipeline.md"):
+        there = next((text for words, text in ON_A_CLUSTER.items() if command.text.startswith(words)), None)
+        if there is not None:
+            assert there in cluster
+        elif not (command.is_inline and command.text.startswith("blindpost ")):
+            reader.type(command.text, 1 if command.text.startswith(differ) else 0)
+    assert (reader.folder / "commands.jsonl").read_text()
+    assert (reader.folder / "report.html").read_text().startswith("<!DOCTYPE html>")
