@@ -23,9 +23,11 @@ from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_MESSAGES
 from blindpost.serving import locking
 from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import log
+from blindpost.store.sqlite import UNUSABLE
 
 Microseconds = Callable[[], int]
 
@@ -241,4 +243,7 @@ def locked(place: Place) -> contextlib.AbstractContextManager[None]:
 def serve(place: Place, ready: Callable[[CanaryProcess], None]) -> None:
     """Run the canary of this place until it is told to stop."""
     with locked(place):
-        asyncio.run(_serve(place, ready))
+        try:
+            asyncio.run(_serve(place, ready))
+        except UNUSABLE as error:
+            raise OperatorError(f"{place.agents}: {error}.") from error

@@ -60,7 +60,7 @@ def chat(
 async def _run(store: Path, servers: list[str], passphrase: str | None, name: str, qr: bool) -> None:
     from blindpost.agent.agent import Agent
     from blindpost.agent.store.vault import PassphraseError
-    from blindpost.store.sqlite import NotOurFileError, StoreInUseError
+    from blindpost.store.sqlite import UNUSABLE
     from blindpost.wire.errors import WireError
 
     try:
@@ -70,8 +70,8 @@ async def _run(store: Path, servers: list[str], passphrase: str | None, name: st
     try:
         async with opened as agent:
             await Chat(agent, name, qr).run()
-    except (PassphraseError, NotOurFileError, StoreInUseError) as error:
-        raise OperatorError(str(error)) from error
+    except (PassphraseError, *UNUSABLE) as error:
+        raise OperatorError(f"{store}: {error}.") from error
 
 
 class Chat:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,6 +68,23 @@ def authority_of(place: Place) -> Authority:
     return Tokens(read_tokens(place.tokens))
 
 
+def _context(place: Place) -> ssl.SSLContext:
+    """What callers are shown: the service's certificate."""
+    for file in (place.certificate, place.key):
+        if not file.exists():
+            raise OperatorError(
+                f"{file}: the service's certificate or its key is missing. Copy it back from a backup: "
+                "callers know the service by it."
+            )
+    try:
+        return server_context(place.certificate, place.key)
+    except ssl.SSLError as error:
+        raise OperatorError(
+            f"{place.certificate}, {place.key}: a certificate and its private key in PEM form expected "
+            f"({error.reason or error}). Copy both back from a backup."
+        ) from error
+
+
 class DsProcess:
     """A delivery service that listens, from a configuration and the files it names."""
 
@@ -119,12 +138,11 @@ class DsProcess:
 
     async def _listen(self, listeners: list[TlsListener | QuicListener]) -> None:
         place, settings = self.place, self.place.settings.listen
+        context = _context(place)
         address = None if settings.address == "*" else settings.address
         try:
             if settings.tls_port != "off":
-                tls = TlsListener(
-                    self.service, server_context(place.certificate, place.key), settings.connections
-                )
+                tls = TlsListener(self.service, context, settings.connections)
                 listeners.append(tls)
                 self.ports["tls"] = await tls.listen(address, settings.tls_port)
             if settings.quic_port != "off":
@@ -132,7 +150,12 @@ class DsProcess:
                 listeners.append(quic)
                 self.ports["quic"] = await quic.listen(address, settings.quic_port)
         except OSError as error:
-            raise OperatorError(f"cannot listen: {error.strerror or error}. Correct [listen].") from error
+            in_use = error.errno == errno.EADDRINUSE
+            ports = f"{settings.address} ports {settings.tls_port} (TLS) and {settings.quic_port} (QUIC)"
+            raise OperatorError(
+                f"{ports}: {'in use by another program' if in_use else error.strerror or error}. "
+                "Stop what uses them, or choose others in [listen]."
+            ) from error
 
     async def _drain(self) -> None:
         for connection in tuple(self.service.connections.values()):

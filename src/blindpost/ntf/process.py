@@ -15,7 +15,6 @@ from typing import Any
 
 from blindpost.client.socks import SocksNetwork
 from blindpost.crypto.credentials import Credentials
-from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.ntf.journaling import read_meters
@@ -40,8 +39,8 @@ from blindpost.serving.http import MetricsListener
 from blindpost.serving.identity import Identity
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet
-from blindpost.store.contract import Durability, StoreVersionError
-from blindpost.store.sqlite import NotOurFileError, StoreInUseError
+from blindpost.store.contract import Durability
+from blindpost.store.sqlite import UNUSABLE
 from blindpost.transport.ends import Server
 from blindpost.transport.plans import ntf_router_plan
 from blindpost.wire.ntf.tokens import PushProvider
@@ -73,7 +72,7 @@ async def open_store(place: Place) -> NtfStore:
         from blindpost.ntf.tables_postgres import PostgresTables
 
         return await PostgresTables.open(settings.dsn, sealer, durability)
-    except (StoreVersionError, StoreFailedError, NotOurFileError, StoreInUseError) as error:
+    except UNUSABLE as error:
         raise OperatorError(f"{place.file}, [store]: {error}.") from error
 
 

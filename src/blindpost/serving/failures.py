@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class OperatorError(Exception):
@@ -18,4 +21,9 @@ def about_file(error: OSError, path: Path) -> OperatorError:
         )
     if isinstance(error, FileNotFoundError):
         return OperatorError(f"{path}: there is no such file or folder.")
+    if error.errno in _NO_ROOM:
+        return OperatorError(
+            f"{path}: the disk is full ({error.strerror}). Make room, or use a folder on another disk, "
+            "and try again."
+        )
     return OperatorError(f"{path}: {error.strerror or error}.")

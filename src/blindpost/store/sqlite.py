@@ -20,6 +20,15 @@ _PRIVATE = 0o600
 _APPLICATION = 0x426C706F
 """`Blpo`: a file of ours, not just any database."""
 
+_OF_THE_DISK = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+)
+"""Errors that the machine's owner can do something about; any other is a mistake of ours."""
+
 Migration = str | Callable[[sqlite3.Connection], None]
 """Brings a store from one schema version to the next, inside one transaction: statements, or a function."""
 
@@ -36,6 +45,10 @@ class StoreInUseError(Exception):
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is in use by another process: stop it first, or name another file")
+
+
+UNUSABLE = (StoreVersionError, StoreFailedError, NotOurFileError, StoreInUseError)
+"""Why a store is not opened; a person can do something about each of them."""
 
 
 class SqliteStore:
@@ -59,6 +72,14 @@ class SqliteStore:
         try:
             _prepare(connection, path, durability)
             _migrate(connection, migrations)
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if error.sqlite_errorcode & 0xFF not in _OF_THE_DISK:
+                raise
+            raise StoreFailedError(
+                f"{path} cannot be used: {error}. Make room if the disk is full, "
+                "and look at who owns the file and its folder"
+            ) from error
         except BaseException:
             connection.close()
             raise

