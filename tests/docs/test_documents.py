@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.documents import commands_in
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import ROOT, commands_in
+from tests.support.typing_reader import Reader
 
 TEXT = """\
 Say `blindpost up` or `make help`; `blindpost.client` and `pytest` are names.
@@ -38,3 +43,29 @@ def test_commands_are_found() -> None:
         (16, "ls", False),
         (19, "blindpost three ID", True),
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "blindpost router fly",
+        "blindpost router start -c nowhere",
+        "echo hello | blindpost ds send nonsense",
+        "make nonsense",
+        "frobnicate",
+        "python -m benchmarks.nothing",
+        "pytest tests/nothing.py",
+        "pip install 'blindpost[nothing]' no-such-package",
+    ],
+)
+def test_a_command_that_does_not_work_is_told(line: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError), Reader(tmp_path) as reader:
+        reader.type(line)
+
+
+def test_every_example_is_run() -> None:
+    """As a program: by a test of its own, or because a document says so."""
+    texts = [path.read_text() for path in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.md"))]
+    for example in (ROOT / "examples").glob("*.py"):
+        typed = (f"python examples/{example.name} ", f'"examples/{example.name}"')
+        assert any(command in text for text in texts for command in typed), example
