@@ -162,8 +162,8 @@ def at_the_beginning(reader: Reader) -> None:
         shutil.copy(ROOT / name, reader.folder)
     here = "--no-index --no-deps --no-build-isolation --ignore-installed --quiet"
     reader.replace(
-        ("venv blindpost-env", "venv --without-pip blindpost-env"),
-        ("blindpost-env/bin/pip install", f"{BIN}/python -m pip install {here} --prefix blindpost-env"),
+        ("venv bp", "venv --without-pip bp"),
+        ("bp/bin/pip install", f"{BIN}/python -m pip install {here} --prefix bp"),
         ("--port 5223 --ntf-port 5224", f"--port {free_port()} --ntf-port {free_port()} --page-port 0"),
     )
 

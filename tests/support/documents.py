@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _PROGRAM = re.compile(
     r"(?:\$ )?(?:[A-Z][A-Z_]*=\S+ )*"
-    r"(?:blindpost|make|python3?|\S*/?pip|pytest|spark-submit|uv|npm|curl|docker|podman|sudo|systemctl|sh|cd"
+    r"(?:(?:\S*/)?(?:blindpost|pip)|make|python3?|pytest|spark-submit|uv|npm|curl|docker|podman|sudo|systemctl|sh|cd"
     r"|export|echo|\$EDITOR|git)(?: |$)"
 )
 _SHELL = ("", "sh", "bash", "console", "shell")
