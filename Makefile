@@ -38,7 +38,7 @@ browser: ## Debian's Chromium for the tests of pages, where it can be installed;
 		echo "no Chromium here: the tests of pages in a browser will be skipped"
 
 test: $(READY) browser ## the whole test suite
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
@@ -70,7 +70,7 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 claims: $(READY) ## run the tests and count the claims they show
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --claims
+	$(BIN)/python -m pytest -q -n $(WORKERS) --claims
 
 bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.floor
