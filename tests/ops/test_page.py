@@ -225,5 +225,5 @@ def test_a_folder_without_a_server_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_port_in_use_is_told_with_a_remedy() -> None:
-    with bind("127.0.0.1", 0) as taken, pytest.raises(OperatorError, match="Choose another with --listen"):
+    with bind("127.0.0.1", 0) as taken, pytest.raises(OperatorError, match="Choose another with --page-port"):
         bind("127.0.0.1", taken.getsockname()[1])
