@@ -24,7 +24,7 @@ from blindpost.serving.logs import log
 
 _HEAD = struct.Struct(">8sqq")
 _MAGIC = b"bpcanary"
-_AGAIN_S = 30.0
+_AGAIN_S, _AGAIN_S_MAX = 1.0, 60.0
 MIRROR = "'"
 """A fleet of one router has two agents on it; the second one's name ends so."""
 
@@ -136,13 +136,15 @@ class Fleet:
             for connection in agent.connections():
                 if (name, connection.id) not in self._ends:
                     await connection.delete()
+        delay_s = _AGAIN_S
         while missing := [pair for pair in self.wanted if pair not in self._noted]:
             for one, other in missing:
                 try:
                     await self._introduce(one, other)
                 except AgentError as error:
                     log.error("%s and %s cannot be connected yet: %s", one, other, error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _AGAIN_S_MAX)
 
     def _add(self, sender: str, recipient: str, connection: Connection, *, ready: bool = False) -> None:
         way = Way(sender.rstrip(MIRROR), recipient.rstrip(MIRROR))

@@ -18,6 +18,7 @@ from blindpost.demo.stage import Router, Served, command, free_port, keep_journa
 from blindpost.testing.apns import ApnsServer
 
 JOURNAL = "journal"
+CANARY_MESSAGES, CANARY_POLL_S = 20, 0.2
 
 
 @dataclass
@@ -122,6 +123,9 @@ async def _play(stage: Stage, say: Say, queues: int, rows: list[Row]) -> None:
 
 async def _canary(canary: Served, say: Say) -> list[Row]:
     told = await canary.ask("status")
+    while told["delivered"] < CANARY_MESSAGES:
+        await asyncio.sleep(CANARY_POLL_S)
+        told = await canary.ask("status")
     say(f"meanwhile a canary followed {told['sent']} messages of its own from router to router")
     seen = f"{told['delivered']} delivered, {told['lost']} lost, half within {told['p50_ms']:.0f} ms"
     return [Row("canary between the routers", seen, told["lost"] == told["duplicates"] == 0)]
