@@ -12,18 +12,24 @@ from typing import Any
 import httpx
 import pytest
 
+from blindpost.canary.book import Became
 from blindpost.cli.page import _audited
 from blindpost.ops.listening import bind, serving
 from blindpost.ops.page import Page
 from blindpost.ops.servers import Watched, find
 from blindpost.serving.failures import OperatorError
+from blindpost.testing.apns import ApnsServer
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.smp.responses import MSG
+from tests.canary.test_canary import reached, set_up, singing
 from tests.cli.test_metrics import http
+from tests.ntf.test_process import verified
 from tests.support.browser import browser, needs_chromium
 from tests.support.commands import init
 from tests.support.ds_process import ds_in_process
-from tests.support.processes import RouterInProcess, router_in_process
+from tests.support.notified import notified_queues
+from tests.support.ntf_process import at, configure, ntf_in_process
+from tests.support.processes import RouterInProcess, router_in_process, until
 from tests.support.routers import a_message, new_queue, pushed
 
 METRICS = (("only.\nenabled = false", "only.\nenabled = true"), ("port = 9464", "port = 0"))
@@ -95,6 +101,48 @@ async def test_every_number_is_the_servers_own(tmp_path: Path) -> None:
         assert [numbers[name] for name in named] == [3, 4, 0, 0]
         assert tiles(mls)["payloads"] == 1
         assert tiles(mls)["bytes"] == len(b"a payload")
+
+
+async def test_a_notification_routers_card_is_its_ledger(tmp_path: Path) -> None:
+    """A phone, a queue and a message; every number equals what the router says of itself."""
+    async with (
+        ApnsServer() as apple,
+        router_in_process(tmp_path / "home") as router,
+        ntf_in_process(tmp_path / "bell") as ntf,
+    ):
+        await router.start()
+        configure(ntf.folder, *at(ntf.folder, apple))
+        await ntf.start()
+        device = await verified(ntf, apple, 1)
+        client = await router.connect()
+        (queue,) = await notified_queues(client, router.server, 1)
+        await device.subscribe(queue)
+        await queue.send(client)
+
+        async def accepted() -> bool:
+            return bool((await ntf.status())["ledger"]["accepted"] == 1)
+
+        await until(accepted)
+        card, told = await find(ntf.folder).look(), await ntf.status()
+        named = {tile.name: tile.value for tile in card.tiles}
+        assert (card.kind, card.health.value) == ("Notification router", "running")
+        assert (named["tokens"], named["subscriptions"], named["ledger.accepted"]) == (1, 1, 1)
+        assert {name: named[f"ledger.{name}"] for name in told["ledger"]} == told["ledger"]
+        assert named["smp_routers_connected"] == told["smp_routers_connected"] == 1
+        await client.close()
+
+
+async def test_a_canarys_card_is_its_status(tmp_path: Path) -> None:
+    async with router_in_process(tmp_path / "home") as router:
+        await router.start()
+        async with singing(set_up(tmp_path / "canary", router)) as canary:
+            await reached(canary, Became.ACKED, 4)
+            card = await find(tmp_path / "canary").look()
+            named = {tile.name: tile.value for tile in card.tiles}
+            assert (card.kind, named["pairs"], named["lost"], named["duplicates"]) == ("Canary", 2, 0, 0)
+            assert isinstance(named["delivered"], int)
+            assert 4 <= named["delivered"] <= canary.book.counts[Became.DELIVERED]
+            assert named["p50_ms"] is not None
 
 
 async def test_rates_follow_the_traffic(tmp_path: Path) -> None:

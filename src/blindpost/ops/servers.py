@@ -57,12 +57,17 @@ def _router_tiles(answers: Answers) -> list[Tile]:
 def _ntf_tiles(answers: Answers) -> list[Tile]:
     status = answers["status"]
     tiles = [
-        Tile("connections", "connections", status.get("connections")),
-        Tile("tokens", "device tokens", status.get("tokens")),
-        Tile("subscriptions", "subscriptions", status.get("subscriptions")),
+        Tile("connections", "connections", status["connections"]),
+        Tile("tokens", "device tokens", status["tokens"]),
+        Tile("subscriptions", "subscriptions", status["subscriptions"]),
+        Tile("smp_routers_connected", "message routers connected", status["smp_routers_connected"]),
+        Tile("pushes_under_way", "pushes under way", status["pushes_under_way"]),
     ]
-    ledger: Mapping[str, int] = status.get("ledger", {})
-    return tiles + [Tile(f"ledger.{state}", f"notifications {state}", n) for state, n in ledger.items()]
+    ledger: Mapping[str, int] = status["ledger"]
+    return tiles + [
+        Tile(f"ledger.{state}", f"notifications {state.replace('_', ' ')}", count)
+        for state, count in ledger.items()
+    ]
 
 
 def _ds_tiles(answers: Answers) -> list[Tile]:
