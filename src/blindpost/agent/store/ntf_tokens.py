@@ -103,7 +103,7 @@ def doomed(db: Db) -> list[DoomedToken]:
     """All that are still to be deleted, the oldest first."""
     query = (
         "SELECT id, ntf_host, ntf_port, ntf_key_hash, tkn_id, tkn_priv_key FROM ntf_tokens_to_delete"
-        " WHERE del_failed = 0 ORDER BY id"
+        " ORDER BY id"
     )
     return [
         DoomedToken(row[0], loaded_server(*row[1:4]), row[4], PrivateKey.from_pkcs8(db.vault.open(row[5])))

@@ -83,7 +83,6 @@ CREATE TABLE rcv_queues (
     last_broker_ts INTEGER,
     to_subscribe INTEGER NOT NULL DEFAULT 0,
     rcv_service_assoc INTEGER NOT NULL DEFAULT 0,
-    client_notice_id INTEGER REFERENCES client_notices ON DELETE SET NULL,
     delete_errors INTEGER NOT NULL DEFAULT 0,
     deleted INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (host, port, rcv_id),
@@ -209,11 +208,6 @@ CREATE TABLE rcv_messages (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX rcv_messages_internal ON rcv_messages (conn_id, internal_id);
 
-CREATE TABLE snd_message_bodies (
-    snd_message_body_id INTEGER PRIMARY KEY,
-    agent_msg BLOB NOT NULL
-) STRICT;
-
 CREATE TABLE snd_messages (
     conn_id TEXT NOT NULL,
     internal_snd_id INTEGER NOT NULL,
@@ -227,12 +221,10 @@ CREATE TABLE snd_messages (
     msg_encrypt_key BLOB,
     padded_msg_len INTEGER,
     sent INTEGER NOT NULL DEFAULT 0,
-    snd_message_body_id INTEGER REFERENCES snd_message_bodies ON DELETE SET NULL,
     PRIMARY KEY (conn_id, internal_snd_id),
     FOREIGN KEY (conn_id, internal_id) REFERENCES messages ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX snd_messages_internal ON snd_messages (conn_id, internal_id);
-CREATE INDEX snd_messages_body ON snd_messages (snd_message_body_id) WHERE snd_message_body_id IS NOT NULL;
 
 CREATE TABLE snd_message_deliveries (
     snd_message_delivery_id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -341,23 +333,6 @@ BEGIN
     WHERE user_id = NEW.user_id AND host = NEW.host AND port = NEW.port;
 END;
 
-CREATE TABLE client_notices (
-    client_notice_id INTEGER PRIMARY KEY,
-    protocol TEXT NOT NULL,
-    host TEXT NOT NULL,
-    port TEXT NOT NULL,
-    entity_id BLOB NOT NULL,
-    notice_ttl INTEGER,
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX client_notices_entity ON client_notices (protocol, host, port, entity_id);
-
-CREATE TABLE servers_stats (
-    servers_stats_id INTEGER PRIMARY KEY CHECK (servers_stats_id = 1),
-    servers_stats TEXT NOT NULL
-) STRICT;
-
 CREATE VIEW rcv_queue_rows AS
 SELECT q.conn_id, q.user_id, q.rcv_queue_id, q.host, q.port,
     COALESCE(q.server_key_hash, s.key_hash) AS key_hash, q.rcv_id, q.snd_id, q.queue_mode,
@@ -441,7 +416,6 @@ CREATE TABLE ntf_tokens_to_delete (
     ntf_key_hash BLOB NOT NULL,
     tkn_id BLOB NOT NULL,
     tkn_priv_key BLOB NOT NULL,
-    del_failed INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL
 ) STRICT;
 
