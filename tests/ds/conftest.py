@@ -12,11 +12,11 @@ from tests.support.postgres import database, postgres
 __all__ = ["database", "postgres"]
 
 
-@pytest.fixture(params=["tls", "quic", "postgres"])
+@pytest.fixture(params=["tls", "quic", "postgres", "quic and postgres"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Everything that `running` starts and connects in a test goes this way."""
     kind: str = request.param
-    delivery.WAY.quic = kind == "quic"
-    delivery.WAY.dsn = request.getfixturevalue("database") if kind == "postgres" else None
+    delivery.WAY.quic = "quic" in kind
+    delivery.WAY.dsn = request.getfixturevalue("database") if "postgres" in kind else None
     yield kind
     delivery.WAY.quic, delivery.WAY.dsn = False, None
