@@ -154,14 +154,6 @@ class Sending(Enum):
 _UNDER_THE_RATCHET = frozenset(Sending) - {Sending.EREADY, Sending.RATCHET_KEY}
 
 PROHIBITED: dict[SyncState, frozenset[Sending]] = {
-    SyncState.OK: frozenset(),
-    SyncState.ALLOWED: frozenset(),
-    SyncState.REQUIRED: _UNDER_THE_RATCHET,
-    SyncState.STARTED: _UNDER_THE_RATCHET,
-    SyncState.AGREED: _UNDER_THE_RATCHET,
+    state: _UNDER_THE_RATCHET if state.send_prohibited else frozenset() for state in SyncState
 }
 """What may not be sent while the ratchets are out of step: all that the peer could not read."""
-
-
-def may_send(state: SyncState, sending: Sending) -> bool:
-    return sending not in PROHIBITED[state]
