@@ -89,11 +89,6 @@ class Table:
         if self.version != max(column.since for column in self.columns):
             raise ValueError(f"table {self.name}: its version is that of its youngest column")
 
-    @property
-    def seconds_per_unit(self) -> float:
-        """What one unit of the time column is in seconds."""
-        return 1e-6 if self.time.endswith("_us") else 1.0
-
     def at(self, version: int) -> tuple[Column, ...]:
         """The columns that a file of this version has."""
         return tuple(column for column in self.columns if column.since <= version)

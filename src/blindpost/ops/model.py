@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -53,7 +53,6 @@ class Report:
     """The last report of the pipeline."""
 
     made: str
-    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,14 @@ class Snapshot:
     at: str
     cards: tuple[Card, ...]
     report: Report | None = None
-    number: int = field(default=0)
+    number: int = 0
 
     def values(self) -> dict[str, Any]:
         """As JSON for the page's script."""
         return {
             "at": self.at,
             "number": self.number,
-            "report": None
-            if self.report is None
-            else {"made": self.report.made, "verdict": self.report.verdict},
+            "report": None if self.report is None else {"made": self.report.made},
             "cards": [
                 {
                     "kind": card.kind,

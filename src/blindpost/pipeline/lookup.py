@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 from blindpost.pipeline.errors import PipelineError
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 CELLS = 480
 HASHES = 4
-CELLS_MAX = 2**22
 _CHECK = HASHES
 _CELL = struct.Struct("<qQQQ")
 _HEAD = b"blindpost cells 1\n"
@@ -115,18 +114,6 @@ def difference(ours: list[Cell], theirs: list[Cell]) -> Difference | None:
     if not all(cell.empty for cell in table):
         return None
     return Difference(frozenset(found[0]), frozenset(found[1]))
-
-
-def different_lanes(ours: DataFrame, theirs: DataFrame, size: int = CELLS) -> Difference:
-    """The same for two frames, with twice as many cells until it works."""
-    while size <= CELLS_MAX:
-        found = difference(cells_of(ours, size), cells_of(theirs, size))
-        if found is not None:
-            return found
-        size *= 2
-    raise PipelineError(
-        "The two sides have almost nothing in common: are they of the same router and service?"
-    )
 
 
 def _place_of(high: int, low: int, number: int, size: int) -> int:
