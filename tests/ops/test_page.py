@@ -139,7 +139,7 @@ async def test_a_canarys_card_is_its_status(tmp_path: Path) -> None:
             await reached(canary, Became.ACKED, 4)
             card = await find(tmp_path / "canary").look()
             named = {tile.name: tile.value for tile in card.tiles}
-            assert (card.kind, named["pairs"], named["lost"], named["duplicates"]) == ("Canary", 2, 0, 0)
+            assert (card.kind, named["pairs"], named["lost"], named["duplicate"]) == ("Canary", 2, 0, 0)
             assert isinstance(named["delivered"], int)
             assert 4 <= named["delivered"] <= canary.book.counts[Became.DELIVERED]
             assert named["p50_ms"] is not None

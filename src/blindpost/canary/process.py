@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import ReceivedMessage
 from blindpost.agent.errors import AgentError
 from blindpost.agent.events import Event, Received, SendFailed, SendsFailed, Sent
 from blindpost.agent.proxying import ProxyOptions, ProxyPolicy
@@ -139,7 +140,7 @@ class CanaryProcess:
             for task in done - {stopping}:
                 task.result()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -196,7 +197,7 @@ class CanaryProcess:
         if number is not None:
             self._note(became(way, number, at_us))
 
-    async def _receive(self, end: End, message: Any, at_us: int) -> None:
+    async def _receive(self, end: End, message: ReceivedMessage, at_us: int) -> None:
         found = number_in(message.body)
         back = Way(end.way.recipient, end.way.sender)
         if found is not None:
@@ -221,7 +222,6 @@ class CanaryProcess:
             "connected": sum(end.ready for end in ends),
             "under_way": self.book.under_way,
             **{became.value: counts[became] for became in Became},
-            "duplicates": counts[Became.DUPLICATE],
             "integrity_broken": self.book.broken,
             "p50_ms": self.book.latency_ms(0.5),
             "p99_ms": self.book.latency_ms(0.99),

@@ -87,7 +87,7 @@ def _canary_tiles(answers: Answers) -> list[Tile]:
         Tile("pairs", "pairs of routers", status["pairs"]),
         Tile("delivered", "delivered", status["delivered"]),
         Tile("lost", "lost", status["lost"]),
-        Tile("duplicates", "duplicates", status["duplicates"]),
+        Tile("duplicate", "duplicates", status["duplicate"]),
         Tile("p50_ms", "half arrive within, ms", status["p50_ms"]),
         Tile("p99_ms", "99 of 100 within, ms", status["p99_ms"]),
     ]

@@ -65,7 +65,7 @@ class Phone:
         await self.client.send(TVFY(open_verification(self.secret, push)), self.token_id, self.key)
 
 
-async def play(router: Router, ntf: Served, address: str, apple: ApnsServer, say: Say) -> list[Row]:
+async def play(router: Router, address: str, apple: ApnsServer, say: Say) -> list[Row]:
     server = RouterAddress.from_text(router.address).server
     async with (
         await SmpClient.connect(server) as client,
