@@ -173,7 +173,7 @@ class Sessions:
         return result if isinstance(result, Session) else None
 
     def is_current(self, session: Session) -> bool:
-        """Whether this session is still the one that callers get."""
+        """Whether the session is still the one that callers get."""
         return self.current(session.key) is session
 
     async def session(self, key: SessionKey) -> Session:

@@ -193,7 +193,7 @@ def cells(
 
 def _set_of(lake: Lake, router: str, service: bytes, side: str, role: str) -> DataFrame:
     """The queues of a set in the last complete export."""
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     from blindpost.pipeline.snapshots import complete, sums
 

@@ -57,7 +57,7 @@ def not_null(schema: StructType) -> Rule:
 
 def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[str, Outcome]:
     """The outcome for each day of a table: one pass, and one more for the key if there is one."""
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     def broken(rule: Rule) -> Column:
         return F.count_if(~F.expr(rule.condition)).alias(f"rule {rule.name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 from blindpost.journal.schema import Table
 from blindpost.pipeline.types import spark_schema

@@ -7,7 +7,7 @@ cancels what is there twice; silver has each queue of a snapshot once, so nothin
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 EXPORT = ("day", "router", "side", "snapshot")
 SAMPLED_OF = 1_000

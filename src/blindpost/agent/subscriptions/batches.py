@@ -41,7 +41,7 @@ class Batches(ABC):
         self.table = SessionTable()
         self.sweep: Sweep | None = None
         self.get_locked: set[bytes] = set()
-        """Queues that are read with GET on this session, and must not be subscribed on it."""
+        """Queues that are read with GET on the session, and must not be subscribed on it."""
         self._asked: set[bytes] = set()
         self._late_risen: list[str] = []
 
@@ -158,7 +158,7 @@ class Batches(ABC):
         return done
 
     def _own_service(self, session: Session) -> bytes | None:
-        """Our id as a service on this session, as far as it is the one in the store."""
+        """Our id as a service on the session, as far as it is the one in the store."""
         if session.service is None:
             return None
         expected = self.context.services.expected(self.key.user_id, self.key.server)

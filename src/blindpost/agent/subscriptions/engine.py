@@ -223,7 +223,7 @@ class Subscriptions:
             after = page[-1].rcv_id
 
     def created(self, session: Session, queue: MadeQueue) -> None:
-        """A queue was made with a subscription, on this session, and is stored."""
+        """A queue was made with a subscription, on the session, and is stored."""
         work = self.work(session.key)
         service = None
         if queue.service_associated and session.service is not None:

@@ -43,7 +43,7 @@ class Sorted:
 def sort_replies(
     queues: Sequence[SubQueue], results: Sequence[Response | Failure], service_id: bytes | None
 ) -> Sorted:
-    """Each queue with its reply; `service_id` is ours on this session, if we are a service there."""
+    """Each queue with its reply; `service_id` is ours on the session, if we are a service there."""
     done = Sorted()
     for queue, result in zip(queues, results, strict=True):
         match result:

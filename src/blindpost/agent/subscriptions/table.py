@@ -105,7 +105,7 @@ class SessionTable:
     # The session
 
     def connected(self, session_id: bytes) -> None:
-        """From now on only replies of this session count."""
+        """From now on only replies of the session count."""
         if self.session_id is not None and self.session_id != session_id:
             self._demote()
         self.session_id = session_id

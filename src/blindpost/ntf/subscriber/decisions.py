@@ -38,7 +38,7 @@ class Opening(Enum):
 
 
 def opening_of(router: SmpRouter, session_service_id: bytes | None) -> Opening:
-    """By what is stored about a message router, and the service that it made this session one of."""
+    """By what is stored about a message router, and the service that it made the session one of."""
     stored = None if router.service is None else router.service.service_id
     if session_service_id is None:
         has_been = stored is not None or router.members.count > 0

@@ -33,7 +33,7 @@ class Job:
 
 
 def _audit(queues: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     return (
         queues.where(F.col("service_id").isNotNull())
@@ -53,7 +53,7 @@ def _audit_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _meters(counters: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     hour = (F.col("minute_s") - F.col("minute_s") % 3600).alias("hour_s")
     return counters.groupBy("router", "name", hour).agg(F.sum("value").alias("value"))
@@ -70,7 +70,7 @@ _EVENTS = ("sent", "accepted", "delivered", "acked")
 
 
 def _reconcile(messages: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     fates = messages.groupBy("from_router", "to_router", "connection", "number").agg(
         *(F.min(F.when(F.col("event") == event, F.col("time_us"))).alias(event) for event in _EVENTS)

@@ -7,7 +7,7 @@ united in a fixed order, because the estimate of a union may depend on it a litt
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 from blindpost.journal.schema import DAILY_COLUMNS, Source
 

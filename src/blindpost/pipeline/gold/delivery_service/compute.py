@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pyspark.sql import Column, DataFrame, GroupedData, Window
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 COUNTERS = (
     "enqueued",

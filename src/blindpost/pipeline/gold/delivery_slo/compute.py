@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 PAIR = ("role", "from_router", "to_router")
 MESSAGE = (*PAIR, "connection", "number")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql import functions as F
 
 SUBSCRIBING = ("qSub", "ntfSub")
 """Queues that were subscribed one by one; a service takes one command for all of its own."""
