@@ -31,7 +31,7 @@ from benchmarks import floor
 from benchmarks.agent_scale import fill_agent
 from benchmarks.load.filling import fill
 from benchmarks.load.process import MEMORY_DISK, MeasuredRouter, measured_router
-from benchmarks.load.scenes import started
+from benchmarks.load.rows import started
 from blindpost.agent.agent import Agent
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection

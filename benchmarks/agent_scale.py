@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks import floor
 from benchmarks.load.filling import derived, fill, fill_service, recipient_id, recipient_key, sender_id
 from benchmarks.load.process import MeasuredRouter, measured_router
-from benchmarks.load.scenes import started
+from benchmarks.load.rows import started
 from blindpost.agent.events import Event, ServiceAll, ServiceUp
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
 from blindpost.agent.sessions import Session

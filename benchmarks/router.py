@@ -20,7 +20,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from benchmarks import floor
-from benchmarks.load.scenes import SCENES, Row, Sizes, Tell
+from benchmarks.load.quiet import idle_cycles, memory, refusals
+from benchmarks.load.rows import Row, Sizes, Tell
+from benchmarks.load.scenes import cycles, subscribing
+from benchmarks.load.services import services
+
+SCENES = (cycles, idle_cycles, subscribing, memory, refusals, services)
 
 NORMAL = Sizes(
     rounds=7,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.load.process import FULL
-from benchmarks.load.scenes import Sizes
+from benchmarks.load.rows import Sizes
 from benchmarks.router import NAMES, as_json, measured, shown
 
 TINY = Sizes(

@@ -1,0 +1,97 @@
+"""What the scenes share: how much they measure, the rows of figures they give, and the floors they divide by.
+
+CPU time is that of the router's process alone. Whatever is given as a multiple is divided by what was
+measured in this process right before and after, since the machine's mood moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import statistics
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from benchmarks import floor
+from benchmarks.load import filling
+from benchmarks.load.process import KEEPINGS, Keeping, MeasuredRouter, measured_router
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything is measured."""
+
+    rounds: int
+    cycles: int
+    idle_cycles: int
+    connections: tuple[int, ...]
+    subscriptions: int
+    at_rest: int
+    idle_connections: int
+    refusals: int
+    associated: tuple[int, ...]
+    waiting: int
+    keepings: tuple[Keeping, ...] = KEEPINGS
+    release_s: float = 5.0
+    """After this time a router has given back the buffers of idle connections."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: median and quartiles, or a single value where there is one only."""
+
+    scene: str
+    what: str
+    unit: str
+    median: float
+    lower: float
+    upper: float
+    aim: float | None = None
+    note: str = ""
+
+
+def row(
+    scene: str, what: str, unit: str, values: list[float], *, aim: float | None = None, note: str = ""
+) -> Row:
+    if len(values) == 1:
+        return Row(scene, what, unit, values[0], values[0], values[0], aim, note)
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return Row(scene, what, unit, median, lower, upper, aim, note)
+
+
+@asynccontextmanager
+async def started(router: MeasuredRouter) -> AsyncIterator[MeasuredRouter]:
+    await asyncio.to_thread(router.start)
+    try:
+        yield router
+    finally:
+        await asyncio.to_thread(router.stop)
+
+
+def floor_us() -> float:
+    return floor.measure(2).total.median_us
+
+
+@functools.cache
+def _verification() -> floor.Item:
+    return floor.signature_items()[1]
+
+
+def verification_us() -> float:
+    """One Ed25519 verification of a short command."""
+    return statistics.median(floor.cpu_ns(_verification().call, 40) / 40_000 for _ in range(5))
+
+
+async def filled_router(stack: contextlib.AsyncExitStack, keeping: Keeping, queues: int) -> MeasuredRouter:
+    router = stack.enter_context(measured_router(keeping))
+    await filling.fill(router.store, queues)
+    return await stack.enter_async_context(started(router))
+
+
+def queues_of(connections: int) -> int:
+    """One for each pair of connections; a single connection has twenty at once."""
+    return 20 if connections == 1 else connections // 2
