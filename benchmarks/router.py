@@ -1,6 +1,6 @@
 """What the router costs: CPU, time and memory of the real command, in a process of its own, over real TLS.
 
-    python -m benchmarks.router [--quick | --full] [--only SCENE] [--json]
+    python -m benchmarks.router [--quick | --full | --smallest] [--only SCENE] [--json]
 
 The load comes from this process, signed before the clock starts where that is possible. A cycle is SEND
 with a body of 16,000 bytes, its OK, MSG, ACK and its OK, on encrypted blocks of the newest version; its
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from benchmarks import floor
+from benchmarks.load.process import FULL as KEPT
 from benchmarks.load.quiet import idle_cycles, memory, refusals
 from benchmarks.load.rows import Row, Sizes, Tell
 from benchmarks.load.scenes import cycles, subscribing
@@ -51,6 +52,21 @@ QUICK = replace(
     refusals=40,
     waiting=500,
 )
+SMALLEST = Sizes(
+    rounds=2,
+    cycles=4,
+    idle_cycles=3,
+    connections=(1, 4),
+    subscriptions=140,
+    at_rest=100,
+    idle_connections=2,
+    refusals=2,
+    associated=(3, 5),
+    waiting=20,
+    keepings=(KEPT,),
+    release_s=0.0,
+)
+"""Shows that every scene works; its figures mean nothing."""
 NAMES = tuple(scene.__name__ for scene in SCENES)
 
 
@@ -85,10 +101,12 @@ def main() -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small sizes, a few minutes")
     size.add_argument("--full", action="store_true", help="more rounds and larger services")
+    size.add_argument("--smallest", action="store_true", help="only to see that everything runs, in seconds")
     parser.add_argument("--only", action="append", choices=NAMES, help="these scenes (may be repeated)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
-    sizes = QUICK if arguments.quick else FULL if arguments.full else NORMAL
+    chosen = {"quick": QUICK, "full": FULL, "smallest": SMALLEST}
+    sizes = next((sizes for name, sizes in chosen.items() if getattr(arguments, name)), NORMAL)
     began = time.monotonic()
 
     def tell(what: str) -> None:

@@ -6,24 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.load.process import FULL
-from benchmarks.load.rows import Sizes
-from benchmarks.router import NAMES, as_json, measured, shown
+from benchmarks.router import NAMES, SMALLEST, as_json, measured, shown
 
-TINY = Sizes(
-    rounds=2,
-    cycles=4,
-    idle_cycles=3,
-    connections=(1, 4),
-    subscriptions=140,
-    at_rest=100,
-    idle_connections=2,
-    refusals=2,
-    associated=(3, 5),
-    waiting=20,
-    keepings=(FULL,),
-    release_s=0.0,
-)
 ROWS = {
     "cycles": {"cycle: full, 1 connections", "cycle: full, 4 connections"},
     "idle_cycles": {"idle cycle: full, p50", "idle cycle: full, p99"},
@@ -54,7 +38,7 @@ def test_every_scene_is_tried() -> None:
 @pytest.mark.parametrize("scene", sorted(ROWS))
 async def test_a_scene_gives_its_rows(scene: str) -> None:
     told: list[str] = []
-    rows = await measured(TINY, told.append, [scene])
+    rows = await measured(SMALLEST, told.append, [scene])
     assert told
     assert {f"{row.scene}: {row.what}" for row in rows} == ROWS[scene]
     assert all(row.lower <= row.median <= row.upper for row in rows)
