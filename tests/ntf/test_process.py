@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import re
 import signal
 import sqlite3
 import urllib.request
-from contextlib import AsyncExitStack
+from collections import Counter
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from blindpost.client.smp import SmpClient
 from blindpost.ntf.process import locked, open_store
 from blindpost.ntf.settings import parse, read_place
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
-from blindpost.testing.apns import ACCEPTED as TAKEN
-from blindpost.testing.apns import UNAVAILABLE, ApnsServer, Reaction
+from blindpost.testing.apns import ApnsServer
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.ntf.commands import TVFY
-from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.text import b64
-from tests.support.notified import SmpQueue, notified_queues
-from tests.support.ntf_process import StartedNtf, at, configure, invoke, ntf_in_process
+from tests.support.apns_process import apns_in_process
+from tests.support.notified import notified_queues
+from tests.support.ntf_load import Kept, Load, kept_notifications
+from tests.support.ntf_process import StartedNtf, at, at_process, configure, invoke, ntf_in_process
 from tests.support.ntf_routers import Device, device_token
-from tests.support.processes import RouterInProcess, router_in_process, until
+from tests.support.processes import Forked, router_in_process, until
 from tests.support.routers import running_router
+
+log = logging.getLogger(__name__)
 
 KILLS = int(os.environ.get("BLINDPOST_NTF_KILLS", "4"))
 ROUTERS = int(os.environ.get("BLINDPOST_NTF_ROUTERS", "2"))
 DEVICES = int(os.environ.get("BLINDPOST_NTF_TOKENS", "6"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
-BEYOND = 30
-"""How many messages are sent while a process is killed and started again."""
 QUICK = (
     ("retry_first_s = 2.0", "retry_first_s = 0.05"),
     ("retry_max_s = 600.0", "retry_max_s = 0.2"),
@@ -188,136 +189,79 @@ def test_mistakes_in_the_configuration_are_told_with_their_line(before: str, aft
     assert told in str(caught.value)
 
 
-class Burden:
-    """Messages to many queues at routers that come and go, and what Apple accepted of them."""
-
-    def __init__(self, ntf: StartedNtf, apple: ApnsServer, chance: random.Random) -> None:
-        self.ntf = ntf
-        self.apple = apple
-        self.chance = chance
-        self.devices: list[Device] = []
-        self.queues: list[SmpQueue] = []
-        self.sent = 0
-        self._goal = 0
-        self._changed = asyncio.Event()
-        self._stopped = False
-
-    async def set_up(self, routers: list[RouterInProcess]) -> None:
-        ids: dict[int, list[bytes]] = {}
-        for number in range(DEVICES):
-            self.devices.append(await verified(self.ntf, self.apple, number))
-        for router in routers:
-            client = await router.connect()
-            queues = await notified_queues(client, router.server, DEVICES)
-            for number, queue in enumerate(queues):
-                ids.setdefault(number, []).append(await self.devices[number].subscribe(queue))
-            self.queues += queues
-            await client.close()
-        for number, found in ids.items():
-            await all_active(self.devices[number], found)
-
-    async def send(self, router: RouterInProcess) -> None:
-        """Keep sending to the queues of one message router, whenever it is up."""
-        queues = [queue for queue in self.queues if queue.server == router.server]
-        client: SmpClient | None = None
-        while not self._stopped:
-            if self.sent >= self._goal + BEYOND:
-                await self._change()
-                continue
-            try:
-                client = client or await router.connect()
-                await self.chance.choice(queues).send(client)
-                self.sent += 1
-                self._changed.set()
-            except Exception:  # the router was killed under us, in one of many ways
-                client = None
-                await asyncio.sleep(0.05)
-        if client is not None:
-            await client.close()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._changed.set()
-
-    async def until_sent(self, more: int) -> None:
-        """Let so many be sent, and some more while whatever comes next is done."""
-        self._goal = self.sent + more
-        self._changed.set()
-        while self.sent < self._goal:
-            await self._change()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def accepted(self) -> set[tuple[bytes, bytes]]:
-        """Every notification that was in an accepted push, by queue and nonce."""
-        found: set[tuple[bytes, bytes]] = set()
-        for device in self.devices:
-            for delivered in self.apple.sent_to(device.name.token.decode()):
-                if isinstance(delivered.push, MessagePush):
-                    found.update((item.notifier_id, item.nonce) for item in device.items(delivered.push))
-        return found
-
-
-@pytest.mark.timeout(120 + 20 * KILLS)
+@pytest.mark.timeout(120 + 20 * KILLS + DEVICES)
 async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    async with AsyncExitStack() as stack, ApnsServer() as apple, ntf_in_process(tmp_path / "ntf") as ntf:
+    async with (
+        AsyncExitStack() as stack,
+        apns_in_process(tmp_path / "apple") as apple,
+        ntf_in_process(tmp_path / "ntf") as ntf,
+    ):
         routers = [
             await stack.enter_async_context(router_in_process(tmp_path / f"smp{number}"))
             for number in range(ROUTERS)
         ]
-        configure(ntf.folder, *at(ntf.folder, apple), *QUICK)
-        processes: list[RouterInProcess | StartedNtf] = [ntf, *routers]
-        for process in processes:
-            await process.start()
-        burden = Burden(ntf, apple, chance)
-        await burden.set_up(routers)
-
-        def sometimes(_device: str) -> Reaction:
-            return UNAVAILABLE if chance.random() < 0.2 else TAKEN
-
-        apple.decide = sometimes
+        await apple.start()
+        configure(ntf.folder, *at_process(ntf.folder, apple), *QUICK)
+        processes: list[Forked | StartedNtf] = [ntf, apple, *routers]
+        await ntf.start()
+        for router in routers:
+            await router.start()
+        load = Load(ntf, apple, chance, beyond=max(30, DEVICES // 10))
+        await load.set_up(routers, DEVICES)
+        apple.fail(0.2)
+        seen: list[Kept] = []
+        victims: Counter[str] = Counter()
         async with asyncio.TaskGroup() as tasks:
             for router in routers:
-                tasks.create_task(burden.send(router))
+                tasks.create_task(load.send(router))
             for number in range(KILLS):
-                await burden.until_sent(chance.randrange(5, 60))
+                await load.until_sent(chance.randrange(5, max(60, DEVICES // 2)))
                 victim = ntf if number % 2 == 0 else chance.choice(processes)
+                victims[victim.folder.name] += 1
                 await victim.end(signal.SIGKILL)
+                if victim is ntf:
+                    seen += await asyncio.to_thread(kept_notifications, ntf)
                 await victim.start()
-            await burden.until_sent(30)
-            burden.stop()
-        apple.decide = lambda _device: TAKEN
+            await load.until_sent(30)
+            load.stop()
 
         async def ended() -> bool:
             status = await ntf.status()
             waiting, subscribed = status["ledger"]["waiting"], status["queues_subscribed"]
-            return bool(waiting == 0 and subscribed == len(burden.queues))
+            return bool(waiting == 0 and subscribed == len(load.queues))
 
-        await until(ended)
-        before = burden.accepted()
+        await until(ended, 60 + DEVICES / 5)
+        before = set(load.pushed())
         for router in routers:
-            client = await router.connect()
-            for queue in burden.queues:
-                if queue.server == router.server:
-                    await queue.send(client)
-            await client.close()
-        named = {queue.notifier_id for queue in burden.queues}
-        await apple.until(lambda: {queue for queue, _ in burden.accepted() - before} == named)
+            await load.send_to_all(router)
+        named = {queue.notifier_id for queue in load.queues}
+
+        async def told() -> bool:
+            return {queue for queue, _ in load.pushed() - before} == named
+
+        await until(told, 60 + DEVICES / 5)
         await until(ended)
         ledger = (await ntf.status())["ledger"]
         assert await ntf.end(signal.SIGTERM) == 0
-        with sqlite3.connect(ntf.folder / "ntf.db") as store:
-            kept = dict(store.execute("SELECT name, value FROM counters"))
-            (newest,) = store.execute("SELECT max(number) FROM notifications").fetchone()
-            (waiting,) = store.execute("SELECT count(*) FROM notifications WHERE waiting").fetchone()
-        store.close()
-        ends = {state: count for state, count in ledger.items() if state != "waiting"}
-        assert waiting == 0
-        assert sum(ends.values()) == newest, "accepted notifications are numbered without gaps"
-        assert all(kept.get(f"ledger_{state}", 0) == count for state, count in ends.items())
-        assert ends["rejected"] == ends["expired"] == 0
-        assert 0 < ends["accepted"] <= len(burden.accepted()), "what the ledger says, Apple has"
+        log.info("killed %s; %d messages sent, %d pushes; %s", dict(victims), load.sent, load.pushes, ledger)
+        nonces = {nonce for _, nonce in load.pushed()}
+        kept = {each.subscription_id: each for each in kept_notifications(ntf)}
+        assert not any(each.is_waiting for each in kept.values())
+        assert all(each.nonce in nonces for each in kept.values()), "the newest of each queue was pushed"
+        for each in seen:
+            is_superseded = kept[each.subscription_id].number > each.number
+            assert is_superseded or each.nonce in nonces, "what was accepted is pushed or superseded"
+        _the_ledger_adds_up(ntf, ledger, max(each.number for each in kept.values()))
+        assert 0 < ledger["accepted"] <= len(load.pushed()), "what the ledger says, Apple has"
         assert b"Traceback" not in ntf.log
+
+
+def _the_ledger_adds_up(ntf: StartedNtf, ledger: dict[str, int], newest: int) -> None:
+    with closing(sqlite3.connect(ntf.folder / "ntf.db")) as store:
+        stored = dict(store.execute("SELECT name, value FROM counters"))
+    assert all(stored.get(f"ledger_{state}", 0) == count for state, count in ledger.items())
+    assert ledger["accepted"] + ledger["superseded"] == newest, (
+        "accepted notifications have numbers without gaps"
+    )
+    assert sum(ledger.values()) == newest, "nothing waits, was rejected, expired or dropped"

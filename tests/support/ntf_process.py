@@ -17,9 +17,10 @@ from blindpost.cli.ntf import app
 from blindpost.client.ntf import NtfClient
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
-from blindpost.testing.apns import ApnsServer
+from blindpost.testing.apns import KEY_ID, ApnsServer
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
+from tests.support.apns_process import CERTIFICATE_FILE, KEY_FILE, ApnsInProcess
 from tests.support.commands import COMMAND, ENVIRONMENT
 from tests.support.processes import free_port
 
@@ -102,14 +103,24 @@ def configure(folder: Path, *edits: tuple[str, str]) -> None:
 def at(folder: Path, apple: ApnsServer) -> tuple[tuple[str, str], ...]:
     """Edits that make devices of the test provider those of `apple`."""
     pem = apple.signing.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "apple.p8").write_bytes(pem)
-    (folder / "apple.pem").write_bytes(apple.certificate)
+    return _at(folder, pem, apple.certificate, apple.port)
+
+
+def at_process(folder: Path, apple: ApnsInProcess) -> tuple[tuple[str, str], ...]:
+    """The same for an Apple that has started in a process of its own."""
+    key, certificate = ((apple.folder / name).read_bytes() for name in (KEY_FILE, CERTIFICATE_FILE))
+    return _at(folder, key, certificate, apple.port)
+
+
+def _at(folder: Path, key: bytes, certificate: bytes, port: int) -> tuple[tuple[str, str], ...]:
+    (folder / KEY_FILE).write_bytes(key)
+    (folder / CERTIFICATE_FILE).write_bytes(certificate)
     return (
-        ('\nkey_file = ""', '\nkey_file = "apple.p8"'),
-        ('key_id = ""', f'key_id = "{apple.signing.key_id}"'),
+        ('\nkey_file = ""', f'\nkey_file = "{KEY_FILE}"'),
+        ('key_id = ""', f'key_id = "{KEY_ID}"'),
         ('test_host = ""', 'test_host = "localhost"'),
-        ("test_port = 443", f"test_port = {apple.port}"),
-        ('test_ca_file = ""', 'test_ca_file = "apple.pem"'),
+        ("test_port = 443", f"test_port = {port}"),
+        ('test_ca_file = ""', f'test_ca_file = "{CERTIFICATE_FILE}"'),
     )
 
 

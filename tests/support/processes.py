@@ -1,4 +1,4 @@
-"""A router in a process of its own that can be killed, restarted and looked at from outside."""
+"""Servers in processes of their own that can be killed, restarted and looked at from outside."""
 
 from __future__ import annotations
 
@@ -45,39 +45,67 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
-class RouterInProcess:
-    """The router of one folder; `start` and `kill` it as often as you like."""
+class Forked:
+    """The server of one folder; `start` and `end` its lives as often as you like."""
 
-    def __init__(
-        self, folder: Path, port: int, fingerprint: bytes, process: asyncio.subprocess.Process
-    ) -> None:
+    def __init__(self, folder: Path, port: int, process: asyncio.subprocess.Process) -> None:
         self.folder = folder
         self.port = port
-        self.server = Server((Host("127.0.0.1"),), str(port), fingerprint)
         self.log = b""
         self.pid = 0
-        self._descriptors = 0
         self._process = process
         self._reading = asyncio.create_task(self._read_log())
 
     async def start(self) -> None:
-        """Begin a life; returns when the router serves."""
-        assert not self.pid, "the router runs"
+        """Begin a life; returns when the server serves."""
+        assert not self.pid, "it runs"
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         kind, *values = await self._told(START_S)
-        assert kind == "ready", f"the router did not start: {self.log.decode()}"
+        assert kind == "ready", f"it did not start: {self.log.decode()}"
         self.pid, port = map(int, values)
         assert port == self.port
-        self._descriptors = self._open_descriptors()
 
     async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to the router, which must be alive, and wait until it is gone; its exit code."""
+        """Send a signal to the server, which must be alive, and wait until it is gone; its exit code."""
         pid, self.pid = self.pid, 0
         os.kill(pid, number)
         kind, code = await self._told(END_S)
         assert kind == "ended"
         return int(code)
+
+    async def close(self) -> None:
+        if self.pid:
+            await self.end()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+        await self._reading
+
+    async def _told(self, timeout_s: float) -> list[str]:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(timeout_s):
+            return (await self._process.stdout.readline()).decode().split()
+
+    async def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            self.log += line
+
+
+class RouterInProcess(Forked):
+    """The message router of one folder."""
+
+    def __init__(
+        self, folder: Path, port: int, fingerprint: bytes, process: asyncio.subprocess.Process
+    ) -> None:
+        super().__init__(folder, port, process)
+        self.server = Server((Host("127.0.0.1"),), str(port), fingerprint)
+        self._descriptors = 0
+
+    async def start(self) -> None:
+        await super().start()
+        self._descriptors = self._open_descriptors()
 
     async def connect(self, options: SmpOptions | None = None) -> SmpClient:
         return await SmpClient.connect(self.server, options or SmpOptions())
@@ -116,24 +144,6 @@ class RouterInProcess:
 
         await until(empty)
 
-    async def close(self) -> None:
-        if self.pid:
-            await self.end()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await self._reading
-
-    async def _told(self, timeout_s: float) -> list[str]:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(timeout_s):
-            return (await self._process.stdout.readline()).decode().split()
-
-    async def _read_log(self) -> None:
-        assert self._process.stderr is not None
-        while line := await self._process.stderr.readline():
-            self.log += line
-
 
 def dump(store: Path) -> Dump:
     """All that a store holds, also while a router has it open."""
@@ -157,6 +167,18 @@ async def until(true: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) ->
             await asyncio.sleep(0.02)
 
 
+async def forking(*command: str) -> asyncio.subprocess.Process:
+    """A process that forks lives when it is told to."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+    )
+
+
 @asynccontextmanager
 async def router_in_process(
     folder: Path, *edits: tuple[str, str], wrapper: Sequence[str] = ()
@@ -166,14 +188,7 @@ async def router_in_process(
     port = free_port()
     for before, after in (("ports = [0]", f"ports = [{port}]"), *edits):
         edit(folder, before, after)
-    process = await asyncio.create_subprocess_exec(
-        *(*wrapper, sys.executable, "-m", "tests.support.forked_router", str(folder)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-    )
+    process = await forking(*wrapper, sys.executable, "-m", "tests.support.forked_router", str(folder))
     router = RouterInProcess(folder, port, fingerprint, process)
     try:
         yield router

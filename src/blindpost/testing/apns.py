@@ -38,6 +38,7 @@ from blindpost.wire.ntf.pushes import MessagePush, Push, decode_apns_body
 from blindpost.wire.text import unb64
 
 HOST = "localhost"
+KEY_ID = "ABCDE12345"
 PROVIDER_TOKEN_LIFE_S = 3600
 PROVIDER_TOKENS_APART_S = 1200
 """Apple refuses older provider tokens, and a new one on the same connection within so short a time."""
@@ -113,7 +114,7 @@ class ApnsServer:
     """
 
     def __init__(
-        self, topic: str = TOPIC, now: Callable[[], float] = time.time, key_id: str = "ABCDE12345"
+        self, topic: str = TOPIC, now: Callable[[], float] = time.time, key_id: str = KEY_ID
     ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         self.signing = SigningKey(key, key_id, "5NN7GUYB6T")
@@ -213,9 +214,13 @@ class ApnsServer:
         reaction: Reaction | None = self._refusal(headers, body, tokens, found is not None)
         if reaction is None:
             reaction = self.decide(device_token)
-        self.received.append(Delivered(device_token, headers, body, reaction))
-        self._changed.set()
+        self.keep(Delivered(device_token, headers, body, reaction))
         return reaction
+
+    def keep(self, delivered: Delivered) -> None:
+        """Record a push, before it is answered."""
+        self.received.append(delivered)
+        self._changed.set()
 
     def _refusal(
         self, headers: dict[str, str], body: bytes, tokens: _TokenSeen, known_path: bool
