@@ -83,6 +83,30 @@ def test_nothing_is_set_up_here(call: Call, kind: str, tmp_path: Path) -> None:
         assert f"blindpost {kind} init" in said
 
 
+@pytest.mark.parametrize("kind", ["ntf", "ds"])
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('address = "*"', 'address = "example.org"', "listen.address: an IP address of this machine"),
+        ('durability = "full"', 'durability = "most"', "store.durability: Input should be 'full' or 'os'"),
+    ],
+)
+def test_a_wrong_value_is_named_before_anything_starts(
+    call: Call, kind: str, before: str, after: str, told: str, tmp_path: Path
+) -> None:
+    file = set_up(call, kind, tmp_path / kind) / FILES[kind]
+    edit(file, before, after)
+    assert told in call(kind, "start", "-c", file)
+
+
+def test_a_delivery_service_refuses_another_kind_of_database(call: Call, tmp_path: Path) -> None:
+    file = set_up(call, "ds", tmp_path / "ds") / FILES["ds"]
+    edit(file, "[store]\n", '[store]\ndatabase = "mysql://x:hush@y/z"\n')
+    said = call("ds", "start", "-c", file)
+    assert "store.database: postgresql://user@host/database expected" in said
+    assert "hush" not in said
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_a_wrong_configuration(call: Call, kind: str, tmp_path: Path) -> None:
     file = set_up(call, kind, tmp_path / kind) / FILES[kind]

@@ -16,11 +16,12 @@ import typer
 
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, working
 from blindpost.router.running.reading import CONFIG_NAME, parse
-from blindpost.router.running.settings import EVERYWHERE, SMP_PORT, Place
+from blindpost.router.running.settings import SMP_PORT, Place
 from blindpost.router.running.template import config_text
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
+from blindpost.serving.sections import EVERYWHERE
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 

@@ -26,6 +26,7 @@ from blindpost.serving import locking
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.journal import keeping_of
+from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Durability, StoreVersionError
 
 log = logging.getLogger("blindpost.ds")
@@ -139,7 +140,7 @@ class DsProcess:
     async def _listen(self, listeners: list[TlsListener | QuicListener]) -> None:
         place, settings = self.place, self.place.settings.listen
         context = _context(place)
-        address = None if settings.address == "*" else settings.address
+        address = None if settings.address == EVERYWHERE else settings.address
         try:
             if settings.tls_port != "off":
                 tls = TlsListener(self.service, context, settings.connections)

@@ -12,19 +12,24 @@ from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection
+from blindpost.serving.sections import (
+    EVERYWHERE,
+    Count,
+    Database,
+    Durability,
+    Listening,
+    LogSection,
+    Port,
+    Positive,
+)
 from blindpost.serving.settings import Section
 
 CONFIG_NAME = "ds.toml"
 _DEFAULT = DsRules()
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-
 
 class ListenSection(Section):
-    address: str = "*"
-    """An address of this machine, or "*" for all of them."""
+    address: Listening = EVERYWHERE
     tls_port: Port | Literal["off"] = DS_PORT
     quic_port: Port | Literal["off"] = DS_PORT
     connections: Count = 10_000
@@ -42,9 +47,9 @@ class AuthSection(Section):
 
 class StoreSection(Section):
     folder: str = "store"
-    database: str = ""
+    database: Database = ""
     """The address of a PostgreSQL database in place of the folder."""
-    durability: Literal["full", "os"] = "full"
+    durability: Durability = "full"
 
 
 class LimitsSection(Section):
@@ -56,17 +61,12 @@ class LimitsSection(Section):
     total_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.total_bytes
     key_packages: Count = _DEFAULT.key_packages
     response_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX, le=48 << 20)] = _DEFAULT.response_bytes
-    wait_s_max: Seconds = _DEFAULT.wait_s_max
+    wait_s_max: Positive = _DEFAULT.wait_s_max
     waits_per_connection: Count = _DEFAULT.waits_per_connection
     waits: Count = _DEFAULT.waits
-    hold_s: Seconds = _DEFAULT.hold_s
-    lease_s: Seconds = _DEFAULT.lease_s
-    lease_s_max: Seconds = _DEFAULT.lease_s_max
-
-
-class LogSection(Section):
-    format: Literal["plain", "json"] = "plain"
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    hold_s: Positive = _DEFAULT.hold_s
+    lease_s: Positive = _DEFAULT.lease_s
+    lease_s_max: Positive = _DEFAULT.lease_s_max
 
 
 class Settings(Section):

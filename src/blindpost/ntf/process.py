@@ -27,7 +27,7 @@ from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey, Signi
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
-from blindpost.ntf.settings import EVERYWHERE, ApnsSection, Place
+from blindpost.ntf.settings import ApnsSection, Place
 from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
@@ -39,6 +39,7 @@ from blindpost.serving.http import MetricsListener
 from blindpost.serving.identity import Identity
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet
+from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import UNUSABLE
 from blindpost.transport.ends import Server

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.model import NtfRules
@@ -17,85 +16,55 @@ from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection
+from blindpost.serving.sections import (
+    EVERYWHERE,
+    Count,
+    Database,
+    Durability,
+    HostText,
+    IdentitySection,
+    Listening,
+    LogSection,
+    MetricsSection,
+    Port,
+    Positive,
+    Seconds,
+    demand_database,
+)
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
-from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PADDED_SIZE
-from blindpost.wire.text import unb64
 
 CONFIG_NAME = "ntf.toml"
 KEY_VARIABLE = "BLINDPOST_NTF_KEY"
 TEAM = "5NN7GUYB6T"
-EVERYWHERE = "*"
 _DEFAULT = NtfRules()
-
-Port = Annotated[int, Field(ge=0, le=65_535)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[int, Field(ge=1)]
-
-
-def _host(text: str) -> str:
-    try:
-        return Host(text).text
-    except WireError as error:
-        raise ValueError(f"{error}, such as ntf.example.org") from error
-
-
-def _fingerprint(text: str) -> str:
-    try:
-        if len(unb64(text)) == 32:
-            return text
-    except WireError:
-        pass
-    raise ValueError("the base64url text of 32 bytes expected, as `blindpost ntf address` prints it")
-
-
-def _database(text: str) -> str:
-    if text and not text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("postgresql://user@host/database expected")
-    return text
-
-
-def _loopback(text: str) -> str:
-    try:
-        if ipaddress.ip_address(text).is_loopback:
-            return text
-    except ValueError:
-        pass
-    raise ValueError("a loopback address expected, such as 127.0.0.1: metrics are for this machine")
 
 
 class AddressSection(Section):
     """What devices are given."""
 
-    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(min_length=1)
+    hosts: list[HostText] = Field(min_length=1)
     port: Port = NTF_PORT
 
 
 class ListenSection(Section):
-    address: str = EVERYWHERE
-    """An address of this machine, or "*" for all of them."""
+    address: Listening = EVERYWHERE
     port: Port = NTF_PORT
     connections: Count = 50_000
-
-
-class IdentitySection(Section):
-    fingerprint: Annotated[str, AfterValidator(_fingerprint)] | None = None
-    keys: str = "keys"
 
 
 class StoreSection(Section):
     kind: Literal["sqlite", "postgres"] = "sqlite"
     file: str = "ntf.db"
-    dsn: Annotated[str, AfterValidator(_database), Field(repr=False)] = ""
-    durability: Literal["full", "os"] = "full"
+    dsn: Database = ""
+    durability: Durability = "full"
     key_file: str = "store.key"
     """The key under which secrets are sealed; the environment variable goes before it."""
 
     @model_validator(mode="after")
     def _complete(self) -> StoreSection:
-        if self.kind == "postgres" and not self.dsn:
-            raise ValueError("the address of the database expected in dsn, since kind is postgres")
+        demand_database(self.kind, self.dsn)
         return self
 
 
@@ -139,21 +108,14 @@ class RulesSection(Section):
     connection_code_pushes: Count = _DEFAULT.connection_code_pushes
     code_push_window_s: Seconds = _DEFAULT.code_push_window_s
     notification_ttl_s: Seconds = _DEFAULT.notification_ttl_s
-    retry_first_s: Annotated[float, Field(gt=0)] = _DEFAULT.retry_first_s
-    retry_max_s: Annotated[float, Field(gt=0)] = _DEFAULT.retry_max_s
+    retry_first_s: Positive = _DEFAULT.retry_first_s
+    retry_max_s: Positive = _DEFAULT.retry_max_s
     push_queue: Count = _DEFAULT.push_queue
-    period_step_s: Annotated[float, Field(gt=0)] = _DEFAULT.period_step_s
+    period_step_s: Positive = _DEFAULT.period_step_s
     idle_ttl_s: Seconds = 43_200
 
 
-class LogSection(Section):
-    format: Literal["plain", "json"] = "plain"
-    level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-class MetricsSection(Section):
-    enabled: bool = False
-    address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
+class NtfMetricsSection(MetricsSection):
     port: Port = 9_465
 
 
@@ -168,7 +130,7 @@ class Settings(Section):
     subscriber: SubscriberSection = SubscriberSection()
     rules: RulesSection = RulesSection()
     log: LogSection = LogSection()
-    metrics: MetricsSection = MetricsSection()
+    metrics: NtfMetricsSection = NtfMetricsSection()
     journal: JournalSection = JournalSection()
 
     def ntf_rules(self) -> NtfRules:
@@ -191,16 +153,11 @@ class Place:
         self.folder = file.parent
         self.settings = settings
         self.keys = self.folder / settings.identity.keys
+        self.fingerprint = settings.identity.key_hash
         self.database = self.folder / settings.store.file
         self.key_file = self.folder / settings.store.key_file
         self.control = self.folder / "control.sock"
         self.lock = self.folder / "ntf.lock"
-
-    @property
-    def fingerprint(self) -> bytes | None:
-        """The identity that the file names."""
-        text = self.settings.identity.fingerprint
-        return None if text is None else unb64(text)
 
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""

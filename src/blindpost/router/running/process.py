@@ -21,7 +21,7 @@ from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import look, look_at_services, render
 from blindpost.router.running.operations import Operations
-from blindpost.router.running.settings import EVERYWHERE, Place
+from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.serving import locking
 from blindpost.serving.control import ControlSocket
@@ -31,6 +31,7 @@ from blindpost.serving.identity import Identity
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.limits import AddressKeys, Limits
 from blindpost.serving.logs import keep_quiet, log
+from blindpost.serving.sections import EVERYWHERE
 from blindpost.transport.plan import Plan
 from blindpost.transport.plans import smp_router_plan
 

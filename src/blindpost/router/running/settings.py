@@ -10,50 +10,31 @@ from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
 from blindpost.serving.journal import JournalSection
+from blindpost.serving.sections import (
+    EVERYWHERE,
+    Count,
+    Database,
+    Durability,
+    HostText,
+    IdentitySection,
+    Listening,
+    LogSection,
+    MetricsSection,
+    Port,
+    Positive,
+    Seconds,
+    demand_database,
+)
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
-from blindpost.wire.errors import WireError
-from blindpost.wire.text import unb64
 
 SMP_PORT = 5223
-EVERYWHERE = "*"
-
-
-def _host(text: str) -> str:
-    try:
-        return Host(text).text
-    except WireError as error:
-        raise ValueError(f"{error}, such as smp.example.org") from error
-
-
-def _fingerprint(text: str) -> str:
-    try:
-        if len(unb64(text)) == 32:
-            return text
-    except WireError:
-        pass
-    raise ValueError("the base64url text of 32 bytes expected, as `blindpost router address` prints it")
 
 
 def _password(text: str) -> str:
     if not PASSWORD_BYTES.issuperset(text.encode()):
         raise ValueError("printable characters without spaces, @, : and / expected")
     return text
-
-
-def _database(text: str) -> str:
-    if text and not text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("postgresql://user@host/database expected")
-    return text
-
-
-def _listening(text: str) -> str:
-    if text == EVERYWHERE:
-        return text
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError as error:
-        raise ValueError('an IP address of this machine expected, or "*" for all of them') from error
 
 
 def _network(text: str) -> str:
@@ -63,24 +44,6 @@ def _network(text: str) -> str:
         raise ValueError("an IP address or network expected, such as 127.0.0.1 or 10.0.0.0/8") from error
 
 
-def _loopback(text: str) -> str:
-    try:
-        if ipaddress.ip_address(text).is_loopback:
-            return text
-    except ValueError:
-        pass
-    raise ValueError(
-        "a loopback address expected, such as 127.0.0.1: metrics have no password; "
-        "put a proxy with one in front to read them from elsewhere"
-    )
-
-
-Port = Annotated[int, Field(ge=0, le=65_535)]
-Seconds = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
-HostText = Annotated[str, AfterValidator(_host)]
-Listening = Annotated[str, AfterValidator(_listening)]
 NetworkText = Annotated[str, AfterValidator(_network)]
 
 
@@ -94,21 +57,15 @@ class ListenSection(Section):
     ports: list[Port] = Field(default=[SMP_PORT], min_length=1)
 
 
-class IdentitySection(Section):
-    fingerprint: Annotated[str, AfterValidator(_fingerprint)] | None = None
-    keys: str = "keys"
-
-
 class StoreSection(Section):
     kind: Literal["lmdb", "postgres"] = "lmdb"
     folder: str = "store"
-    dsn: Annotated[str, AfterValidator(_database), Field(repr=False)] = ""
-    durability: Literal["full", "os"] = "full"
+    dsn: Database = ""
+    durability: Durability = "full"
 
     @model_validator(mode="after")
     def _complete(self) -> StoreSection:
-        if self.kind == "postgres" and not self.dsn:
-            raise ValueError("the address of the database expected in dsn, since kind is postgres")
+        demand_database(self.kind, self.dsn)
         return self
 
 
@@ -129,9 +86,9 @@ class LimitsSection(Section):
     connections: Count = 50_000
     connections_per_address: Count = 1_000
     handshakes: Count = 2_000
-    new_per_second: Rate = 500.0
+    new_per_second: Positive = 500.0
     new_burst: Count = 5_000
-    new_per_address_per_second: Rate = 10.0
+    new_per_address_per_second: Positive = 10.0
     new_per_address_burst: Count = 500
     inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
     outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
@@ -145,14 +102,7 @@ class TimesSection(Section):
     drain_s: Seconds = 30
 
 
-class LogSection(Section):
-    format: Literal["plain", "json"] = "plain"
-    level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-class MetricsSection(Section):
-    enabled: bool = False
-    address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
+class RouterMetricsSection(MetricsSection):
     port: Port = 9_464
 
 
@@ -171,7 +121,7 @@ class Settings(Section):
     limits: LimitsSection = LimitsSection()
     times: TimesSection = TimesSection()
     log: LogSection = LogSection()
-    metrics: MetricsSection = MetricsSection()
+    metrics: RouterMetricsSection = RouterMetricsSection()
     control: ControlSection = ControlSection()
     journal: JournalSection = JournalSection()
 
@@ -191,14 +141,9 @@ class Place:
         self.folder = file.parent
         self.settings = settings
         self.keys = self.folder / settings.identity.keys
+        self.fingerprint = settings.identity.key_hash
         self.store = self.folder / settings.store.folder
         self.control = self.folder / settings.control.socket
         self.counters = self.folder / "counters.json"
         self.activity = self.folder / "activity.json"
         self.lock = self.folder / "router.lock"
-
-    @property
-    def fingerprint(self) -> bytes | None:
-        """The identity that the file names."""
-        text = self.settings.identity.fingerprint
-        return None if text is None else unb64(text)

@@ -1,0 +1,106 @@
+"""What the configuration files of all servers have in common: kinds of values, and whole tables."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from blindpost.serving.settings import Section
+from blindpost.wire.addresses import Host
+from blindpost.wire.errors import WireError
+from blindpost.wire.text import unb64
+
+EVERYWHERE = "*"
+FINGERPRINT_SIZE = 32
+
+
+def _host(text: str) -> str:
+    try:
+        return Host(text).text
+    except WireError as error:
+        raise ValueError(f"{error}, such as smp.example.org") from error
+
+
+def _fingerprint(text: str) -> str:
+    try:
+        if len(unb64(text)) == FINGERPRINT_SIZE:
+            return text
+    except WireError:
+        pass
+    raise ValueError(
+        f"the base64url text of {FINGERPRINT_SIZE} bytes expected, as it stands in the address before the @"
+    )
+
+
+def _database(text: str) -> str:
+    if text and not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError("postgresql://user@host/database expected")
+    return text
+
+
+def _listening(text: str) -> str:
+    if text == EVERYWHERE:
+        return text
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise ValueError('an IP address of this machine expected, or "*" for all of them') from error
+
+
+def _loopback(text: str) -> str:
+    try:
+        if ipaddress.ip_address(text).is_loopback:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(
+        "a loopback address expected, such as 127.0.0.1: metrics have no password; "
+        "put a proxy with one in front to read them from elsewhere"
+    )
+
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+HostText = Annotated[str, AfterValidator(_host)]
+Listening = Annotated[str, AfterValidator(_listening)]
+Database = Annotated[str, AfterValidator(_database), Field(repr=False)]
+"""The address of a PostgreSQL database, or nothing; it may hold a password, so it is never printed."""
+
+Durability = Literal["full", "os"]
+
+
+def demand_database(kind: str, dsn: str) -> None:
+    """A store in a database needs to know which."""
+    if kind == "postgres" and not dsn:
+        raise ValueError("the address of the database expected in dsn, since kind is postgres")
+
+
+class IdentitySection(Section):
+    """`[identity]` of a router that is known by the fingerprint in its address."""
+
+    fingerprint: Annotated[str, AfterValidator(_fingerprint)] | None = None
+    keys: str = "keys"
+
+    @property
+    def key_hash(self) -> bytes | None:
+        """The fingerprint's bytes, if the file names one."""
+        return None if self.fingerprint is None else unb64(self.fingerprint)
+
+
+class LogSection(Section):
+    """`[log]`."""
+
+    format: Literal["plain", "json"] = "plain"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class MetricsSection(Section):
+    """`[metrics]`: read without a password, so only from this machine. Each kind of server has its port."""
+
+    enabled: bool = False
+    address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
+    port: Port
