@@ -194,6 +194,44 @@ def test_a_block_that_the_disk_refuses_leaves_no_half(
     assert [bytes(body) for body in found.bodies] == [b'{"number":0}', b'{"number":2}']
 
 
+def test_a_segment_that_could_not_be_begun_is_begun_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RecordWriter(tmp_path, AUTHOR)
+
+    def full(descriptor: int, content: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space"):
+                writer.add({"number": 0})
+    assert list((tmp_path / SEGMENTS).iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    writer.add({"number": 1})
+    writer.close()
+    (path,) = segments(tmp_path)
+    assert [bytes(body) for body in read_segment(path.read_bytes()).bodies] == [b'{"number":1}']
+
+
+def test_a_segment_is_ended_while_the_next_one_is_written(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path, L_DELIVERY, AUTHOR)
+    assert writer.cut() is None
+    writer.add(1, 1, 2, 0, 3, 4)
+    finish = writer.cut()
+    assert finish is not None
+    writer.add(2, 1, 2, 0, 3, 4)
+    writer.flush()
+    assert (len(segments(tmp_path)), len(segments(tmp_path, OPEN))) == (0, 2)
+    finish()
+    (closed,), (still_open,) = segments(tmp_path), segments(tmp_path, OPEN)
+    assert list(read_segment(closed.read_bytes()).numbers) == [0]
+    assert list(read_segment(still_open.read_bytes()).numbers) == [1]
+    writer.close()
+
+
 def test_names_of_servers_are_safe_in_names_of_files() -> None:
     for name in ("", "a/b", "..", ".a", "a b", "é", "a" * 65, "a\n"):
         with pytest.raises(ValueError, match="letters"):

@@ -14,9 +14,10 @@ import pytest
 
 from blindpost.journal import keeping as module
 from blindpost.journal.folder import SEGMENTS
-from blindpost.journal.frames import read_segment
+from blindpost.journal.frames import CLOSED, OPEN, read_segment
 from blindpost.journal.keeping import JournalKeeper, Keeping
 from blindpost.journal.minutes import Reading, Sketch
+from blindpost.journal.schema import L_DELIVERY
 from blindpost.journal.seal import seal_folder
 from blindpost.testing.clock import run_virtual
 from tests.support.processes import until
@@ -144,6 +145,50 @@ def test_a_folder_that_is_gone_does_not_end_the_server(
     run(server, 200.0, replaced_by_a_file)
     assert caplog.text.count("the journal cannot be written") == 1
     assert len(server.asked) == 5
+
+
+def test_events_are_handed_over_each_minute_and_sealed_with_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path, monkeypatch, seal_minutes=2)
+    lab = server.keeper.lab(L_DELIVERY)
+
+    def there(suffix: str) -> list[int]:
+        paths = sorted((tmp_path / SEGMENTS).glob(f"l_delivery*{suffix}"))
+        return [number for path in paths for number in read_segment(path.read_bytes()).numbers]
+
+    async def events() -> None:
+        await asyncio.sleep(1)
+        for number in range(3):
+            lab.add(number, 1, 2, 0, 3, 4)
+        assert there(OPEN) == []
+        await asyncio.sleep(30)  # a minute of the clock ended
+        assert there(OPEN) == [0, 1, 2]
+        await asyncio.sleep(60)
+        assert there(CLOSED) == [0, 1, 2]
+        lab.add(3, 1, 2, 0, 3, 4)
+
+    run(server, 100.0, events)
+    assert there(CLOSED) == [0, 1, 2, 3]
+
+
+def test_events_that_cannot_be_written_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "journal"
+    root.write_bytes(b"")
+    lab = Server(root, monkeypatch).keeper.lab(L_DELIVERY)
+    for _ in range(2):
+        lab.add(1, 1, 2, 0, 3, 4)
+        lab.flush()
+    lab.add(2, 1, 2, 0, 3, 4)
+    assert lab.cut() is None
+    assert caplog.text.count("events of canaries and load tests are lost") == 1
+    root.unlink()
+    lab.add(3, 1, 2, 0, 3, 4)
+    lab.flush()
+    (path,) = (root / SEGMENTS).glob("l_delivery*")
+    assert list(read_segment(path.read_bytes()).numbers) == [0]
 
 
 async def test_the_sealing_process_is_started_and_does_not_outlive_its_server(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from blindpost.agent.proxying import ProxyOptions, ProxyPolicy
 from blindpost.canary.book import Became, Book, Entry, Way
 from blindpost.canary.nodes import INTEGRITY, End, Fleet, SharedMaker, body_of, node_names, number_in, opened
 from blindpost.canary.settings import Place
-from blindpost.journal.blinding import Blinding
-from blindpost.journal.frames import EventWriter
 from blindpost.journal.keeping import JournalKeeper, Keeping
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_MESSAGES
@@ -43,9 +41,7 @@ class Notes:
     def __init__(self, keeping: Keeping, book: Book) -> None:
         self._book = book
         self.keeper = JournalKeeper(keeping, "canary", self._read)
-        self._events = EventWriter(keeping.folder, L_MESSAGES, self.keeper.author)
-        self._blinding = Blinding()
-        self._seal_s = 60 * keeping.seal_minutes
+        self._events = self.keeper.lab(L_MESSAGES)
 
     def add(self, entry: Entry, size: int) -> None:
         events, way = self._events, entry.way
@@ -54,30 +50,15 @@ class Notes:
             entry.at_us,
             events.word("from_router", way.sender),
             events.word("to_router", way.recipient),
-            self._blinding.number(name, entry.at_us / 1e6),
+            events.number(name, entry.at_us / 1e6),
             entry.number,
             events.code("event", entry.became.value),
             events.code("integrity", entry.integrity),
             size,
         )
 
-    async def run(self) -> None:
-        """Hand over what was noted, and have it sealed now and then."""
-        keeping = asyncio.create_task(self.keeper.run())
-        try:
-            while True:
-                await asyncio.sleep(self._seal_s)
-                await asyncio.to_thread(self._events.close)
-                await self.keeper.seal_soon()
-        finally:
-            keeping.cancel()
-
     def flush(self) -> None:
         self._events.flush()
-
-    async def close(self) -> None:
-        self._events.close()
-        await self.keeper.close()
 
     async def _read(self, _minute_s: int, _with_sketches: bool) -> Reading:
         counts = {became.value: count for became, count in self._book.counts.items()}
@@ -121,7 +102,7 @@ class CanaryProcess:
                 self._spawn(fleet.connect())
                 self._spawn(self._tell(fleet, ready))
                 if self._notes is not None:
-                    self._spawn(self._notes.run())
+                    self._spawn(self._notes.keeper.run())
                 self._spawn(self._work(fleet))
                 await self._until_stopped()
         finally:
@@ -129,7 +110,7 @@ class CanaryProcess:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._notes is not None:
-                await self._notes.close()
+                await self._notes.keeper.close()
             await control.close()
 
     async def _until_stopped(self) -> None:

@@ -16,7 +16,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,13 @@ class _Segment:
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.size = 0
-        self.append(header.encode())
-        hidden.rename(self._path)
+        try:
+            self.append(header.encode())
+            hidden.rename(self._path)
+        except OSError:  # the next attempt needs the name
+            os.close(self._descriptor)
+            hidden.unlink(missing_ok=True)
+            raise
 
     def append(self, content: bytes) -> None:
         """All of it, or, when the disk is full, nothing of it."""
@@ -195,18 +200,19 @@ class EventWriter:
         self._index += len(bodies)
         self.events += len(bodies)
         if self._segment.size >= self._segment_bytes:
-            self._end_segment()
+            self.close()
 
     def close(self) -> None:
         """Hand over what there is; it can be sealed."""
-        self.flush()
-        self._end_segment()
+        finish = self.cut()
+        if finish is not None:
+            finish()
 
-    def _end_segment(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
-        self._index = 0
+    def cut(self) -> Callable[[], None] | None:
+        """What follows begins a new segment; what this returns lets the old one be sealed, in any thread."""
+        self.flush()
+        segment, self._segment, self._index = self._segment, None, 0
+        return None if segment is None else segment.close
 
 
 class RecordWriter:

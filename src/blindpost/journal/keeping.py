@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.journal.author import Author
+from blindpost.journal.lab import LabJournal
 from blindpost.journal.minutes import MINUTE_S, MinuteJournal, Reading, minute_of
-from blindpost.journal.schema import DAYS_LAB, DAYS_MINUTES
+from blindpost.journal.schema import DAYS_LAB, DAYS_MINUTES, Table
 
 log = logging.getLogger("blindpost.journal")
 
@@ -66,6 +67,13 @@ class JournalKeeper:
         self._sealing: asyncio.Task[None] | None = None
         self._failed = False
         self._since_sealed = 0
+        self._labs: list[LabJournal] = []
+
+    def lab(self, table: Table) -> LabJournal:
+        """Where events of this table go; they are sealed with the records."""
+        journal = LabJournal(self._keeping.folder, table, self.author)
+        self._labs.append(journal)
+        return journal
 
     async def run(self) -> None:
         """Until it is cancelled; `close` writes the last record."""
@@ -81,6 +89,8 @@ class JournalKeeper:
 
     async def record(self, minute_s: int | None = None) -> None:
         """What changed since the last record: of a minute that is over, or at the end of all."""
+        for lab in self._labs:
+            lab.flush()
         if self._journal is None:
             await self._begin()
         assert self._journal is not None
@@ -91,8 +101,12 @@ class JournalKeeper:
         self._failed = False
 
     async def seal_soon(self) -> None:
-        """Close the segment and start a process that seals, unless one is at it."""
+        """Close the segments and start a process that seals, unless one is at it."""
         self._since_sealed = 0
+        for lab in self._labs:
+            finish = lab.cut()
+            if finish is not None:
+                await asyncio.to_thread(finish)
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
         if self._sealing is None or self._sealing.done():
@@ -101,6 +115,11 @@ class JournalKeeper:
     async def close(self) -> None:
         """Write the last record; what is not sealed yet is sealed after the next start."""
         await self._guarded(self.record)
+        for lab in self._labs:
+            finish = lab.cut()
+            if finish is not None:
+                with contextlib.suppress(OSError):
+                    finish()
         if self._journal is not None:
             with contextlib.suppress(OSError):
                 self._journal.close()
