@@ -1,4 +1,4 @@
-"""A service through restarts, resets, downgrades, rotations and lost associations, by seeded schedules."""
+"""A service through restarts, downgrades, rotations, lost associations and lost stores, by schedules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from blindpost.testing.clock import run_virtual
 from tests.support.service_simulation import ServiceSimulation
 
-SEEDS = int(os.environ.get("BLINDPOST_SERVICE_SEEDS", "10"))
+SEEDS = int(os.environ.get("BLINDPOST_SERVICE_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
 STEPS = 15
 QUEUES = 25
+RESETS = 6
 
 
 @pytest.mark.claim("SVC-69")
@@ -22,3 +23,12 @@ def test_no_message_is_lost_and_both_sides_converge(tmp_path: Path, seed: int) -
     simulation = ServiceSimulation(tmp_path, seed)
     run_virtual(simulation.run(STEPS, QUEUES))
     assert len(simulation.promised) > QUEUES
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_a_store_that_is_wiped_or_put_back_loses_what_was_in_it_and_nothing_else(
+    tmp_path: Path, seed: int
+) -> None:
+    simulation = ServiceSimulation(tmp_path, seed)
+    run_virtual(simulation.run(STEPS, QUEUES, RESETS))
+    assert len(simulation.promised) + len(simulation.lost) > QUEUES

@@ -238,7 +238,7 @@ class AgentNetwork:
         inserted = []
         with self.store.transaction() as db:
             for index, queue in enumerate(made):
-                conn_id = f"conn {queue.label}" if conn_ids is None else conn_ids[index]
+                conn_id = conn_of(queue) if conn_ids is None else conn_ids[index]
                 if connections.find(db, conn_id) is None:
                     connections.insert(
                         db, conn_id, user_id, ConnMode.INVITATION, agent_version=7, pq_support=False
@@ -285,6 +285,11 @@ class MadeQueue:
     key: PrivateKey
     dh_secret: bytes
     associated: bool = False
+
+
+def conn_of(queue: MadeQueue) -> str:
+    """Which connection a queue is given if none is named."""
+    return f"conn {queue.label}"
 
 
 _LABELS = iter(range(10**9))

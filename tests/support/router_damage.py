@@ -36,6 +36,12 @@ async def _associate(running: RunningRouter, rcv_ids: Iterable[bytes], service_i
         await store.commit(view.changes)
 
 
+async def is_service_known(running: RunningRouter, service_id: bytes) -> bool:
+    view = View(Undo())
+    await running.router.store.load(Wanted(services={service_id}), view)
+    return view.services.get(service_id) is not None
+
+
 async def rename_service(running: RunningRouter, service_id: bytes) -> bytes:
     """The certificate is of a new service, without queues, from now on; its id."""
     store, view = running.router.store, View(Undo())

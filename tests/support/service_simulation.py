@@ -2,6 +2,11 @@
 
 Messages are sent all the while. At the end the world is mended, and then nothing that a sender was told OK
 about may be missing, and both sides must count the same queues.
+
+Only a router whose store is wiped, or replaced by an older copy, may lose something, and the model knows
+what: the queues that the new store does not have, and the messages that had not arrived, all of which the
+old store must have had, as far as the new one has not. The application hears of each such queue, and then
+the agent asks for it no more.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 from blindpost.agent.store import subscriptions as rows
@@ -22,18 +27,30 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.testing.network import Link, MemoryNetwork
-from blindpost.wire.smp.commands import DEL, SEND
+from blindpost.wire.smp.commands import DEL, SEND, SUB, SUBS
 from blindpost.wire.smp.responses import OK
 from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.versions import VersionRange
-from tests.support.agent_network import USER, AgentNetwork, MadeQueue, cut, make_queues
-from tests.support.router_damage import dissociate, rename_service
+from tests.support.agent_network import (
+    USER,
+    AgentNetwork,
+    MadeQueue,
+    commands_sent,
+    conn_of,
+    cut,
+    make_queues,
+)
+from tests.support.router_damage import dissociate, is_service_known, rename_service
+from tests.support.router_files import StoreFiles
 from tests.support.routers import RunningRouter, running_router
 from tests.support.services import service_record
+
+Action = Callable[[], Coroutine[None, None, None]]
 
 PORT = 5223
 WITHOUT_SERVICES = VersionRange(6, 15)
 PATIENCE_S = 3600.0
+QUIET_S = 7200.0
 
 
 class ServiceSimulation:
@@ -53,27 +70,49 @@ class ServiceSimulation:
         self.queues: list[MadeQueue] = []
         self.promised: set[tuple[bytes, bytes]] = set()
         self.received: set[tuple[bytes, bytes]] = set()
+        self.lost: set[tuple[bytes, bytes]] = set()
+        """Messages that went with the store they were in."""
+        self.gone: dict[bytes, MadeQueue] = {}
+        """Queues that went with the store they were in."""
+        self._made: dict[bytes, MadeQueue] = {}
+        self._files = StoreFiles(folder / "router")
+        self._told_gone: set[str] = set()
         self.trace: list[str] = []
         self._bodies = 0
 
-    async def run(self, steps: int, queues: int) -> None:
+    async def run(self, steps: int, queues: int, resets: int = 0) -> None:
+        """So many steps at random, of which at least so many copy the store, wipe it or put it back."""
+        planned = self._chance.choices(self._actions, k=steps)
+        for place in self._chance.sample(range(steps), resets):
+            planned[place] = self._chance.choice(self._resets)
         await self._start_router()
         self._open_agent()
         await self._new_queues(queues)
         await self.agent.subs.subscribe_all()
         try:
-            for _ in range(steps):
-                await self._step()
+            for action in planned:
+                await self._step(action)
             await self._mend()
         finally:
             await self._close_agent()
             await self.sender.close()
             await self._life.aclose()
 
-    async def _step(self) -> None:
+    async def _step(self, action: Action) -> None:
         """Messages, one thing that happens, and some time for it to work or not."""
         await self._send()
-        actions: list[Callable[[], Awaitable[None]]] = [
+        self.trace.append(f"{asyncio.get_running_loop().time():.2f} {action.__name__}")
+        await action()
+        await self._send()
+        await asyncio.sleep(self._chance.choice([0.0, 0.05, 0.4, 3.0, 40.0]))
+
+    @property
+    def _resets(self) -> list[Action]:
+        return [self._wipe_store, self._copy_store, self._put_store_back]
+
+    @property
+    def _actions(self) -> list[Action]:
+        return [
             self._send,
             self._cut,
             self._bad_links,
@@ -89,12 +128,8 @@ class ServiceSimulation:
             self._lose_identity,
             self._new_one,
             self._delete_one,
+            *self._resets,
         ]
-        action = self._chance.choice(actions)
-        self.trace.append(f"{asyncio.get_running_loop().time():.2f} {action.__name__}")
-        await action()
-        await self._send()
-        await asyncio.sleep(self._chance.choice([0.0, 0.05, 0.4, 3.0, 40.0]))
 
     # What happens
 
@@ -160,8 +195,48 @@ class ServiceSimulation:
             await self._behind_its_back(lambda: self._forget_service(service_id))
 
     async def _forget_service(self, service_id: bytes) -> None:
-        await dissociate(self.running, (queue.rcv_id for queue in self.queues))
-        await rename_service(self.running, service_id)
+        if await is_service_known(self.running, service_id):
+            await dissociate(self.running, (queue.rcv_id for queue in self.queues))
+            await rename_service(self.running, service_id)
+
+    async def _wipe_store(self) -> None:
+        await self._stop_router()
+        await self._replace_store(self._files.wipe)
+
+    async def _copy_store(self) -> None:
+        await self._stop_router()
+        self._files.copy()
+        await self._start_router()
+
+    async def _put_store_back(self) -> None:
+        if not self._files.has_copy:
+            await self._copy_store()
+            return
+        await self._stop_router()
+        await self._replace_store(self._files.put_back)
+
+    async def _replace_store(self, replaced: Callable[[], None]) -> None:
+        """Another store instead of the one there was, and some new queues in it."""
+        missing = self._missing()
+        assert missing <= self._files.messages(), self._report("lost before the store was")
+        replaced()
+        kept, held = self._files.queues(), self._files.messages()
+        self.promised |= self.lost & held
+        self.lost = (self.lost | missing) - held
+        self.promised -= self.lost
+        was_alive = {queue.rcv_id for queue in self.queues}
+        self.queues = [queue for rcv_id, queue in self._made.items() if rcv_id in kept]
+        for rcv_id in was_alive - kept:
+            self.gone[rcv_id] = self._made[rcv_id]
+            self._hear_refusals()
+            self._told_gone.discard(conn_of(self._made[rcv_id]))
+        for rcv_id in kept:
+            self.gone.pop(rcv_id, None)
+        await self._start_router()
+        await self._new_queues(self._chance.randint(6, 12))
+        subscribing = asyncio.create_task(self.agent.subs.subscribe(self._refs))
+        await self._send()
+        await subscribing
 
     async def _lose_some(self) -> None:
         chosen = self._chance.sample(self.queues, len(self.queues) // 3)
@@ -235,10 +310,18 @@ class ServiceSimulation:
     async def _close_agent(self) -> None:
         await self.agent.close()
         self.received.update(self.agent.messages)
+        self._hear_refusals()
+
+    def _hear_refusals(self) -> None:
+        """For which connections the application was told that they cannot be subscribed."""
+        told = self.agent.told
+        self._told_gone.update(conn_id for errors in told.of("ERRS") for conn_id, _ in errors)
+        told.log.clear()
 
     async def _new_queues(self, count: int) -> None:
         made = await make_queues(self.sender, self.running.server, count)
         self.queues += made
+        self._made.update((queue.rcv_id, queue) for queue in made)
         self._refs = self.agent.insert(made)
 
     def _service_id(self) -> bytes | None:
@@ -255,16 +338,17 @@ class ServiceSimulation:
         await self.agent.subs.subscribe_all()
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         work = self.agent.work(self.running.server)
-        while work.has_work or work.is_working or not self._all_came():
+        while work.has_work or work.is_working or self._missing():
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(self._report("it never comes to rest", work))
             await asyncio.sleep(1)
         await self._check()
 
-    def _all_came(self) -> bool:
-        return not self.promised - self.received - set(self.agent.messages)
+    def _missing(self) -> set[tuple[bytes, bytes]]:
+        return self.promised - self.received - set(self.agent.messages)
 
     async def _check(self) -> None:
+        await self._check_resets()
         session = self.agent.session(self.running.server)
         assert session.service is not None
         record = await service_record(self.running, session.service.service_id)
@@ -275,7 +359,18 @@ class ServiceSimulation:
         assert held is not None
         assert held.queues == alive, self._report("the agent believes something else")
 
+    async def _check_resets(self) -> None:
+        """What went with its store did go, the application knows of it, and nobody asks for it again."""
+        assert not self.lost & (self.received | set(self.agent.messages)), self._report("lost and came")
+        self._hear_refusals()
+        untold = {conn_of(queue) for queue in self.gone.values()} - self._told_gone
+        assert not untold, self._report(f"nobody was told of {untold}")
+        with commands_sent() as commands:
+            await asyncio.sleep(QUIET_S)
+        asked = [call for call in commands if isinstance(call.command, SUB | SUBS)]
+        assert not asked, self._report(f"{len(asked)} times asked for nothing")
+
     def _report(self, what: str, work: object = None) -> str:
-        missing = self.promised - self.received - set(self.agent.messages)
+        missing = self._missing()
         state = "" if work is None else str(vars(work))
         return "\n".join([what, f"{len(missing)} messages are missing", *self.trace, state])
