@@ -26,6 +26,7 @@ def end(turn: Turn, notification: Notification, event: LedgerEvent, reason: str 
         return notification
     turn.view.enter(LEDGER_TABLE[LedgerState.WAITING, event])
     turn.enter(FUNNEL[event], reason=reason)
+    turn.tell(notification, FUNNEL[event])
     return replace(notification, is_waiting=False)
 
 
@@ -51,16 +52,11 @@ def accept(turn: Turn, subscription: Subscription, nonce: bytes, encrypted_meta:
     number = view.next_number()
     view.enter(LedgerState.WAITING)
     turn.enter("stored")
-    view.put_notification(
-        Notification(
-            subscription.subscription_id,
-            subscription.token_id,
-            number,
-            turn.seconds,
-            nonce,
-            encrypted_meta,
-        )
+    notification = Notification(
+        subscription.subscription_id, subscription.token_id, number, turn.seconds, nonce, encrypted_meta
     )
+    view.put_notification(notification)
+    turn.tell(notification, "received", "stored")
     for crowded in view.notified(subscription.token_id)[: -turn.rules.push_items]:
         remove(turn, crowded, LedgerEvent.CROWDED_OUT)
 

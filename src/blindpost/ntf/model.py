@@ -111,6 +111,11 @@ class Notification(Value):
     is_waiting: bool = True
     """No terminal state yet."""
 
+    @property
+    def name(self) -> bytes:
+        """Tells it from every other one."""
+        return self.subscription_id + self.number.to_bytes(8, "big")
+
 
 class LedgerState(Enum):
     """Where a notification is. Exactly one terminal state is its end."""

@@ -13,6 +13,7 @@ from blindpost.engine.undo import Undo
 from blindpost.ntf import ledger, outcomes, pushes, subscriptions, tokens
 from blindpost.ntf.activity import Activity
 from blindpost.ntf.authority import authorized, is_allowed, token_of, want
+from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import NtfRules, PushKind
 from blindpost.ntf.ports import (
@@ -27,7 +28,7 @@ from blindpost.ntf.ports import (
 )
 from blindpost.ntf.state import Client, State
 from blindpost.ntf.tables import NtfStore
-from blindpost.ntf.turn import Effect, Outgoing, Push, Turn
+from blindpost.ntf.turn import Effect, Happened, Outgoing, Push, Turn
 from blindpost.ntf.view import Needed, View, Wanted
 from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY
 from blindpost.wire.ntf.responses import ERR, PONG, Response
@@ -125,6 +126,8 @@ class NtfPlan:
         self.undo = Undo()
         self.state = State(self.undo)
         self.meters = NtfMeters()
+        self.lab: NtfLab | None = None
+        """Who is told of what happens to notifications of the operator's own devices."""
         self.active_tokens, self.active_queues = Activity(entropy), Activity(entropy)
         self.rules = rules
         self._store = store
@@ -137,7 +140,9 @@ class NtfPlan:
 
     def _new_turn(self) -> Turn:
         received = self._store.received
-        return Turn(self.state, self.rules, self.meters, self._entropy, self._shell.now(), received)
+        own_devices = () if self.lab is None else self.lab.devices
+        now = self._shell.now()
+        return Turn(self.state, self.rules, self.meters, self._entropy, now, received, own_devices)
 
     # --- prepare
 
@@ -254,10 +259,15 @@ class NtfPlan:
         for _, push in turn.pushes.items():
             if push.waiting:
                 self.meters.funnel["pushed", ""] += push.waiting
+                if turn.is_own(turn.view.tokens.get(push.token_id)):
+                    waiting = (turn.view.notifications.get(carried[0]) for carried in push.carried)
+                    turn.happened += [Happened.to(one, "pushed") for one in waiting if one and one.is_waiting]
                 self.active_tokens.note(push.token_id, turn.now)
             shell.push(push)
         for subscription_id in turn.notified:
             self.active_queues.note(subscription_id, turn.now)
+        if turn.happened and self.lab is not None:
+            self.lab.note(turn.now, turn.happened)
         for durable in self._durable:
             if not durable.done():
                 durable.set_result(None)

@@ -17,7 +17,9 @@ from blindpost.client.socks import SocksNetwork
 from blindpost.crypto.credentials import Credentials
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
+from blindpost.journal.schema import L_NOTIFICATIONS
 from blindpost.ntf.journaling import read_meters
+from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.metrics import render
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.apns import Endpoint
@@ -138,6 +140,9 @@ class NtfProcess:
         self._stop = asyncio.Event()
         keeping = keeping_of(settings.journal, place.folder, settings.address.hosts[0])
         self._journal = None if keeping is None else JournalKeeper(keeping, KIND, self._read_meters)
+        if self._journal is not None and settings.journal.lab:
+            devices = (device.encode() for device in settings.journal.lab)
+            self.router.plan.lab = NtfLab(self._journal.lab(L_NOTIFICATIONS), devices)
 
     @classmethod
     async def open(cls, place: Place) -> NtfProcess:

@@ -92,8 +92,10 @@ def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: floa
     turn.ask(PushLater(token.token_id, kind, job.number, delay_s))
     turn.count(Meter.RETRIES)
     if kind is PushKind.MESSAGE:
-        waiting = turn.view.notified(token.token_id)
-        turn.enter("retried", sum(notification.is_waiting for notification in waiting))
+        waiting = [one for one in turn.view.notified(token.token_id) if one.is_waiting]
+        turn.enter("retried", len(waiting))
+        for notification in waiting:
+            turn.tell(notification, "retried")
 
 
 def _push(turn: Turn, token: Token, kind: PushKind, job: int) -> Push | None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.model import NtfRules
@@ -15,7 +15,7 @@ from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
-from blindpost.serving.journal import JournalSection
+from blindpost.serving.journal import JournalSection, hexadecimal
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -119,6 +119,11 @@ class NtfMetricsSection(MetricsSection):
     port: Port = 9_465
 
 
+class NtfJournalSection(JournalSection):
+    lab: list[Annotated[str, AfterValidator(hexadecimal())]] = Field(default_factory=list)
+    """Device tokens of the operator's own canaries and load tests."""
+
+
 class Settings(Section):
     """Everything that an operator can set."""
 
@@ -131,7 +136,7 @@ class Settings(Section):
     rules: RulesSection = RulesSection()
     log: LogSection = LogSection()
     metrics: NtfMetricsSection = NtfMetricsSection()
-    journal: JournalSection = JournalSection()
+    journal: NtfJournalSection = NtfJournalSection()
 
     def ntf_rules(self) -> NtfRules:
         rules = self.rules.model_dump(exclude={"idle_ttl_s"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from blindpost.ntf import ledger, pushes
 from blindpost.ntf.machines import LedgerEvent, SubEvent
 from blindpost.ntf.meters import Meter
-from blindpost.ntf.model import ID_SIZE, PushKind, Service, SmpRouter, Subscription, Token
+from blindpost.ntf.model import ID_SIZE, Notification, PushKind, Service, SmpRouter, Subscription, Token
 from blindpost.ntf.ports import (
     AssociatedChanged,
     NmsgReceived,
@@ -75,24 +75,31 @@ def notified(turn: Turn, event: NmsgReceived) -> None:
     subscription = turn.view.of_queue(event.server, event.notifier_id)
     token = None if subscription is None else turn.view.tokens.get(subscription.token_id)
     if subscription is None or token is None:
-        _not_accepted(turn, "no_token")
+        _not_accepted(turn, token, "no_token")
     elif token.status.state is not TokenState.ACTIVE:
-        _not_accepted(turn, "token_inactive")
+        _not_accepted(turn, token, "token_inactive")
     elif len(event.nonce) != NONCE_SIZE or not 0 < len(event.encrypted_meta) <= META_MAX:
-        _not_accepted(turn, "dropped")
+        _not_accepted(turn, token, "dropped")
     else:
         _accept(turn, token, subscription, event)
 
 
-def _not_accepted(turn: Turn, state: str) -> None:
+def _not_accepted(turn: Turn, token: Token | None, state: str) -> None:
     turn.count(Meter.RECEIVED_AUTH)
+    _ended_at_once(turn, token, state)
+
+
+def _ended_at_once(turn: Turn, token: Token | None, state: str) -> None:
     turn.enter(state)
+    if token is not None and turn.is_own(token):
+        unstored = Notification(turn.entropy(ID_SIZE), token.token_id, 0, turn.seconds, b"", b"")
+        turn.tell(unstored, "received", state)
 
 
 def _accept(turn: Turn, token: Token, subscription: Subscription, event: NmsgReceived) -> None:
     before = turn.view.notifications.get(subscription.subscription_id)
     if before is not None and before.nonce == event.nonce:
-        turn.enter("replaced")
+        _ended_at_once(turn, token, "replaced")
         return
     turn.count(Meter.RECEIVED)
     turn.note(subscription.subscription_id)

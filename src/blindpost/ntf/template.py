@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from blindpost.serving.journal import JOURNAL_TEMPLATE
+from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 
 _TEMPLATE = """\
@@ -108,4 +108,5 @@ def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, d
         dsn=json.dumps(dsn),
         padded_size=APPLE_PADDED_SIZE,
     )
-    return text + JOURNAL_TEMPLATE.format(default="the first host")
+    lab = LAB_TEMPLATE.format(names="device tokens", about="notifications to them")
+    return text + JOURNAL_TEMPLATE.format(default="the first host") + lab

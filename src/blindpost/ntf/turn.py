@@ -5,13 +5,14 @@ Answers and effects leave after the commit, so that nobody is told, and no devic
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
-from blindpost.ntf.model import NtfRules, PushKind, Secret
+from blindpost.ntf.model import Notification, NtfRules, PushKind, Secret, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.state import Client, State
 from blindpost.ntf.view import View
@@ -71,6 +72,24 @@ class Forget(Value):
 Effect = PushLater | Subscribe | Forget
 
 
+class Happened(NamedTuple):
+    """Something happened to a notification of a device that is the operator's own."""
+
+    token_id: bytes
+    name: bytes
+    """Tells it from all others."""
+    since: int
+    """When it was received."""
+    state: str
+
+    @classmethod
+    def to(cls, notification: Notification, state: str) -> Happened:
+        return cls(notification.token_id, notification.name, notification.seconds, state)
+
+    def __repr__(self) -> str:
+        return shape(type(self), zip(self._fields, self, strict=True))
+
+
 class Outgoing(NamedTuple):
     """A response for one connection."""
 
@@ -87,7 +106,14 @@ class Turn:
     """One batch, as the decisions see it."""
 
     def __init__(
-        self, state: State, rules: NtfRules, meters: NtfMeters, entropy: Entropy, now: float, received: int
+        self,
+        state: State,
+        rules: NtfRules,
+        meters: NtfMeters,
+        entropy: Entropy,
+        now: float,
+        received: int,
+        own_devices: Collection[bytes] = (),
     ) -> None:
         self._undo = state.undo
         self.state = state
@@ -100,6 +126,9 @@ class Turn:
         self.effects: list[Effect] = []
         self.notified: list[bytes] = []
         """Subscriptions for which notifications were accepted."""
+        self.own_devices = own_devices
+        """Of canaries and load tests: what happens to their notifications is told, one by one."""
+        self.happened: list[Happened] = []
         self.pushes: Table[tuple[bytes, PushKind], Push] = Table(state.undo)
         """At most one for each token and kind: what comes later in the batch is in it too."""
 
@@ -126,6 +155,16 @@ class Turn:
         funnel = self.meters.funnel
         funnel[state, reason] += by
         self._undo.add(lambda: funnel.subtract({(state, reason): by}))
+
+    def is_own(self, token: Token | None) -> bool:
+        """Whether a token is one of the operator's own devices."""
+        return token is not None and token.device.token in self.own_devices
+
+    def tell(self, notification: Notification, *states: str) -> None:
+        """A notification reached states of the funnel: noted if its device is the operator's own."""
+        if self.is_own(self.view.tokens.get(notification.token_id)):
+            for state in states:
+                self._append(self.happened, Happened.to(notification, state))
 
     def move(self, before: str, after: str, reason: str = "") -> None:
         """A token went from one state to another; empty where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,29 @@ lab_days = 7
 # How often what was written is sealed to Parquet, by a short process of low priority.
 seal_minutes = 10
 """
+
+
+LAB_TEMPLATE = """\
+# The {names} of canaries and load tests of your own, hexadecimal: of {about} every event is recorded, under
+# numbers that change each day. Never name what is a user's.
+lab = []
+"""
+
+
+def hexadecimal(size: int | None = None) -> Callable[[str], str]:
+    """Bytes in hexadecimal digits, of this size if there is one."""
+
+    def checked(text: str) -> str:
+        try:
+            raw = bytes.fromhex(text)
+        except ValueError:
+            raw = b""
+        if not raw or len(raw) != (size or len(raw)) or len(text) != 2 * len(raw):
+            digits = "an even number of" if size is None else str(2 * size)
+            raise ValueError(f"{digits} hexadecimal digits expected")
+        return text.lower()
+
+    return checked
 
 
 def journal_name(section: JournalSection, default: str) -> str:
