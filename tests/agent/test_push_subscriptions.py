@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.events import Failed, Switched, SwitchPhase
+from blindpost.agent.events import Connected, Failed, LinkCreated, Switched, SwitchPhase
 from blindpost.agent.notifications import tokens, workers
 from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
@@ -17,6 +17,8 @@ from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NDEL
+from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
+from blindpost.wire.versions import VersionRange
 from tests.support.notified import until_all
 from tests.support.ntf_routers import NotifiedQueue
 from tests.support.phones import START, phones
@@ -76,14 +78,50 @@ async def test_a_notification_router_that_refuses_ends_the_way_and_is_told(tmp_p
         assert phone.row(conn) == replace(row, step=None)
 
 
-async def test_new_connections_notify_as_well(tmp_path: Path) -> None:
+async def test_new_connections_notify_from_birth(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         await world.activate(phone)
         conns = [(await world.friend(phone))[1] for _ in range(3)]
         await phone.subscribed(*conns)
-        assert world.asked.of(*PIPELINE).count("SNEW") == 3
+        assert world.asked.of(*PIPELINE) == ["SNEW"] * 3, "NEW brought their keys"
         found = [phone.row(conn) for conn in conns]
         assert {row.step for row in found if row is not None} == {Step.CHECK}
+
+
+async def test_a_router_that_takes_no_keys_with_a_new_queue_is_asked_afterwards(tmp_path: Path) -> None:
+    async with phones(tmp_path, versions=VersionRange(6, NEW_NTF_CREDS_VERSION - 1)) as (world, phone):
+        await world.activate(phone)
+        alice, conn = await world.friend(phone)
+        await phone.subscribed(conn)
+        assert world.asked.of(*PIPELINE) == ["NKEY", "SNEW"]
+        await phone.restart(subscribe=False)
+        await world.send(alice, b"hello")
+        assert [news.conn.id for news in await world.news(phone)] == [conn.id]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not sent", "answer lost"])
+async def test_a_queue_whose_making_was_interrupted_notifies_with_the_same_keys(
+    tmp_path: Path, after: bool
+) -> None:
+    async with phones(tmp_path) as (world, phone):
+        await world.activate(phone)
+        world.asked.hold("NEW", after=after)
+        await phone.agent.invite_later(user_data=b"")
+        await world.asked.stuck.wait()
+        await phone.restart()
+        await phone.until(lambda: bool(phone.of(LinkCreated)))
+        alice = await world.alice.agent.join(str(phone.of(LinkCreated)[0].link))
+        await world.alice.expect(Connected)
+        await phone.until(lambda: bool(phone.of(Connected)))
+        conn = phone.of(Connected)[0].conn
+        await phone.subscribed(conn)
+        assert world.asked.of("NEW", *PIPELINE)[:3] == ["NEW", "NEW", "SNEW"]
+        await phone.restart(subscribe=False)
+        await world.send(alice, b"hello")
+        (news,) = await world.news(phone)
+        await news.fetch()
+        await phone.got(b"hello")
+        assert not phone.errors
 
 
 async def test_a_rotation_moves_notifications_to_the_new_queue(tmp_path: Path) -> None:
@@ -106,6 +144,7 @@ async def test_a_rotation_moves_notifications_to_the_new_queue(tmp_path: Path) -
         assert [news.conn.id for news in found] == [conn.id]
         await found[0].fetch()
         await phone.got(b"by the new queue")
+        assert world.asked.of(*PIPELINE) == ["NKEY", "SNEW", "SNEW"], "the new queue had its keys from birth"
 
 
 def moved(row: NtfSubscription | None, before: NtfSubscription | None) -> bool:

@@ -32,6 +32,8 @@ from blindpost.testing.apns import ApnsServer
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 from blindpost.wire.ntf.tokens import PushProvider
+from blindpost.wire.smp.versions import SMP_VERSIONS
+from blindpost.wire.versions import VersionRange
 from tests.support.agents import Party, address_of, party, quick_config
 from tests.support.notified import subscribing, until_all
 from tests.support.ntf_routers import Clock, NotifiedQueue, RunningNtf, device_token, running_ntf
@@ -248,14 +250,16 @@ class World:
 
 
 @asynccontextmanager
-async def phones(folder: Path, *, routers: int = 1, ntfs: int = 1) -> AsyncIterator[tuple[World, Phone]]:
+async def phones(
+    folder: Path, *, routers: int = 1, ntfs: int = 1, versions: VersionRange = SMP_VERSIONS
+) -> AsyncIterator[tuple[World, Phone]]:
     """Everybody, and a phone that is on."""
     asked, clock = Asked(), Clock(START)
     async with AsyncExitStack() as stack:
         apple = await stack.enter_async_context(ApnsServer())
         tokens = ProviderTokens(apple.signing, time.time)
         smp = [
-            await stack.enter_async_context(running_router(_made(folder / f"smp{number}")))
+            await stack.enter_async_context(running_router(_made(folder / f"smp{number}"), versions=versions))
             for number in range(routers)
         ]
         ntf = []

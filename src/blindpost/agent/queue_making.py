@@ -11,7 +11,7 @@ from blindpost.agent.errors import AgentError, InternalError, network_error, pro
 from blindpost.agent.model import CONN_CHANGES, ConnId, QueueLink, QueueStatus, RcvQueue, SndQueue, UserId
 from blindpost.agent.runtime import Runtime, Tx
 from blindpost.agent.sessions import Session
-from blindpost.agent.store import connections, queues
+from blindpost.agent.store import connections, ntf_subscriptions, queues
 from blindpost.agent.store.queues import RcvQueueRequest
 from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError, UnexpectedResponseError
@@ -84,6 +84,7 @@ def new_request(
         e2e_key=PrivateKey.generate(Algorithm.X25519, entropy),
         corr_id=entropy(NONCE_SIZE),
         mode=mode,
+        notifier=rt.push.notifier_keys(conn_id),
     )
 
 
@@ -133,6 +134,7 @@ async def send_new(
         password or password_of(rt, request.server),
         SubMode.SUBSCRIBE,
         QueueRequest(request.mode, new_link),
+        None if request.notifier is None else request.notifier.offered,
     )
     session, ids = await _answered(rt, request, Call(command, b"", request.key, request.corr_id))
     if new_link is not None and (ids.sender_id != new_link.sender_id or ids.link_id is None):
@@ -159,6 +161,8 @@ async def send_new(
         queue = replace(queue, number=queues.next_rcv_number(tx, request.conn_id))
         with _changing(tx, request.conn_id):
             queues.insert_rcv(tx, queue)
+        if request.notifier is not None and ids.ntf_creds is not None:
+            ntf_subscriptions.set_creds(tx, queue, request.notifier.agreed(ids.ntf_creds))
         queues.delete_request(tx, request.conn_id, request.replaces)
         if request.replaces is None:
             rt.push.queue_changed(tx, request.conn_id)

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from blindpost.agent.model import ConnId
+from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.status import TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
 from blindpost.wire.primitives import Reader, Writer, decode_whole
+from blindpost.wire.smp.values import NtfCreds, ServerNtfCreds
 from blindpost.wire.value import Value
 
 
@@ -140,6 +143,10 @@ class NtfSubscription(Value):
     status: str
     step: Step | None
 
+    def with_keys(self, creds: NotifierCreds) -> NtfSubscription:
+        """The queue's router knows the notifier; the notification router is next."""
+        return replace(self, notifier_id=creds.notifier_id, status="KEY", step=Step.NEW)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NotifierCreds(Value):
@@ -148,3 +155,24 @@ class NotifierCreds(Value):
     notifier_id: bytes
     key: PrivateKey
     secret: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NotifierKeys(Value):
+    """Our halves of what a queue is to notify with, until its router has answered."""
+
+    key: PrivateKey
+    dh_key: PrivateKey
+
+    @classmethod
+    def generate(cls, entropy: Entropy) -> NotifierKeys:
+        return cls(
+            PrivateKey.generate(Algorithm.ED25519, entropy), PrivateKey.generate(Algorithm.X25519, entropy)
+        )
+
+    @property
+    def offered(self) -> NtfCreds:
+        return NtfCreds(self.key.public, self.dh_key.public)
+
+    def agreed(self, answer: ServerNtfCreds) -> NotifierCreds:
+        return NotifierCreds(answer.notifier_id, self.key, self.dh_key.agree(answer.dh_key))

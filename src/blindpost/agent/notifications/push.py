@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from blindpost.agent.model import ConnId, RcvQueue
 from blindpost.agent.notifications.errors import PushRefusedError
-from blindpost.agent.notifications.model import PushMode, Token
+from blindpost.agent.notifications.model import NotifierKeys, PushMode, Token
 from blindpost.agent.notifications.reading import News, Reading
 from blindpost.agent.notifications.routers import NtfRouters
 from blindpost.agent.notifications.supervisor import Supervisor
@@ -93,9 +93,15 @@ class PushNotifications:
 
     # What other parts tell
 
+    def notifier_keys(self, conn_id: ConnId) -> NotifierKeys | None:
+        """What NEW of a connection's next queue is to offer, where connections notify."""
+        if not self._supervisor.is_notifying(self._rt.store.reading, conn_id):
+            return None
+        return NotifierKeys.generate(self._rt.config.entropy)
+
     def queue_changed(self, tx: Tx, conn_id: ConnId) -> None:
         """A connection has its first receive queue, or another primary one."""
-        self._supervisor.queue_changed(tx, conn_id)
+        self._supervisor.queue_changed(tx, conn_id, is_new=True)
 
     def message_came(self, tx: Tx, queue: RcvQueue, seconds: int) -> None:
         """So that an older push about the same queue is no news."""

@@ -12,6 +12,7 @@ from blindpost.agent.notifications.workers import Workers
 from blindpost.agent.runtime import Tx
 from blindpost.agent.store import connections, ntf_tokens
 from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.agent.store.database import Db
 
 
 class Supervisor:
@@ -31,13 +32,17 @@ class Supervisor:
         for conn_id in conn_ids:
             self._change(tx, conn_id, wish)
 
-    def queue_changed(self, tx: Tx, conn_id: ConnId) -> None:
-        """A connection has its first queue, or another primary one: it is to notify, if connections do."""
-        token = ntf_tokens.find(tx)
-        if token is not None and token.is_instant and connections.load(tx, conn_id).enable_ntfs:
-            self._change(tx, conn_id, Wish.CREATE)
+    def is_notifying(self, db: Db, conn_id: ConnId) -> bool:
+        """Whether a queue of this connection is to notify."""
+        token = ntf_tokens.find(db)
+        return token is not None and token.is_instant and connections.load(db, conn_id).enable_ntfs
 
-    def _change(self, tx: Tx, conn_id: ConnId, wish: Wish) -> None:
+    def queue_changed(self, tx: Tx, conn_id: ConnId, *, is_new: bool = False) -> None:
+        """It is to notify, if connections do. The notifier of a new primary queue was never used before."""
+        if self.is_notifying(tx, conn_id):
+            self._change(tx, conn_id, Wish.CREATE, is_new=is_new)
+
+    def _change(self, tx: Tx, conn_id: ConnId, wish: Wish, *, is_new: bool = False) -> None:
         row, queue = rows.find(tx, conn_id), rows.primary(tx, conn_id)
         if queue is None:
             rows.delete(tx, conn_id)
@@ -47,6 +52,8 @@ class Supervisor:
                 token = ntf_tokens.find(tx)
                 assert token is not None
                 row = NtfSubscription(conn_id, queue.server, None, token.server, None, "NEW", Step.KEY)
+                if is_new and queue.creds is not None:
+                    row = row.with_keys(queue.creds)
                 rows.put(tx, row, tx.now, by_supervisor=True)
             case Change.DELETE:
                 assert row is not None

@@ -16,7 +16,7 @@ from blindpost.agent.errors import AgentError, CriticalError, network_error
 from blindpost.agent.events import AgentFailed
 from blindpost.agent.notifications.model import (
     SMP_STEPS,
-    NotifierCreds,
+    NotifierKeys,
     NtfSubscription,
     Step,
     Token,
@@ -32,17 +32,14 @@ from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
 from blindpost.agent.suspension import Operation
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, UnexpectedResponseError
-from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.loop import StoreFailedError
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Server
-from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.commands import SCHK, SNEW
 from blindpost.wire.ntf.responses import IDSUB, SUB
 from blindpost.wire.ntf.responses import Response as NtfResponse
 from blindpost.wire.smp.commands import NDEL, NKEY
 from blindpost.wire.smp.responses import NID, Response
-from blindpost.wire.smp.values import NtfCreds
 
 BATCH = 150
 """How many rows are taken at once."""
@@ -179,13 +176,12 @@ class Workers:
         if row.step is Step.DELETE:
             rows.delete_finished(tx, row.conn_id)
         elif isinstance(result, NID):
-            creds = asked.creds(result)
+            creds = asked.keys.agreed(result.creds)
             now = rows.primary(tx, row.conn_id)
             if now is None or now.queue.number != asked.queue.queue.number:
                 return
             rows.set_creds(tx, now.queue, creds)
-            done = replace(row, notifier_id=creds.notifier_id, status="KEY", step=Step.NEW)
-            rows.finish(tx, done, tx.now)
+            rows.finish(tx, row.with_keys(creds), tx.now)
             self._wake_stored(tx, row)
         else:
             unexpected = network_error(row.smp_server, UnexpectedResponseError(result))
@@ -269,19 +265,13 @@ class _Asked:
     def __init__(self, rt: Runtime, tx: Tx, row: NtfSubscription, queue: PrimaryQueue) -> None:
         self.row = row
         self.queue = queue
-        entropy = rt.config.entropy
-        self._key = PrivateKey.generate(Algorithm.ED25519, entropy)
-        self._dh_key = PrivateKey.generate(Algorithm.X25519, entropy)
+        self.keys = NotifierKeys.generate(rt.config.entropy)
         owner = queue.queue
-        command: NKEY | NDEL = NKEY(NtfCreds(self._key.public, self._dh_key.public))
+        command: NKEY | NDEL = NKEY(self.keys.offered)
         if row.step is Step.DELETE:
             rows.set_creds(tx, owner, None)
             command = NDEL()
         self.call: SmpCall = Call(command, owner.rcv_id, owner.key)
-
-    def creds(self, answer: NID) -> NotifierCreds:
-        given = answer.creds
-        return NotifierCreds(given.notifier_id, self._key, self._dh_key.agree(given.dh_key))
 
 
 def _ntf_call(tx: Tx, token: Token, row: NtfSubscription) -> Call[SNEW | SCHK] | None:

@@ -15,6 +15,7 @@ from blindpost.agent.model import (
     SndSwitch,
     UserId,
 )
+from blindpost.agent.notifications.model import NotifierKeys
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
@@ -229,6 +230,8 @@ class RcvQueueRequest(Value):
     mode: QueueMode
     root_key: PrivateKey | None = None
     """Of the short link that the queue is to have."""
+    notifier: NotifierKeys | None = None
+    """Where connections notify."""
 
 
 def insert_request(db: Db, request: RcvQueueRequest) -> None:
@@ -237,7 +240,7 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
     db.sql.execute(
         "INSERT OR REPLACE INTO rcv_queue_requests (host, port, server_key_hash, conn_id,"
         " replace_rcv_queue_id, rcv_private_key, rcv_dh_key, e2e_priv_key, corr_id, queue_mode,"
-        " link_priv_sig_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " link_priv_sig_key, ntf_private_key, ntf_dh_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *stored_server(db, request.server),
             request.conn_id,
@@ -248,6 +251,8 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
             request.corr_id,
             _mode_text(request.mode),
             None if request.root_key is None else seal(request.root_key.pkcs8),
+            None if request.notifier is None else seal(request.notifier.key.pkcs8),
+            None if request.notifier is None else seal(request.notifier.dh_key.pkcs8),
         ),
     )
 
@@ -255,7 +260,8 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
 def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQueueRequest | None:
     query = (
         "SELECT c.user_id, q.host, q.port, COALESCE(q.server_key_hash, s.key_hash), q.rcv_private_key,"
-        " q.rcv_dh_key, q.e2e_priv_key, q.corr_id, q.queue_mode, q.link_priv_sig_key"
+        " q.rcv_dh_key, q.e2e_priv_key, q.corr_id, q.queue_mode, q.link_priv_sig_key,"
+        " q.ntf_private_key, q.ntf_dh_key"
         " FROM rcv_queue_requests q JOIN servers s ON s.host = q.host AND s.port = q.port"
         " JOIN connections c ON c.conn_id = q.conn_id"
         " WHERE q.conn_id = ? AND q.replace_rcv_queue_id = ?"
@@ -263,11 +269,17 @@ def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQue
     row = db.sql.execute(query, (conn_id, replaces or 0)).fetchone()
     if row is None:
         return None
-    key, dh_key, e2e_key = (PrivateKey.from_pkcs8(db.vault.open(stored)) for stored in row[4:7])
+    key, dh_key, e2e_key = (_opened_key(db, stored) for stored in row[4:7])
     mode = QueueMode(row[8].encode("ascii"))
     server = loaded_server(*row[1:4])
-    root_key = None if row[9] is None else PrivateKey.from_pkcs8(db.vault.open(row[9]))
-    return RcvQueueRequest(conn_id, row[0], server, replaces, key, dh_key, e2e_key, row[7], mode, root_key)
+    root_key = None if row[9] is None else _opened_key(db, row[9])
+    notifier = None if row[10] is None else NotifierKeys(_opened_key(db, row[10]), _opened_key(db, row[11]))
+    keys = (key, dh_key, e2e_key)
+    return RcvQueueRequest(conn_id, row[0], server, replaces, *keys, row[7], mode, root_key, notifier)
+
+
+def _opened_key(db: Db, stored: bytes) -> PrivateKey:
+    return PrivateKey.from_pkcs8(db.vault.open(stored))
 
 
 def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None:

@@ -440,7 +440,12 @@ SELECT v.*, q.ntf_id, q.ntf_private_key, q.rcv_ntf_dh_secret, q.last_broker_ts
 FROM rcv_queue_rows v JOIN rcv_queues q ON q.conn_id = v.conn_id AND q.rcv_queue_id = v.rcv_queue_id;
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS)
+_NOTIFIER_KEYS = """
+ALTER TABLE rcv_queue_requests ADD COLUMN ntf_private_key BLOB;
+ALTER TABLE rcv_queue_requests ADD COLUMN ntf_dh_key BLOB;
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
