@@ -94,33 +94,30 @@ def tls_items() -> list[Item]:
 
 def box_items() -> list[Item]:
     """The key step of a block, its box, and the box of the message itself."""
-    hsalsa20, seal, unseal = sodium.load(
-        sodium.bundled_path(),
-        ("crypto_core_hsalsa20", "crypto_secretbox_detached", "crypto_secretbox_open_detached"),
-    )
+    (hsalsa20,) = sodium.load(sodium.bundled_path(), ("crypto_core_hsalsa20",))
+    seal, unseal = sodium.secretbox, sodium.secretbox_open
     key, nonce, zeros, null = bytes(32), bytes(24), bytes(16), sodium.ffi.NULL
     subkey = sodium.ffi.from_buffer(bytearray(32))
-    tag = sodium.ffi.from_buffer(bytearray(sodium.TAG_SIZE))
-    text = sodium.ffi.from_buffer(bytearray(PADDED_BLOCK_SIZE))
-    opened = sodium.ffi.from_buffer(bytearray(PADDED_BLOCK_SIZE))
-    working = sodium.ffi.from_buffer(bytearray(PADDED_BLOCK_SIZE))
-    assert seal(text, tag, text, PADDED_BLOCK_SIZE, nonce, key) == 0
-    assert unseal(opened, text, tag, PADDED_BLOCK_SIZE, nonce, key) == 0
-    working_tag = sodium.ffi.from_buffer(bytearray(sodium.TAG_SIZE))
+    box = sodium.ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
+    opened = sodium.ffi.from_buffer("unsigned char[]", bytearray(PADDED_BLOCK_SIZE))
+    working = sodium.ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
+    text = working + sodium.TAG_SIZE
+    assert seal(box, box + sodium.TAG_SIZE, PADDED_BLOCK_SIZE, nonce, key) == 0
+    assert unseal(opened, box, BLOCK_SIZE, nonce, key) == 0
     hashed = bytes(HKDF_COMPRESSIONS * 128 - 17)
     return [
         Item("block key: HKDF-SHA512", 5, lambda: hashlib.sha512(hashed).digest()),
         Item("block key: HSalsa20", 5, lambda: hsalsa20(subkey, zeros, key, null)),
-        Item("block box opened", 2, lambda: unseal(opened, text, tag, PADDED_BLOCK_SIZE, nonce, key)),
+        Item("block box opened", 2, lambda: unseal(opened, box, BLOCK_SIZE, nonce, key)),
         Item(
             "block box sealed",
             3,
-            lambda: seal(working, working_tag, working, PADDED_BLOCK_SIZE, nonce, key),
+            lambda: seal(working, text, PADDED_BLOCK_SIZE, nonce, key),
         ),
         Item(
             "message box sealed",
             1,
-            lambda: seal(working, working_tag, working, PADDED_MESSAGE_SIZE, nonce, key),
+            lambda: seal(working, text, PADDED_MESSAGE_SIZE, nonce, key),
         ),
     ]
 

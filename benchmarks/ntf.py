@@ -287,7 +287,7 @@ async def latency(
     received: list[int] = []
     block_received = SmpClient.block_received
 
-    def noting(client: SmpClient, session: Session, payload: memoryview) -> None:
+    def noting(client: SmpClient, session: Session, payload: bytes) -> None:
         if client.service is not None:
             received.append(time.monotonic_ns())
         block_received(client, session, payload)

@@ -93,7 +93,7 @@ class Counter(Handler):
     def __init__(self) -> None:
         self.blocks = 0
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self.blocks += 1
 
 

@@ -148,7 +148,7 @@ async def test_no_body_travels_and_unflagged_messages_notify_nobody(
     heard: list[bytes] = []
     received = SmpClient.block_received
 
-    def listen(client: SmpClient, session: Session, payload: memoryview) -> None:
+    def listen(client: SmpClient, session: Session, payload: bytes) -> None:
         if client.service is not None:
             heard.append(bytes(payload))
         received(client, session, payload)
@@ -234,7 +234,7 @@ async def test_the_ids_of_queues_stay_between_their_users_and_the_message_router
     async with world(tmp_path) as here:
         inner = here.ntf.router.block_received
 
-        def listen(session: Session, payload: memoryview) -> None:
+        def listen(session: Session, payload: bytes) -> None:
             said.append(bytes(payload))
             inner(session, payload)
 
@@ -455,7 +455,7 @@ async def test_senders_cannot_tell_whether_a_queue_notifies(
     blocks: list[bytes] = []
     received = SmpClient.block_received
 
-    def listen(client: SmpClient, session: Session, payload: memoryview) -> None:
+    def listen(client: SmpClient, session: Session, payload: bytes) -> None:
         if client.service is None:
             blocks.append(bytes(payload))
         received(client, session, payload)

@@ -179,7 +179,7 @@ class Watch:
         self._received = running.router.block_received
         running.router.block_received = self._note  # type: ignore[method-assign]  # a tap on a real router
 
-    def _note(self, session: Session, payload: memoryview) -> None:
+    def _note(self, session: Session, payload: bytes) -> None:
         agreed = session.agreed
         layout = connection_layout(agreed.version, agreed.session_id)
         parsed = parse_requests(Reader(payload), layout, agreed.version)

@@ -48,7 +48,7 @@ class ScriptedNtf(Handler):
     def established(self, session: Session) -> None:
         self.session = session
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self.payloads.append(bytes(payload))
         block = parse_requests(Reader(payload), self.layout, self.version)
         self.blocks.append(block)

@@ -30,6 +30,7 @@ from blindpost.wire.smp.responses import Response
 from blindpost.wire.smp.transmissions import Refused, Request, parse_requests, response_transmission
 from blindpost.wire.smp.versions import SMP_VERSIONS, connection_layout
 from blindpost.wire.transmission import Layout
+from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 from tests.support.transport import (
     HOST,
@@ -124,7 +125,7 @@ class ScriptedRouter(Handler):
         if self.service_id is not None:
             session.service_found(self.service_id)
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self.payload_sizes.append(len(payload))
         block = parse_requests(Reader(payload), self.layout, session.agreed.version)
         self.blocks.append(block)
@@ -176,7 +177,7 @@ class TappedHandshake(Handshake):
     def start(self) -> list[Effect]:
         return self._logged(self._inner.start())
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         self._log.append(("client", bytes(payload)))
         return self._logged(self._inner.received(payload))
 

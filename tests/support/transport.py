@@ -93,7 +93,7 @@ class Recorder(Handler):
         else:
             session.service_found(self.service_id)
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self.payloads.append(bytes(payload))
         if self.echo:
             session.send(payload)

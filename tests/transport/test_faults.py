@@ -19,6 +19,7 @@ from blindpost.transport.keeper import Keeper
 from blindpost.transport.network import TcpListener
 from blindpost.transport.plan import Limits
 from blindpost.transport.session import Handler, Session, Stage
+from blindpost.wire.value import Buffer
 from tests.support.episodes import BLOCKS, Outcome, episode
 from tests.support.transport import HOST, Recorder, serving, smp_client, smp_router
 
@@ -230,7 +231,7 @@ class Mute(Handshake):
     def start(self) -> list[Effect]:
         return []
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         return []
 
 

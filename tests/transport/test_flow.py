@@ -231,7 +231,7 @@ def test_a_full_inbox_stops_the_peer_and_loses_nothing() -> None:
 
 def test_pausing_inside_a_delivery_holds_back_the_blocks_behind_it() -> None:
     class Pausing(Recorder):
-        def block_received(self, session: Session, payload: memoryview) -> None:
+        def block_received(self, session: Session, payload: bytes) -> None:
             super().block_received(session, payload)
             session.pause_reading()
 
@@ -254,7 +254,7 @@ def test_pausing_inside_a_delivery_holds_back_the_blocks_behind_it() -> None:
 
 def test_closing_inside_a_delivery_delivers_nothing_more() -> None:
     class Closing(Recorder):
-        def block_received(self, session: Session, payload: memoryview) -> None:
+        def block_received(self, session: Session, payload: bytes) -> None:
             super().block_received(session, payload)
             session.close()
 
@@ -302,7 +302,7 @@ def test_a_block_that_does_not_open_is_reported_and_the_session_goes_on() -> Non
             # A block of the right size that the block chain of the session did not seal.
             chains = stream.session._blocks._chains
             assert chains is not None
-            chains.sending._step()
+            chains.sending.seal_block([b"lost"], 4)
             stream.session._tls.write(bytes(16384))
             stream.send(b"good again")
             await router.until("payloads", 2)

@@ -17,6 +17,7 @@ from blindpost.transport.keeper import Keeper
 from blindpost.transport.plan import Limits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.value import Buffer
 from tests.support.transport import (
     HOST,
     SERVICE_ID,
@@ -186,6 +187,6 @@ class Doubled(Handshake):
     def start(self) -> list[Effect]:
         return self._inner.start()
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         self._take(self._inner.received(payload))
         return []

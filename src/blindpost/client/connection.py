@@ -160,7 +160,7 @@ class Client(Handler, Generic[C, R]):
         self._dialect = self._make_dialect(session.agreed, self._options.bounds.secrets)
         self._watch()
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self._timeouts = 0
         for corr_id, entity_id, content in self._dialect.answers(payload):
             self._dispatch(corr_id, entity_id, content)

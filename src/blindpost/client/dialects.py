@@ -80,7 +80,7 @@ class Dialect(ABC, Generic[C, R]):
         """The command as it is sent, or `NotSentError`."""
 
     @abstractmethod
-    def answers(self, payload: memoryview) -> list[Answer[R]]:
+    def answers(self, payload: bytes) -> list[Answer[R]]:
         """What one block holds."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class SmpDialect(Dialect[smp.Command, smp_responses.Response]):
             return self._authorizer.dual(corr_id, signed, key, service)
         return self._authorizer.plain(corr_id, signed, key)
 
-    def answers(self, payload: memoryview) -> list[Answer[smp_responses.Response]]:
+    def answers(self, payload: bytes) -> list[Answer[smp_responses.Response]]:
         parsed = smp_transmissions.parse_responses(Reader(payload), self._layout, self._version)
         return [
             (item.corr_id, item.entity_id, _garbled(item) if isinstance(item, Refused) else item.response)
@@ -161,7 +161,7 @@ class NtfDialect(Dialect[ntf.Command, ntf_responses.Response]):
         signed = ntf_transmissions.signed_request(corr_id, entity_id, command, self._version)
         return self._authorizer.plain(corr_id, signed, key)
 
-    def answers(self, payload: memoryview) -> list[Answer[ntf_responses.Response]]:
+    def answers(self, payload: bytes) -> list[Answer[ntf_responses.Response]]:
         parsed = ntf_transmissions.parse_responses(Reader(payload), self._layout, self._version)
         return [
             (item.corr_id, item.entity_id, _garbled(item) if isinstance(item, Refused) else item.response)

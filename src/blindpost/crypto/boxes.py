@@ -72,6 +72,8 @@ class BoxKey:
 
 def nonce_of(data: bytes) -> bytes:
     """A nonce from a correlation or message id: cut to 24 bytes, or extended with zeros."""
+    if len(data) == NONCE_SIZE:
+        return data
     return data[:NONCE_SIZE].ljust(NONCE_SIZE, b"\0")
 
 

@@ -147,7 +147,7 @@ class NtfRouter(Handler):
         self.connections[client.client_id] = connection
         self._by_session[session] = connection
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         connection = self._by_session[session]
         client = connection.client
         items = parse_requests(Reader(payload), client.layout, client.version)
@@ -214,8 +214,8 @@ class NtfRouter(Handler):
         for client_id, transmissions in by_client.items():
             connection = self.connections[client_id]
             try:
-                for payload in pack_transmissions(transmissions, connection.client.version).payloads:
-                    connection.session.send_payload(payload)
+                packed = pack_transmissions(transmissions, connection.client.version)
+                connection.session.send_now(packed.payloads)
             except errors.ClosedError:
                 pass
             if connection.session.congested:

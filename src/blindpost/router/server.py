@@ -180,7 +180,7 @@ class Router(Handler):
 
         self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found))
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         connection = self._by_session[session]
         client = connection.client
         items = self.admitted(session, parse_requests(Reader(payload), client.layout, client.version))
@@ -270,8 +270,7 @@ class Router(Handler):
         for client_id, transmissions in by_client.items():
             connection = self.connections[client_id]
             try:
-                for payload in pack(transmissions, SMP_BATCH_LIMIT).payloads:
-                    connection.session.send_payload(payload)
+                connection.session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
             except errors.ClosedError:
                 pass
             if connection.session.congested and not connection.client.congested:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from blindpost.transport import errors
 from blindpost.transport.handshake import Agreement
@@ -63,6 +63,10 @@ class MemorySession(Session):
     @property
     def congested(self) -> bool:
         return self._congested
+
+    def send_now(self, payloads: Sequence[Writer]) -> None:
+        for payload in payloads:
+            self.send_payload(payload)
 
     def send_payload(self, payload: Writer) -> None:
         self._sent()
@@ -130,7 +134,7 @@ class MemorySession(Session):
 
     def _pump(self) -> None:
         while self._inbox and not self._paused_reading and not self._closed:
-            self.handler.block_received(self, memoryview(self._inbox.popleft()))
+            self.handler.block_received(self, self._inbox.popleft())
 
     def _flush(self) -> None:
         while self._outbox and self._reads and not self._closed:

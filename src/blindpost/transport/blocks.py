@@ -42,24 +42,26 @@ class Blocks:
         else:
             self._tls.write(chains.sending.seal_block(parts, count))
 
-    def read(self) -> memoryview | None:
+    @property
+    def received(self) -> bool:
+        """Whether there may be another block among the bytes that were received."""
+        return self._tls.pending
+
+    def read(self) -> bytes | None:
         """The payload of the next whole block, None when more must be received first."""
         block = self._assembled()
         if block is None:
             return None
         chains = self._chains
         try:
-            if chains is None:
-                return unpad(bytes(block))
-            return chains.receiving.open_block(block)
+            return bytes(unpad(block)) if chains is None else chains.receiving.open_block(block)
         except WireError as error:
             raise BlockError from error
 
     def _assembled(self) -> memoryview | None:
         """The next block; the view is good until the next call of anything here."""
-        size = self.size
+        size, partial = self.size, self._partial
         read = self._tls.read
-        partial = self._partial
         if partial is None:
             count = read(size)
             if count == size:

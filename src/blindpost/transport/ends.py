@@ -67,14 +67,14 @@ class BlockStream(Handler):
     """A session for code that awaits: blocks wait in a bounded inbox until they are read."""
 
     def __init__(self) -> None:
-        self._inbox: deque[memoryview | errors.BlockError] = deque()
+        self._inbox: deque[bytes | errors.BlockError] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason: errors.TransportError | None = None
         self.session: Session
 
-    async def read_block(self) -> memoryview:
+    async def read_block(self) -> bytes:
         """The payload of the next block. `BlockError` is about that block only, anything else is the end."""
         while not self._inbox:
             if self.reason is not None:
@@ -112,7 +112,7 @@ class BlockStream(Handler):
     def established(self, session: Session) -> None:
         self.session = session
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self._put(session, payload)
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
@@ -129,7 +129,7 @@ class BlockStream(Handler):
         self.drained(session)
         self._wake()
 
-    def _put(self, session: Session, item: memoryview | errors.BlockError) -> None:
+    def _put(self, session: Session, item: bytes | errors.BlockError) -> None:
         self._inbox.append(item)
         if len(self._inbox) >= INBOX_BLOCKS_MAX:
             session.pause_reading()

@@ -21,7 +21,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.signed_key import CertKey, SignedKey
 from blindpost.wire.smp.handshake import ServiceRole
-from blindpost.wire.value import Value
+from blindpost.wire.value import Buffer, Value
 from blindpost.wire.versions import VersionRange
 
 
@@ -158,7 +158,7 @@ class Handshake(ABC):
     def start(self) -> list[Effect]:
         """TLS is complete."""
 
-    def received(self, payload: memoryview) -> list[Effect]:
+    def received(self, payload: Buffer) -> list[Effect]:
         """A block came."""
         try:
             return self._read(payload)
@@ -176,7 +176,7 @@ class Handshake(ABC):
         raise AssertionError("this handshake asks for no service")
 
     @abstractmethod
-    def _read(self, payload: memoryview) -> list[Effect]: ...
+    def _read(self, payload: Buffer) -> list[Effect]: ...
 
     def _go(self, event: Event) -> None:
         self.state = self.table[self.state, event]

@@ -32,6 +32,7 @@ from blindpost.wire.ntf.handshake import (
 )
 from blindpost.wire.ntf.versions import AUTH_BATCH_VERSION, NTF_VERSIONS, offered_versions
 from blindpost.wire.primitives import Reader, encode
+from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
 
@@ -79,7 +80,7 @@ class _RouterHandshake(Handshake):
         self._go(Event.TLS_COMPLETE)
         return [Send(encode(hello, write_server_hello))]
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         hello = read_client_hello(Reader(payload))
         if not hmac.compare_digest(hello.key_hash, self._router.credentials.fingerprint):
             raise errors.HandshakeIdentityError
@@ -102,7 +103,7 @@ class _ClientHandshake(Handshake):
         self._go(Event.TLS_COMPLETE)
         return []
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         hello = read_server_hello(Reader(payload))
         if not hmac.compare_digest(hello.session_id, self._peer.session_id):
             raise errors.HandshakeSessionError

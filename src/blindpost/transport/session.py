@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -61,8 +61,8 @@ class Handler:
         """A client presents a service certificate: answer with `service_found` or `service_refused`."""
         session.service_refused()
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
-        """One block came; `payload` is its own memory and may be kept."""
+    def block_received(self, session: Session, payload: bytes) -> None:
+        """One block came, with this payload."""
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
         """One block came and could not be opened; the session goes on."""
@@ -171,6 +171,15 @@ class Session(asyncio.BufferedProtocol):
     def send_payload(self, payload: Writer) -> None:
         """Send one block whose payload was collected in a writer."""
         self._send(payload.parts, payload.size)
+
+    def send_now(self, payloads: Sequence[Writer]) -> None:
+        """Send a block for each payload and hand all of them to the network at once.
+
+        For whoever has nothing more to say in this turn of the loop.
+        """
+        for payload in payloads:
+            self._put(payload.parts, payload.size)
+        self._flush()
 
     def pause_reading(self) -> None:
         """Deliver no more blocks; the peer is held up once the network's buffers are full."""
@@ -313,6 +322,8 @@ class Session(asyncio.BufferedProtocol):
             if payload is None:
                 return
             deliver(self, payload)
+            if not self._blocks.received:
+                return
 
     def _shake_tls(self) -> bool:
         done = self._tls.handshake()
@@ -354,6 +365,12 @@ class Session(asyncio.BufferedProtocol):
         self.handler.established(self)
 
     def _send(self, parts: list[Buffer], count: int) -> None:
+        self._put(parts, count)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_later)
+
+    def _put(self, parts: list[Buffer], count: int) -> None:
         if self.stage is not Stage.OPEN:
             raise (
                 errors.ClosedError("the session is not established")
@@ -362,17 +379,17 @@ class Session(asyncio.BufferedProtocol):
             )
         self._blocks.write(parts, count)
         self._unsent += self._blocks.size + RECORD_OVERHEAD
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
         limits = self._plan.limits
         if self._unsent >= limits.outbox_high or self._paused_writing:
             self._congested = True
             if self.outbox_size > limits.outbox_max:
                 self.abort(errors.OutboxFullError())
 
-    def _flush(self) -> None:
+    def _flush_later(self) -> None:
         self._flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
         if self.stage is Stage.CLOSED or self._unsent == 0:
             return
         self._write_out()

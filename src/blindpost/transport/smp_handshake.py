@@ -55,6 +55,7 @@ from blindpost.wire.smp.versions import (
     SMP_VERSIONS,
     proxy_versions,
 )
+from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
 SERVICE_FROM_VERSION = {
@@ -121,7 +122,7 @@ class _RouterHandshake(Handshake):
         self._go(Event.TLS_COMPLETE)
         return [Send(encode(self._hello, write_server_hello))]
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         hello = self._answer = read_client_hello(Reader(payload))
         if not hmac.compare_digest(hello.key_hash, self._router.credentials.fingerprint):
             raise errors.HandshakeIdentityError
@@ -201,7 +202,7 @@ class _ClientHandshake(Handshake):
         self._go(Event.TLS_COMPLETE)
         return []
 
-    def _read(self, payload: memoryview) -> list[Effect]:
+    def _read(self, payload: Buffer) -> list[Effect]:
         if self.state is State.SERVICE_RESPONSE:
             return self._read_response(payload)
         client = self._client
@@ -247,7 +248,7 @@ class _ClientHandshake(Handshake):
         self._session_key = PrivateKey.generate(Algorithm.ED25519, client.entropy)
         return ClientService(role, sign_session_key(credentials, self._session_key.public))
 
-    def _read_response(self, payload: memoryview) -> list[Effect]:
+    def _read_response(self, payload: Buffer) -> list[Effect]:
         response = read_service_response(Reader(payload))
         if isinstance(response, ServiceRefused):
             return self._failed(errors.refusal(response.error), Event.SERVICE_REFUSED)

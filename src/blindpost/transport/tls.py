@@ -231,7 +231,13 @@ class Tls:
             raise named(error) from error
         raise errors.TlsError
 
-    def write(self, data: Buffer) -> None:
+    @property
+    def pending(self) -> bool:
+        """Whether `read` has anything to look at; without, asking it costs more than this."""
+        waiting: int = _lib.BIO_get_mem_data(self._into, scratch.pointer) or _lib.SSL_pending(self._ssl)
+        return waiting > 0
+
+    def write(self, data: Buffer | bytearray) -> None:
         """Encrypt `data`; what comes of it waits in `outgoing`."""
         count = len(data)
         source = data if type(data) is bytes else _ffi.from_buffer(data)

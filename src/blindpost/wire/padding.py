@@ -23,12 +23,17 @@ def pad_parts(parts: list[Buffer], count: int, size: int) -> bytes:
     return b"".join((count.to_bytes(2, "big"), *parts, b"#" * (size - 2 - count)))
 
 
+def unpadded_size(padded: memoryview) -> int:
+    """How many bytes of content stand behind the length field."""
+    if len(padded) < 2:
+        raise WireError("padded content expected, shorter than its length field")
+    count = padded[0] << 8 | padded[1]
+    if 2 + count > len(padded):
+        raise WireError(f"{count} padded bytes announced, {len(padded) - 2} there")
+    return count
+
+
 def unpad(padded: Buffer) -> memoryview:
     """The content, as a view into `padded`."""
     view = memoryview(padded)
-    if len(view) < 2:
-        raise WireError("padded content expected, shorter than its length field")
-    count = int.from_bytes(view[:2], "big")
-    if 2 + count > len(view):
-        raise WireError(f"{count} padded bytes announced, {len(view) - 2} there")
-    return view[2 : 2 + count]
+    return view[2 : 2 + unpadded_size(view)]

@@ -83,7 +83,7 @@ class GuardedRouter(Router):
         self.addresses: dict[Session, AddressKey | None] = {}
         self.draining = False
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         if not self.draining:
             super().block_received(session, payload)
 
