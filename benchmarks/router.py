@@ -20,13 +20,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from benchmarks import floor
+from benchmarks.load.database import database_cycles
 from benchmarks.load.process import FULL as KEPT
 from benchmarks.load.quiet import idle_cycles, memory, refusals
 from benchmarks.load.rows import Row, Sizes, Tell
 from benchmarks.load.scenes import cycles, subscribing
-from benchmarks.load.services import services
+from benchmarks.load.services import churn, services
 
-SCENES = (cycles, idle_cycles, subscribing, memory, refusals, services)
+SCENES = (
+    cycles,
+    database_cycles,
+    idle_cycles,
+    subscribing,
+    memory,
+    refusals,
+    services,
+    churn,
+)
 
 NORMAL = Sizes(
     rounds=7,
@@ -38,9 +48,12 @@ NORMAL = Sizes(
     idle_connections=1_000,
     refusals=200,
     associated=(1_000, 10_000),
+    subs_rounds=20,
     waiting=2_000,
+    churned=20_000,
+    churn_warm_up=5_000,
 )
-FULL = replace(NORMAL, rounds=11, associated=(1_000, 10_000, 100_000))
+FULL = replace(NORMAL, rounds=11, associated=(1_000, 10_000, 100_000, 1_000_000), churned=1_000_000)
 QUICK = replace(
     NORMAL,
     rounds=3,
@@ -51,6 +64,8 @@ QUICK = replace(
     idle_connections=200,
     refusals=40,
     waiting=500,
+    churned=4_000,
+    churn_warm_up=1_000,
 )
 SMALLEST = Sizes(
     rounds=2,
@@ -62,7 +77,10 @@ SMALLEST = Sizes(
     idle_connections=2,
     refusals=2,
     associated=(3, 5),
+    subs_rounds=2,
     waiting=20,
+    churned=8,
+    churn_warm_up=2,
     keepings=(KEPT,),
     release_s=0.0,
 )
@@ -100,13 +118,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what the router costs.")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small sizes, a few minutes")
-    size.add_argument("--full", action="store_true", help="more rounds and larger services")
+    size.add_argument("--full", action="store_true", help="more rounds, services of up to a million queues")
     size.add_argument("--smallest", action="store_true", help="only to see that everything runs, in seconds")
     parser.add_argument("--only", action="append", choices=NAMES, help="these scenes (may be repeated)")
+    parser.add_argument("--queues", type=int, nargs="+", metavar="N", help="sizes of the services of SUBS")
+    parser.add_argument("--waiting", type=int, metavar="N", help="how many messages a walk hands over")
+    parser.add_argument("--churned", type=int, metavar="N", help="how many queues come and go")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     chosen = {"quick": QUICK, "full": FULL, "smallest": SMALLEST}
     sizes = next((sizes for name, sizes in chosen.items() if getattr(arguments, name)), NORMAL)
+    if arguments.queues:
+        sizes = replace(sizes, associated=tuple(arguments.queues))
+    if arguments.waiting:
+        sizes = replace(sizes, waiting=arguments.waiting)
+    if arguments.churned:
+        sizes = replace(sizes, churned=arguments.churned)
     began = time.monotonic()
 
     def tell(what: str) -> None:

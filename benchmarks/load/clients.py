@@ -6,13 +6,16 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from benchmarks.load import filling
 from benchmarks.load.process import MeasuredRouter
+from blindpost.crypto.authorizers import with_fingerprint
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport import errors
 from blindpost.transport.ends import open_session
+from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.plans import smp_client_plan
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
@@ -25,6 +28,8 @@ from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
 
 WARM_UP_CYCLES = 50
+
+R = TypeVar("R")
 
 Hear = Callable[[Received], None]
 
@@ -54,7 +59,7 @@ class Line(Handler):
         self.version = agreed.version
         self.layout = connection_layout(agreed.version, agreed.session_id)
 
-    def block_received(self, session: Session, payload: memoryview) -> None:
+    def block_received(self, session: Session, payload: bytes) -> None:
         self.blocks += 1
         for received in parse_responses(Reader(payload), self.layout, self.version):
             assert isinstance(received, Received), "an unreadable response"
@@ -74,6 +79,21 @@ class Line(Handler):
         signed = signed_request(os.urandom(24), entity_id, command, self.version)
         signature = key.sign(authorized_bytes(self.layout, signed) + bytes(spoiled))
         return transmission_of(self.layout, signed, signature)
+
+    @property
+    def service(self) -> ServiceSession:
+        service = self.session.agreed.service
+        assert service is not None, "a connection of a service"
+        return service
+
+    def vouched(self, command: Command, entity_id: bytes, key: PrivateKey) -> Writer:
+        """A command of a service about one queue: signed by the queue's key and by the service."""
+        service = self.service
+        assert service.private is not None
+        signed = signed_request(os.urandom(24), entity_id, command, self.version)
+        authorized = authorized_bytes(self.layout, signed)
+        by_queue = key.sign(with_fingerprint(service.fingerprint, authorized))
+        return transmission_of(self.layout, signed, by_queue, service.private.sign(authorized))
 
     def send(self, payload: bytes) -> None:
         self.blocks += 1
@@ -108,6 +128,12 @@ def subscriptions(line: Line, numbers: Sequence[int]) -> list[bytes]:
 
 async def exchanged(line: Line, payloads: Sequence[bytes], kind: type[object], window: int = 4) -> None:
     """Send blocks, a few ahead of their answers, and wait for all answers, which must be of one kind."""
+    await conversed(line, payloads, kind, window)
+
+
+async def conversed(line: Line, payloads: Sequence[bytes], kind: type[R], window: int = 4) -> list[R]:
+    """As `exchanged`; the answers, in the order in which they came."""
+    answers: list[R] = []
     done = asyncio.get_running_loop().create_future()
     waiting, sizes = iter(payloads), iter([payload[0] for payload in payloads])
     missing, left = sum(payload[0] for payload in payloads), next(sizes)
@@ -122,6 +148,7 @@ async def exchanged(line: Line, payloads: Sequence[bytes], kind: type[object], w
         if not isinstance(received.response, kind):
             refuse(done, received.response)
             return
+        answers.append(received.response)
         missing, left = missing - 1, left - 1
         if not missing:
             done.set_result(None)
@@ -134,6 +161,7 @@ async def exchanged(line: Line, payloads: Sequence[bytes], kind: type[object], w
         more()
     await done
     line.hear = _nobody
+    return answers
 
 
 class Cycles:

@@ -7,8 +7,8 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
+from benchmarks.load.process import Place
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
@@ -25,8 +25,6 @@ from blindpost.router.model import (
     StoredMessage,
     day_of,
 )
-from blindpost.router.tables import LmdbTables
-from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import QueueMode
@@ -84,7 +82,7 @@ def queue(number: int, *, day: int, key: PublicKey, service_id: bytes | None = N
     )
 
 
-async def fill(store: Path, count: int, *, usable: bool = True, used_today: bool = True) -> None:
+async def fill(store: Place, count: int, *, usable: bool = True, used_today: bool = True) -> None:
     """Put `count` queues into a store. `usable`: each has the key that is derived for it."""
     day = day_of(time.time()) - (0 if used_today else DAY_S)
     common = recipient_key(0).public
@@ -98,7 +96,7 @@ async def fill(store: Path, count: int, *, usable: bool = True, used_today: bool
     await _commit_all(store, rows())
 
 
-async def fill_service(store: Path, service_id: bytes, who: Credentials, count: int, pending: int) -> None:
+async def fill_service(store: Place, service_id: bytes, who: Credentials, count: int, pending: int) -> None:
     """A service with `count` queues; in the first `pending` of them a message waits."""
     now = int(time.time())
     day, common = day_of(now), recipient_key(0).public
@@ -121,7 +119,7 @@ async def fill_service(store: Path, service_id: bytes, who: Credentials, count: 
     await _commit_all(store, rows())
 
 
-async def fill_notified(store: Path, numbers: range) -> None:
+async def fill_notified(store: Place, numbers: range) -> None:
     """Queues whose notifications may be subscribed to, with keys that are derived."""
     day = day_of(time.time())
 
@@ -136,8 +134,8 @@ async def fill_notified(store: Path, numbers: range) -> None:
     await _commit_all(store, rows())
 
 
-async def _commit_all(store: Path, changes: Iterator[Change]) -> None:
-    tables = LmdbTables(store, Durability.OS)
+async def _commit_all(store: Place, changes: Iterator[Change]) -> None:
+    tables = await store.open()
     step: list[Change] = []
     for change in changes:
         step.append(change)

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from blindpost.router.running.reading import CONFIG_NAME
 from blindpost.router.running.template import config_text
-from blindpost.router.tables import LmdbTables
+from blindpost.router.tables import LmdbTables, RouterStore
+from blindpost.router.tables_postgres import PostgresTables
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.identity import Identity
+from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -35,6 +37,8 @@ class Keeping:
     name: str
     durability: str
     parent: Path | None
+    dsn: str = ""
+    """The address of a database; without one the store is a folder in `parent`."""
 
 
 KEEPINGS = (
@@ -45,12 +49,25 @@ KEEPINGS = (
 IN_MEMORY, _, FULL = KEEPINGS
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a store is, for whoever fills it before the router starts."""
+
+    folder: Path
+    dsn: str = ""
+
+    async def open(self) -> RouterStore:
+        if self.dsn:
+            return await PostgresTables.open(self.dsn, Durability.OS)
+        return LmdbTables(self.folder, Durability.OS)
+
+
 class MeasuredRouter:
     """A router of one folder; `start` it, look at it from outside, `stop` it."""
 
-    def __init__(self, folder: Path, fingerprint: bytes) -> None:
+    def __init__(self, folder: Path, fingerprint: bytes, dsn: str = "") -> None:
         self.folder = folder
-        self.store = folder / "store"
+        self.store = Place(folder / "store", dsn)
         self.fingerprint = fingerprint
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,8 +102,11 @@ class MeasuredRouter:
 
     def cpu_ns(self) -> int:
         """CPU time of the router, all of its threads, user and system."""
-        process_clock = ~self.pid << 3 | 2  # the clock that clock_getcpuclockid(3) names
-        return time.clock_gettime_ns(process_clock)
+        return cpu_ns(self.pid)
+
+    def waited_ns(self) -> int:
+        """How long the router was ready to run and had no processor."""
+        return waited_ns(self.pid)
 
     def settle(self) -> None:
         """Wait until the router has nothing to do."""
@@ -105,6 +125,19 @@ class MeasuredRouter:
         return int(found[1]) * 1024
 
 
+def cpu_ns(pid: int) -> int:
+    """CPU time of a process, all of its threads, user and system."""
+    process_clock = ~pid << 3 | 2  # the clock that clock_getcpuclockid(3) names
+    return time.clock_gettime_ns(process_clock)
+
+
+def waited_ns(pid: int) -> int:
+    """How long the threads of a process were ready to run and had no processor."""
+    return sum(
+        int((task / "schedstat").read_text().split()[1]) for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
 @contextmanager
 def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
     """A router with an empty store, not started; it is gone after the block, with its folder."""
@@ -112,16 +145,20 @@ def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
         folder = Path(name) / "router"
         folder.mkdir()
         credentials = Identity(folder / "keys").create("localhost", Algorithm.ED25519)
-        text = config_text(["localhost"], 0, ["127.0.0.1"], b64(credentials.fingerprint), "")
+        fingerprint, kind = b64(credentials.fingerprint), "postgres" if keeping.dsn else "lmdb"
+        text = config_text(["localhost"], 0, ["127.0.0.1"], fingerprint, "", kind, keeping.dsn)
         for before, after in (
             ('durability = "full"', f'durability = "{keeping.durability}"'),
             ('# exempt = ["127.0.0.1", "::1"]', 'exempt = ["127.0.0.1"]'),
+            ("new_per_second = 500.0", "new_per_second = 1e9"),
+            ("new_burst = 5000", "new_burst = 1000000000"),
         ):
             assert before in text, before
             text = text.replace(before, after)
         (folder / CONFIG_NAME).write_text(text)
-        LmdbTables(folder / "store").close()
-        router = MeasuredRouter(folder, credentials.fingerprint)
+        if not keeping.dsn:
+            LmdbTables(folder / "store").close()
+        router = MeasuredRouter(folder, credentials.fingerprint, keeping.dsn)
         try:
             yield router
         finally:

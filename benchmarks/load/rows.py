@@ -34,7 +34,10 @@ class Sizes:
     idle_connections: int
     refusals: int
     associated: tuple[int, ...]
+    subs_rounds: int
     waiting: int
+    churned: int
+    churn_warm_up: int
     keepings: tuple[Keeping, ...] = KEEPINGS
     release_s: float = 5.0
     """After this time a router has given back the buffers of idle connections."""

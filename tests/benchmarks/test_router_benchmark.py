@@ -10,7 +10,16 @@ from benchmarks.router import NAMES, SMALLEST, as_json, measured, shown
 
 ROWS = {
     "cycles": {"cycle: full, 1 connections", "cycle: full, 4 connections"},
-    "idle_cycles": {"idle cycle: full, p50", "idle cycle: full, p99"},
+    "database_cycles": {
+        f"PostgreSQL: {whose}, {connections} connections"
+        for whose in ("router", "its backend", "rest of the database")
+        for connections in (1, 4)
+    },
+    "idle_cycles": {
+        f"one at a time: full, {what}, {part}"
+        for what in ("cycle", "wait for a processor", "write, fdatasync")
+        for part in ("p50", "p99")
+    },
     "subscribing": {
         "SUB: 140 queues, first of the day",
         "SUB: 140 queues, again",
@@ -18,15 +27,22 @@ ROWS = {
     },
     "memory": {"memory: of 1 M queues at rest", "memory: of an idle connection, of 2"},
     "refusals": {
-        "refusal: unknown id",
-        "refusal: wrong key",
-        "refusal: bad signature",
-        "refusal: medians apart",
+        *(
+            f"refusal: {kind}, {when}, CPU"
+            for kind in ("unknown id", "wrong key", "bad signature")
+            for when in ("new", "again")
+        ),
+        "refusal: medians apart, new",
+        "refusal: medians apart, again",
     },
     "services": {
-        "SUBS: answer with 3 queues",
-        "SUBS: answer with 5 queues",
+        "SUBS: with 3 queues, CPU",
+        "SUBS: with 5 queues, CPU",
         "SUBS: walk over 20 messages, each",
+    },
+    "churn": {
+        *(f"churn: memory after {count} queues" for count in (2, 4, 6, 8)),
+        "churn: NEW and DEL of one queue",
     },
 }
 

@@ -17,13 +17,15 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 _PR_SET_PDEATHSIG = 1
-_SETTINGS = {
+Settings = Mapping[str, str]
+
+FOR_TESTS: Settings = {
     "fsync": "off",  # the machine does not lose its power during a test
     "full_page_writes": "off",
     "shared_buffers": "32MB",
@@ -32,6 +34,7 @@ _SETTINGS = {
     "max_wal_size": "128MB",
     "listen_addresses": "",
 }
+AS_IT_COMES: Settings = {"max_connections": "40", "listen_addresses": ""}
 
 
 def _programs() -> Path:
@@ -49,8 +52,9 @@ def _end_with_parent() -> None:
 class PostgresServer:
     """One server; `start` and `kill` as often as a test likes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Settings = FOR_TESTS) -> None:
         self._folder = folder
+        self._settings = settings
         self._data = folder / "data"
         self._user = "nobody" if os.geteuid() == 0 else None
         self._names = itertools.count(1)
@@ -87,7 +91,7 @@ class PostgresServer:
 
     def spawn(self) -> None:
         """Only the process; it ends with the thread that calls this."""
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data, "-k", self._folder, *settings],
@@ -113,6 +117,11 @@ class PostgresServer:
             return len(lines) > 7 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
         return False
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends it in order; SIGQUIT at once, as a crash does, with recovery at the next start."""
         if self._process is not None:
@@ -137,12 +146,12 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(settings: Settings = FOR_TESTS) -> Iterator[PostgresServer]:
     """A running server until the end of the block; nothing of it is left."""
     folder = Path(tempfile.mkdtemp(prefix="blindpost-pg-"))
     server = None
     try:
-        server = PostgresServer(folder)
+        server = PostgresServer(folder, settings)
         server.start()
         yield server
     finally:
