@@ -17,7 +17,7 @@ from blindpost.crypto.pushes import open_message, open_verification
 from blindpost.ntf import turn
 from blindpost.ntf.model import PushKind, Secret
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
-from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, Apns
+from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, RETRY_AFTER_MAX_S, Apns
 from blindpost.ntf.push.http2 import tls_context
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.push.outcome import outcome_of
@@ -39,6 +39,7 @@ from blindpost.wire.ntf.pushes import (
 )
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+from tests.support.waiting import until
 
 SECRET = bytes(range(32))
 CODE = bytes(range(32, 64))
@@ -59,8 +60,10 @@ MESSAGE = pushed(PushKind.MESSAGE, encode_items([ITEM]))
 
 
 @asynccontextmanager
-async def pushing(apple: ApnsServer, response_timeout_s: float = 25.0) -> AsyncIterator[Apns]:
-    endpoint = replace(apple.endpoint, response_timeout_s=response_timeout_s)
+async def pushing(
+    apple: ApnsServer, response_timeout_s: float = 25.0, ping_s: float = 300.0
+) -> AsyncIterator[Apns]:
+    endpoint = replace(apple.endpoint, response_timeout_s=response_timeout_s, ping_s=ping_s)
     provider = Apns(endpoint, ProviderTokens(apple.signing, time.time))
     try:
         yield provider
@@ -188,6 +191,54 @@ async def test_a_connection_that_says_503_is_not_used_again_and_others_on_it_are
         assert accepted == Accepted()
         assert await provider.push(other, MESSAGE) == Accepted()
         assert apple.connections_made == 2
+
+
+async def test_an_idle_connection_is_asked_whether_it_still_is_one() -> None:
+    async with ApnsServer() as apple, pushing(apple, ping_s=0.01) as provider:
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        await apple.until(lambda: apple.pings >= 3)
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        assert apple.connections_made == 1
+
+
+async def test_a_connection_that_died_in_silence_is_replaced_before_a_push_waits_for_it() -> None:
+    async with ApnsServer() as apple, pushing(apple, response_timeout_s=0.2, ping_s=0.01) as provider:
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        dead = provider._connection
+        assert dead is not None
+        apple.deafen()
+        await until(lambda: not dead.usable)
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        assert apple.connections_made == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "after_s"),
+    [
+        ("", None),
+        ("30", 30.0),
+        ("0", 0.0),
+        ("86400", RETRY_AFTER_MAX_S),
+        ("9" * 400, RETRY_AFTER_MAX_S),
+        ("Tue, 14 Nov 2023 22:14:20 GMT", 60.0),
+        ("Tue, 14 Nov 2023 22:00:00 GMT", 0.0),
+        ("Tue, 14 Nov 9999 22:00:00 GMT", RETRY_AFTER_MAX_S),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+    ],
+)
+@pytest.mark.parametrize("answer", [apple_side.TOO_MANY_REQUESTS, apple_side.UNAVAILABLE])
+async def test_apple_may_ask_for_a_longer_pause_within_bounds(
+    answer: Answer, header: str, after_s: float | None
+) -> None:
+    async with ApnsServer(now=lambda: 1_700_000_000.0) as apple:
+        provider = Apns(apple.endpoint, ProviderTokens(apple.signing, lambda: 1_700_000_000.0))
+        apple.decide = lambda _: replace(answer, retry_after=header)
+        outcome = await provider.push(TOKEN, MESSAGE)
+        await provider.close()
+    assert isinstance(outcome, RetryLater)
+    assert outcome.after_s == after_s
 
 
 async def test_whoever_waits_for_a_connection_waits_for_the_same_one() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
+from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import SDEL, TCRN, TDEL, TVFY
@@ -216,6 +219,34 @@ async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
         assert ended(ntf) == {"accepted": 1}
         assert await device.status() == "ACTIVE"
         assert ntf.router.plan.meters[Meter.RETRIES] == 3
+
+
+def test_a_provider_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
+    async def asked_for_a_minute() -> list[float]:
+        pushed_at: list[float] = []
+        accepted = asyncio.Event()
+
+        def answer(*_: object) -> PushOutcome:
+            pushed_at.append(asyncio.get_running_loop().time())
+            if len(pushed_at) <= 8:
+                return RetryLater("slowly", 60.0)
+            accepted.set()
+            return Accepted()
+
+        async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
+            device = await active_device(ntf)
+            ntf.apple.answer = answer
+            await device.subscribe(queue := some_queue())
+            await ntf.nmsg(queue)
+            await accepted.wait()
+            await ntf.settled()
+            assert ended(ntf) == {"accepted": 1}
+        return pushed_at
+
+    pushed_at = run_virtual(asked_for_a_minute())
+    pauses = [later - earlier for earlier, later in pairwise(pushed_at)]
+    assert all(60.0 <= pause <= 75.1 for pause in pauses)
+    assert len(set(pauses)) == len(pauses), "each at its own moment"
 
 
 async def test_a_repeated_push_carries_what_came_meanwhile(tmp_path: Path) -> None:

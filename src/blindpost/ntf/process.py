@@ -114,7 +114,7 @@ def _endpoints(folder: Path, apns: ApnsSection) -> dict[PushProvider, Endpoint]:
         raise OperatorError(
             f"[apns] ca_file: certificates in PEM form expected: {error.strerror or error}."
         ) from error
-    return endpoints
+    return {kind: replace(endpoint, ping_s=apns.ping_s) for kind, endpoint in endpoints.items()}
 
 
 def _file(folder: Path, name: str) -> str | None:

@@ -83,10 +83,11 @@ def again(turn: Turn, token_id: bytes, kind: PushKind, number: int) -> None:
 
 
 def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: float | None) -> None:
-    """Try again later: twice as late each time, at some moment that other tokens do not share."""
-    rules = turn.rules
+    """Try again later: twice as late each time, not before the provider wants to hear of it, and at some
+    moment that other tokens do not share."""
+    rules, fraction = turn.rules, turn.fraction()
     longest = min(rules.retry_max_s, rules.retry_first_s * 2.0 ** min(attempts - 1, 32))
-    delay_s = max(longest * (0.5 + turn.fraction() / 2), after_s or 0.0)
+    delay_s = max(longest * (0.5 + fraction / 2), (after_s or 0.0) * (1 + fraction / 4))
     job = replace(turn.state.new_job(attempts + 1), in_flight=False)
     turn.state.jobs.put((token.token_id, kind), job)
     turn.ask(PushLater(token.token_id, kind, job.number, delay_s))

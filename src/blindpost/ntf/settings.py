@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.push.apns import TOPIC
+from blindpost.ntf.push.http2 import WATCH
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
@@ -77,6 +78,8 @@ class ApnsSection(Section):
     topic: str = TOPIC
     ca_file: str = ""
     """Certificates that Apple is verified with, in place of the system's."""
+    ping_s: Annotated[float, Field(gt=0)] = WATCH.idle_s
+    """A connection on which nothing comes for so long is asked whether it still is one."""
     padded_size: Annotated[int, Field(ge=512, le=PADDED_SIZE)] = APPLE_PADDED_SIZE
     test_host: str = ""
     """A server of one's own for devices of the test provider."""

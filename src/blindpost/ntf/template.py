@@ -50,6 +50,8 @@ team_id = "5NN7GUYB6T"
 topic = "chat.simplex.app"
 # Certificates in place of the system's.
 ca_file = ""
+# After how many silent seconds a connection to Apple is asked (HTTP/2 PING) whether it still is one.
+ping_s = 300.0
 # To how many bytes every push is padded before it is encrypted. The default fits into Apple's limit of
 # 4096 bytes for a push; the reference uses 3072, which does not.
 padded_size = {padded_size}

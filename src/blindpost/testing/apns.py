@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.events import DataReceived, Event, PingReceived, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
 from blindpost.ds.certificate import make_certificate
@@ -53,6 +53,7 @@ class Answer:
 
     status: int = 200
     reason: str = ""
+    retry_after: str = ""
 
 
 ACCEPTED = Answer()
@@ -124,6 +125,7 @@ class ApnsServer:
         self.decide: Callable[[str], Reaction] = lambda device_token: ACCEPTED
         """What a push to this device token is answered, once everything else about it is right."""
         self.connections_made = 0
+        self.pings = 0
         self.port = 0
         self._topic = topic
         self._now = now
@@ -179,6 +181,11 @@ class ApnsServer:
         for connection in tuple(self._connections):
             connection.cut()
 
+    def deafen(self) -> None:
+        """Hear nothing on the connections there are, as if the network between lost everything."""
+        for connection in self._connections:
+            connection.deafen()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -206,6 +213,10 @@ class ApnsServer:
 
     def disconnected(self, connection: _Connection) -> None:
         self._connections.discard(connection)
+
+    def pinged(self) -> None:
+        self.pings += 1
+        self._changed.set()
 
     def react(self, request: _Request, tokens: _TokenSeen) -> Reaction:
         headers, body = request.headers, bytes(request.body)
@@ -330,6 +341,9 @@ class _Connection(asyncio.Protocol):
     def cut(self) -> None:
         self._transport.abort()
 
+    def deafen(self) -> None:
+        self._transport.pause_reading()
+
     def _received(self, event: Event) -> None:
         match event:
             case RequestReceived(stream_id=stream_id, headers=headers):
@@ -338,6 +352,8 @@ class _Connection(asyncio.Protocol):
                 self._h2.acknowledge_received_data(event.flow_controlled_length, stream_id)
                 if stream_id in self._requests:
                     self._requests[stream_id].body += data
+            case PingReceived():
+                self._server.pinged()
             case StreamReset(stream_id=stream_id):
                 self._requests.pop(stream_id, None)
             case StreamEnded(stream_id=stream_id):
@@ -350,8 +366,10 @@ class _Connection(asyncio.Protocol):
                 return
             case Fault.CUT:
                 self.cut()
-            case Answer(status, reason):
+            case Answer(status, reason, retry_after):
                 headers = [(":status", str(status)), ("apns-id", str(uuid4()).upper())]
+                if retry_after:
+                    headers.append(("retry-after", retry_after))
                 self._h2.send_headers(stream_id, headers, end_stream=not reason)
                 if reason:
                     self._h2.send_data(stream_id, json_bytes({"reason": reason}), end_stream=True)

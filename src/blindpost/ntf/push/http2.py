@@ -34,6 +34,7 @@ RESPONSE_MAX = 64 * 1024
 GOODBYE_S = 2.0
 """How long to wait for the peer to say goodbye too."""
 
+_PING = b"are you?"
 _STREAM_IDS_LAST = 2**31 - 1
 _CONFIG = H2Configuration(
     client_side=True,
@@ -56,6 +57,19 @@ class Response:
 
     status: int
     body: bytes
+    retry_after: bytes = b""
+    """The header of this name, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """When nothing was heard of the peer for so long, it is asked whether it is there, and given so long."""
+
+    idle_s: float = 300.0
+    answer_s: float = 25.0
+
+
+WATCH = Watch()
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +81,7 @@ class _Exchange:
     done: asyncio.Future[Response]
     stream_id: int = 0
     status: int = 0
+    retry_after: bytes = b""
     received: bytearray = field(default_factory=bytearray)
 
 
@@ -81,8 +96,11 @@ def tls_context(ca_file: str | None = None) -> ssl.SSLContext:
 class Http2Connection(asyncio.Protocol):
     """A connection for as long as it is `usable`; then a new one is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._watching: asyncio.TimerHandle | None = None
         self._h2 = H2Connection(_CONFIG)
         self._transport: asyncio.Transport
         self._waiting: OrderedDict[_Exchange, None] = OrderedDict()
@@ -102,14 +120,14 @@ class Http2Connection(asyncio.Protocol):
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, context: ssl.SSLContext, timeout_s: float
+        cls, host: str, port: int, context: ssl.SSLContext, timeout_s: float, watch: Watch = WATCH
     ) -> Http2Connection:
         """A connection whose TLS handshake is done, or `ConnectionFailedError`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 transport, connection = await loop.create_connection(
-                    cls, host, port, ssl=context, ssl_shutdown_timeout=GOODBYE_S
+                    lambda: cls(watch), host, port, ssl=context, ssl_shutdown_timeout=GOODBYE_S
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectionFailedError(f"no connection: {type(error).__name__}") from error
@@ -157,10 +175,12 @@ class Http2Connection(asyncio.Protocol):
         self._transport = transport
         self._h2.initiate_connection()
         transport.write(self._h2.data_to_send())
+        self._watch_from(self._loop.time())
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        self._heard_at = self._loop.time()
         try:
             for event in self._h2.receive_data(data):
                 self._received(event)
@@ -180,6 +200,27 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._pump()
+
+    # Whether the peer is there
+
+    def _watch_from(self, heard_at: float) -> None:
+        self._watching = self._loop.call_at(heard_at + self._watch.idle_s, self._ask)
+
+    def _ask(self) -> None:
+        """PING, unless something came meanwhile; whatever comes after it is an answer."""
+        now = self._loop.time()
+        if now < self._heard_at + self._watch.idle_s:
+            self._watch_from(self._heard_at)
+            return
+        self._h2.ping(_PING)
+        self._transport.write(self._h2.data_to_send())
+        self._watching = self._loop.call_at(now + self._watch.answer_s, self._judge, now)
+
+    def _judge(self, asked_at: float) -> None:
+        if self._heard_at < asked_at:
+            self.abort()
+        else:
+            self._watch_from(self._heard_at)
 
     # Out
 
@@ -241,12 +282,14 @@ class Http2Connection(asyncio.Protocol):
     def _received(self, event: Event) -> None:
         match event:
             case ResponseReceived(stream_id=stream_id, headers=headers):
-                self._streams[stream_id].status = _status(headers)
+                exchange = self._streams[stream_id]
+                exchange.status = _status(headers)
+                exchange.retry_after = dict(headers).get(b"retry-after", b"")
             case DataReceived(stream_id=stream_id, data=data):
                 self._h2.acknowledge_received_data(event.flow_controlled_length, stream_id)
-                exchange = self._streams.get(stream_id)
-                if exchange is not None and len(exchange.received) < RESPONSE_MAX:
-                    exchange.received += data
+                open_exchange = self._streams.get(stream_id)
+                if open_exchange is not None and len(open_exchange.received) < RESPONSE_MAX:
+                    open_exchange.received += data
             case StreamEnded(stream_id=stream_id):
                 self._answered(stream_id)
             case StreamReset(stream_id=stream_id):
@@ -263,7 +306,8 @@ class Http2Connection(asyncio.Protocol):
         if self._unfinished.pop(stream_id, None) is not None:
             self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
         if not exchange.done.done():
-            exchange.done.set_result(Response(exchange.status, bytes(exchange.received)))
+            response = Response(exchange.status, bytes(exchange.received), exchange.retry_after)
+            exchange.done.set_result(response)
 
     def _forget(self, stream_id: int, why: str) -> None:
         exchange = self._streams.pop(stream_id, None)
@@ -290,6 +334,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _end(self, why: str) -> None:
         self.closed = True
+        if self._watching is not None:
+            self._watching.cancel()
         for exchange in (*self._waiting, *self._streams.values()):
             if not exchange.done.done():
                 exchange.done.set_exception(ConnectionFailedError(why))

@@ -23,10 +23,10 @@ _BROKEN = 500
 _REASON_MAX = 64
 
 
-def outcome_of(status: int, reason: str) -> PushOutcome:
+def outcome_of(status: int, reason: str, after_s: float | None = None) -> PushOutcome:
     """What an HTTP status and the reason in its body mean for the push and for its device token.
 
-    Only the four reasons that speak of the device token invalidate it.
+    Only the four reasons that speak of the device token invalidate it. `after_s`: as long as Apple asked for.
     """
     if status == 200:
         return Accepted()
@@ -37,7 +37,7 @@ def outcome_of(status: int, reason: str) -> PushOutcome:
     temporary = (status, reason) in _TEMPORARY or status in (_THROTTLED, _GONE) or status >= _BROKEN
     if not temporary:
         return Failed(told)
-    return RetryLater(told, 0.0 if reason == EXPIRED_PROVIDER_TOKEN else None)
+    return RetryLater(told, 0.0 if reason == EXPIRED_PROVIDER_TOKEN else after_s)
 
 
 def _printable(reason: str) -> str:

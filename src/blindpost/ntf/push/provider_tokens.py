@@ -75,12 +75,12 @@ class ProviderTokens:
 
     def __init__(self, signing: SigningKey, now: Callable[[], float]) -> None:
         self._signing = signing
-        self._now = now
+        self.now = now
         self._token = ""
         self._issued_at: int | None = None
 
     def current(self) -> str:
-        now = int(self._now())
+        now = int(self.now())
         if self._issued_at is None or not 0 <= now - self._issued_at < RENEWED_AFTER_S:
             self._token, self._issued_at = provider_token(self._signing, now), now
         return self._token
