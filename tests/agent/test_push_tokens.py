@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blindpost.agent.errors import AgentError, CommandError
+from blindpost.agent.failures import Kind
 from blindpost.agent.notifications.errors import PushRefusedError
 from blindpost.agent.notifications.model import ACTIVE, REGISTERED, PushMode
 from blindpost.agent.notifications.routers import NtfError
@@ -271,6 +273,18 @@ async def test_keys_secrets_and_codes_are_sealed(tmp_path: Path) -> None:
         for secret in secrets:
             assert secret is not None
             assert secret[-32:] not in stored
+
+
+async def test_a_router_that_is_not_the_one_of_its_address_is_not_asked_again(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        world.ntf.server = replace(world.ntf.server, key_hash=bytes(32))
+        await phone.restart()
+        with pytest.raises(AgentError, match="fingerprint") as refused:
+            await phone.agent.register_push(ONE)
+        assert (refused.value.word, refused.value.kind) == ("BROKER NETWORK", Kind.PERMANENT)
+        await phone.restart()
+        await phone.until(lambda: bool(phone.errors))
+        assert [error.kind for error in phone.errors] == [Kind.PERMANENT]
 
 
 async def test_no_router_to_register_with(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blindpost.agent.errors import AgentError, NetworkError, network_error
+from blindpost.agent.failures import Kind
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.sessions import SessionKey, SessionMode, circuit_name
 from blindpost.client.calls import Call, Failure
@@ -14,7 +15,7 @@ from blindpost.client.errors import ClientError, RefusedError, error_text
 from blindpost.client.ntf import NtfClient
 from blindpost.client.options import Options
 from blindpost.client.socks import SocksNetwork
-from blindpost.transport.errors import TransportError
+from blindpost.transport.errors import TransportError, UnknownCaError
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import Command
@@ -45,8 +46,16 @@ class NtfError(NetworkError):
 
 
 def ntf_error(server: Server, failure: Failure) -> AgentError:
-    """The failure of a call to a notification router as applications know it."""
-    return NtfError(server, failure) if isinstance(failure, RefusedError) else network_error(server, failure)
+    """The failure of a call to a notification router as applications know it.
+
+    A router that is not the one of its address does not become it: whoever waits for that waits for ever.
+    """
+    if isinstance(failure, RefusedError):
+        return NtfError(server, failure)
+    error = network_error(server, failure)
+    if isinstance(failure, UnknownCaError):
+        error.kind = Kind.PERMANENT
+    return error
 
 
 class NtfRouters:
