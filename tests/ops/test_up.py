@@ -133,6 +133,17 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
     assert run("router", "address", "-c", tmp_path / "home" / "router").stdout == address
 
 
+async def test_servers_end_in_order_with_an_up_that_is_killed(tmp_path: Path) -> None:
+    ports = f"--port {free_port()} --ntf-port {free_port()} --page-port 0"
+    async with terminal(f"blindpost up home --host 127.0.0.1 {ports}", tmp_path) as servers:
+        await servers.read(r"http://\S+")
+        servers.process.kill()
+        said = await servers.rest()  # which ends when the last process that holds its output has ended
+    assert servers.process.returncode == -signal.SIGKILL
+    assert "the router has stopped; everything it accepted is stored and answered" in said
+    assert not list(tmp_path.glob("home/*/control.sock"))
+
+
 async def test_the_first_start_needs_a_host_and_ports_that_are_free(tmp_path: Path) -> None:
     said = await asyncio.to_thread(run, "up", tmp_path / "home", code=1)
     assert said.stderr.count("\n") == 1

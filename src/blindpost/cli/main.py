@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 import blindpost
 from blindpost.cli.output import fail, failing
+from blindpost.serving import ending
 
 
 def _router() -> typer.Typer:
@@ -126,8 +127,17 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    with_stdin: Annotated[
+        bool,
+        typer.Option(
+            ending.OPTION,
+            help="Stop as with SIGTERM when standard input ends: for programs that start this one.",
+        ),
+    ] = False,
 ) -> None:
     """Exit codes: 0 done, 1 it could not be done (the message says why), 2 wrong usage."""
+    if with_stdin:
+        ending.end_with_stdin()
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blindpost.serving import ending
 from blindpost.serving.control import NotRunningError, ask
 
 COMMAND = (sys.executable, "-m", "blindpost.cli")
@@ -86,7 +87,10 @@ class Served:
         started = time.monotonic()
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *COMMAND, self.kind, "start", "-c", str(self.folder), stdout=log, stderr=log
+                *(*COMMAND, ending.OPTION, self.kind, "start", "-c", str(self.folder)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
             )
         while True:
             try:

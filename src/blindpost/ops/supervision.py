@@ -1,4 +1,7 @@
-"""Several servers as one: each a process of its own, started again when it dies, stopped together."""
+"""Several servers as one: each a process of its own, started again when it dies, stopped together.
+
+They do not outlive us: each holds the other end of a pipe, and stops in order when we are gone.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blindpost.serving import ending
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 
 log = logging.getLogger("blindpost.up")
 
-COMMAND = (sys.executable, "-m", "blindpost.cli")
+COMMAND = (sys.executable, "-m", "blindpost.cli", ending.OPTION)
 _POLL_S = 0.05
 _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
@@ -48,7 +52,9 @@ class Supervised:
         while not self._stopping:
             started = time.monotonic()
             self.process = await asyncio.create_subprocess_exec(
-                *COMMAND, self.part.kind, "start", "-c", str(self.part.folder), start_new_session=True
+                *(*COMMAND, self.part.kind, "start", "-c", str(self.part.folder)),
+                stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,
             )
             code = await self.process.wait()
             if self._stopping:
