@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -17,6 +18,7 @@ from blindpost.testing.clock import run_virtual
 from tests.support.friends import Friend, Friends, friends
 
 SEEDS = int(os.environ.get("BLINDPOST_AGENT_SEEDS", "4"))
+FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
 STEPS = 40
 
 
@@ -79,10 +81,28 @@ class Chance:
             assert set(friend.errors) <= {"AGENT A_QUEUE"}, "QKEY for a rotation that was taken back"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+def test_one_seed_is_one_course_of_events(tmp_path: Path) -> None:
+    async def course(folder: Path) -> list[object]:
+        async with friends(folder, routers=3, seed="course") as pair:
+            chance = Chance(pair, 7)
+            for _ in range(15):
+                await chance.step()
+            await pair.quiet(600)
+            said = [(asked.who, asked.word, asked.entity_id) for asked in pair.wire.log]
+            told = [event.name for friend in chance.people for event in friend.events]
+            return [*said, *told, asyncio.get_running_loop().time()]
+
+    courses = []
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        courses.append(run_virtual(course(folder)))
+    assert courses[0] == courses[1]
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_by_chance(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
-        async with friends(tmp_path, routers=3) as pair:
+        async with friends(tmp_path, routers=3, seed=seed) as pair:
             chance = Chance(pair, seed)
             for _ in range(STEPS):
                 await chance.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,6 +33,7 @@ from blindpost.client.calls import Call
 from blindpost.client.errors import ResponseTimeoutError
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.kem import KemKeyPair
 from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
@@ -72,11 +74,14 @@ def virtual_now() -> float:
 class Place:
     """A router that can be away: stopped and started again at the same address with the same store."""
 
-    def __init__(self, folder: Path, network: MemoryNetwork, port: int, rules: RouterRules) -> None:
+    def __init__(
+        self, folder: Path, network: MemoryNetwork, port: int, rules: RouterRules, entropy: Entropy
+    ) -> None:
         self.folder = folder
         self.port = port
         self._network = network
         self._rules = rules
+        self._entropy = entropy
         self._credentials: Credentials = new_credentials()
         self._running = AsyncExitStack()
         self.running: RunningRouter | None = None
@@ -90,6 +95,7 @@ class Place:
             network=self._network,
             port=self.port,
             now=virtual_now,
+            entropy=self._entropy,
         )
         self.running = await self._running.enter_async_context(router)
 
@@ -350,18 +356,30 @@ class Friends:
 
 @asynccontextmanager
 async def friends(
-    folder: Path, *, pq: bool = False, routers: int = 2, rules: RouterRules | None = None, **config: Any
+    folder: Path,
+    *,
+    pq: bool = False,
+    routers: int = 2,
+    rules: RouterRules | None = None,
+    seed: object = "friends",
+    **config: Any,
 ) -> AsyncIterator[Friends]:
-    """Connected, and at rest."""
+    """Connected, and at rest. Whatever is chance follows from the seed, also ids and keys."""
     network = MemoryNetwork("friends")
     rules = rules or RouterRules()
-    places = [Place(folder / f"router{number}", network, 5000 + number, rules) for number in range(routers)]
+    chances = [random.Random(f"{seed}/{number}") for number in range(routers + 1)]
+    places = [
+        Place(folder / f"router{number}", network, 5000 + number, rules, chances[number].randbytes)
+        for number in range(routers)
+    ]
     chosen = AgentConfig(
         pq=pq,
-        sessions=SessionOptions(client=SmpOptions(network=network)),
+        sessions=SessionOptions(client=SmpOptions(network=network, entropy=chances[-1].randbytes)),
         durability=Durability.OS,
         pair_maker=OldPairs(),
         now=virtual_now,
+        entropy=chances[-1].randbytes,
+        chance=chances[-1],
     )
     for place in places:
         await place.start()

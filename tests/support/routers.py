@@ -15,7 +15,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.credentials import Credentials, issue_router, make_authority
-from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
@@ -85,6 +85,7 @@ async def running_router(
     dsn: str | None = None,
     versions: VersionRange = SMP_VERSIONS,
     port: int = 0,
+    entropy: Entropy = system_entropy,
 ) -> AsyncIterator[RunningRouter]:
     """A router on loopback until the end of the block; its store is in `folder`, or in a database."""
     credentials = credentials or new_credentials()
@@ -95,7 +96,15 @@ async def running_router(
     else:
         store = await PostgresTables.open(dsn)
     relay_options = SmpOptions(network=network)
-    router = Router(store, rules, budget=budget, verifier=verifier, now=now, relay_options=relay_options)
+    router = Router(
+        store,
+        rules,
+        budget=budget,
+        verifier=verifier,
+        now=now,
+        relay_options=relay_options,
+        entropy=entropy,
+    )
     running = asyncio.create_task(router.run())
     plan = smp_router_plan(credentials, limits=limits, versions=versions)
     listening, port = await listen(plan, router, "127.0.0.1", port, network)

@@ -110,8 +110,11 @@ class Agent:
             config.sessions,
             config.subscriptions,
             has_service=lambda _: config.service,
+            chance=config.chance,
         )
-        rt.sender = QueueSender(rt.sessions, lambda _: self._servers, config.proxy, raised=network_error)
+        rt.sender = QueueSender(
+            rt.sessions, lambda _: self._servers, config.proxy, raised=network_error, chance=config.chance
+        )
         rt.delivery, rt.commands = DeliveryWorkers(rt), CommandWorkers(rt)
         rt.rotation, rt.deletion = Rotation(rt), Deletion(rt)
         rt.sync = Synchronisation(rt, rt.rotation.in_step)

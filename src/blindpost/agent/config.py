@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -73,6 +74,8 @@ class AgentConfig:
     pair_maker: PairMaker | None = None
     now: Now = time.time
     entropy: Entropy = system_entropy
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    """For choices that are no secrets: one of several routers, the length of a pause."""
 
     def __post_init__(self) -> None:
         if self.service and self.sessions.mode is SessionMode.ENTITY:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,8 +25,6 @@ from blindpost.wire.smp.responses import IDS
 from blindpost.wire.smp.values import NONCE_SIZE, LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from blindpost.wire.value import Buffer
 
-_chance = random.SystemRandom()
-
 Then = Callable[[Tx, RcvQueue], None]
 """What else happens in the transaction that stores a new queue."""
 
@@ -47,7 +44,7 @@ def choose_server(
     used = {host for server in avoiding for host in server.hosts}
     unused = [address for address in candidates if used.isdisjoint(address.server.hosts)]
     different = [address for address in candidates if address.server not in avoiding]
-    return _chance.choice(unused or different or candidates)
+    return rt.config.chance.choice(unused or different or candidates)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ What is to be done is stored before it is done; the next `register` or the next 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -62,7 +61,6 @@ from blindpost.wire.ntf.status import TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
 
 _LOCK = "device token"
-_chance = random.SystemRandom()
 
 
 class Tokens:
@@ -164,7 +162,7 @@ class Tokens:
         entropy = self._rt.config.entropy
         key = PrivateKey.generate(Algorithm.ED25519, entropy)
         dh_key = PrivateKey.generate(Algorithm.X25519, entropy)
-        return self._put(Token(device, _chance.choice(self._servers), key, dh_key, mode))
+        return self._put(Token(device, self._rt.config.chance.choice(self._servers), key, dh_key, mode))
 
     async def _register(self, token: Token) -> TokenStatus:
         command = TNEW(token.device, token.key.public, token.dh_key.public)
@@ -271,7 +269,7 @@ class Tokens:
         self._rt.spawn(self.forget_doomed())
         retry = Retry.first(RECONNECT)
         while not await self._resumed():
-            await asyncio.sleep(retry.jittered_s(_chance))
+            await asyncio.sleep(retry.jittered_s(self._rt.config.chance))
             retry = retry.next()
         token = self.find()
         if token is not None and token.is_active and token.period is None:
@@ -301,7 +299,7 @@ class Tokens:
                 left = [token for token in waiting if not await self._forget(token)]
                 if not left:
                     return
-                await asyncio.sleep(retry.jittered_s(_chance))
+                await asyncio.sleep(retry.jittered_s(self._rt.config.chance))
                 retry = retry.next()
 
     async def _forget(self, token: DoomedToken) -> bool:

@@ -7,7 +7,6 @@ for now is repeated; what fails for good is reported, and the row stays as it is
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +44,6 @@ BATCH = 150
 """How many rows are taken at once."""
 FIRST_CHECK_S = 86_400
 CHECK_EVERY_S = 3 * 86_400
-
-_chance = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ class Workers:
         """How long to wait after a round that could not be finished."""
         if isinstance(error, StoreFailedError):
             self._rt.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
-        return retry.jittered_s(_chance)
+        return retry.jittered_s(self._rt.config.chance)
 
     def _pause(self, key: WorkerKey) -> float | None:
         """How long a worker has nothing to do; None: nothing more to come by itself."""
