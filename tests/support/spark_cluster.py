@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -44,16 +44,46 @@ class Cluster:
         return subprocess.run(command, env=self.environment, check=False, capture_output=True, text=True)
 
 
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    environment = {
+def _environment(folder: Path) -> dict[str, str]:
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))},
         "JAVA_HOME": str(java_home(find_java(), folder / "java")),
         "SPARK_HOME": str(HOME),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
+    """Spark Connect as a process of its own; the address that clients are given."""
+    given = {
+        **settings,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.ui.enabled": "false",
+    }
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    for name, value in given.items():
+        command += ["--conf", f"{name}={value}"]
+    server = subprocess.Popen(
+        [*command, "spark-internal"],
+        env=_environment(folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    try:
+        yield "sc://" + _until(server, r"Spark Connect server started at: (\S+)")
+    finally:
+        _end(server)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    environment = {**_environment(folder), "SPARK_DAEMON_MEMORY": "256m"}
     with contextlib.ExitStack() as processes:
 
         def started(kind: str, *arguments: str) -> subprocess.Popen[str]:
@@ -85,11 +115,13 @@ def _until(process: subprocess.Popen[str], pattern: str) -> str:
     """What a line of its log says; the rest of the log is thrown away, so that it cannot block."""
     log = process.stderr
     assert log is not None
+    seen: deque[str] = deque(maxlen=60)
     for line in log:
+        seen.append(line)
         if match := re.search(pattern, line):
             Thread(target=_throw_away, args=(log,), daemon=True).start()
             return match[1]
-    raise AssertionError(f"the process ended before it said {pattern}")
+    raise AssertionError(f"the process ended before it said {pattern}:\n" + "".join(seen))
 
 
 def _throw_away(log: IO[str]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -240,4 +241,9 @@ def open_root(spark: SparkSession, uri: str) -> tuple[Files, str]:
     path = local_path(uri)
     if path is not None:
         return LocalFiles(), path
+    if is_remote(spark):
+        raise PipelineError(
+            f"{uri}: through Spark Connect only folders can be used that this machine and the cluster both "
+            "see. Mount it, or use --master or spark-submit."
+        )
     return HadoopFiles(spark, uri), uri.rstrip("/")

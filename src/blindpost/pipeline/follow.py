@@ -14,6 +14,7 @@ from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.files import join
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import Observer, Summary, run
+from blindpost.pipeline.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +25,9 @@ _LISTING = "path string, modificationTime timestamp, length bigint, content bina
 
 def follow(lake: Lake, wanted: Collection[Dataset], observer: Observer = lambda _: None) -> list[Summary]:
     """Take up everything that is there now; one summary for each batch."""
+    if is_remote(lake.spark):  # a stream cannot call back through Spark Connect; a run finds what is new
+        summary = run(lake, wanted, None, observer)
+        return [summary] if summary.computed else []
     summaries: list[Summary] = []
     failures: list[Exception] = []
 

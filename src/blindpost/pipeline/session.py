@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.java import find_java, java_home
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 APP_NAME = "blindpost pipeline"
+CONNECT_PORT, CONNECT_S = 15_002, 10.0
 _LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -104,12 +107,34 @@ def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
         raise PipelineError("Spark Connect needs more packages: pip install 'pyspark[connect]'.") from error
     from pyspark.sql import SparkSession
 
+    _reach(remote)
     session = SparkSession.builder.remote(remote).getOrCreate()
-    for name in ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType"):
-        session.conf.set(name, ALWAYS[name])
+    for name, value in ALWAYS.items():
+        if session.conf.isModifiable(name):  # the others are the server's own
+            session.conf.set(name, value)
     for name, value in settings.items():
         session.conf.set(name, value)
     return session
+
+
+def _reach(remote: str) -> None:
+    """Say at once that nobody is there; the client would try again for minutes."""
+    parts = urlsplit(remote)
+    try:
+        if parts.scheme != "sc" or parts.hostname is None:
+            raise ValueError("sc://HOST:PORT expected")
+        address = (parts.hostname, parts.port or CONNECT_PORT)
+        socket.create_connection(address, CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise PipelineError(
+            f"{remote}: no Spark Connect server is there ({error}). Start one with Spark's "
+            "`start-connect-server.sh`, or leave --remote out to run Spark on this machine."
+        ) from error
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether Spark is spoken to through Spark Connect: there is no Java of ours then."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _driver() -> dict[str, str]:
