@@ -149,7 +149,7 @@ class Writer:
         ends = self.view.ends(record.recipient_id)
         if ends.size:
             self.view.delete_message(record.recipient_id, ends.head)
-            self.view.put_ends(record.recipient_id, replace(ends, head=ends.head + 1))
+            self.view.put_ends(record.recipient_id, ends._replace(head=ends.head + 1))
 
     def _notify(self, op: Op, record: QueueRecord) -> None:
         if record.notifier is not None:

@@ -11,14 +11,14 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.transmission import AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE, ED25519_SIGNATURE_SIZE
-from blindpost.wire.value import Buffer, Value
+from blindpost.wire.value import Buffer, Value, shown
 
 FINGERPRINT_SIZE = 32
 
@@ -109,8 +109,7 @@ class AuthenticatorKeys:
         self._kept[check.key.raw] = check.secret
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SignatureCheck(Value):
+class SignatureCheck(NamedTuple):
     """A signature to verify."""
 
     key: PublicKey
@@ -119,9 +118,11 @@ class SignatureCheck(Value):
     genuine: bool = True
     """False when a dummy key stands in: the work is done and the answer is no."""
 
+    def __repr__(self) -> str:
+        return shown(self)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class AuthenticatorCheck(Value):
+
+class AuthenticatorCheck(NamedTuple):
     """An authenticator to verify with a secret that is ready."""
 
     key: PublicKey
@@ -130,6 +131,9 @@ class AuthenticatorCheck(Value):
     authorization: bytes
     authorized: Buffer
     genuine: bool
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 Check = SignatureCheck | AuthenticatorCheck

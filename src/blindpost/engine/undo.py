@@ -9,48 +9,55 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Undo:
-    """The inverses of the changes made since the last `forget`, in order."""
+    """The inverses of the changes made since the last `forget`, in order.
 
-    __slots__ = ("_inverses",)
+    Each is a tuple of a function and its arguments: a closure takes three times as long to make.
+    """
+
+    __slots__ = ("steps",)
 
     def __init__(self) -> None:
-        self._inverses: list[Callable[[], object]] = []
+        self.steps: list[tuple[Any, ...]] = []
 
     def __len__(self) -> int:
-        return len(self._inverses)
+        return len(self.steps)
 
-    def add(self, inverse: Callable[[], object]) -> None:
-        self._inverses.append(inverse)
+    def add(self, inverse: Callable[..., object], *arguments: object) -> None:
+        self.steps.append((inverse, *arguments))
 
     def mark(self) -> int:
-        return len(self._inverses)
+        return len(self.steps)
 
     def rollback(self, mark: int = 0) -> None:
         """Take back everything since `mark`, newest first."""
-        inverses = self._inverses
-        while len(inverses) > mark:
-            inverses.pop()()
+        steps = self.steps
+        while len(steps) > mark:
+            inverse, *arguments = steps.pop()
+            inverse(*arguments)
 
-    def forget(self) -> None:
-        """The changes are durable: nothing before this can be taken back any more."""
-        self._inverses.clear()
+    def forget(self, mark: int = 0) -> None:
+        """The changes since `mark` are durable: they cannot be taken back any more."""
+        del self.steps[mark:]
 
 
 class Table(Generic[K, V]):
     """A dict whose changes can be taken back."""
 
-    __slots__ = ("_rows", "_undo")
+    __slots__ = ("_rows", "_steps", "fill", "get")
 
     def __init__(self, undo: Undo) -> None:
         self._rows: dict[K, V] = {}
-        self._undo = undo
+        self._steps = undo.steps
+        self.get: Callable[[K], V | None] = self._rows.get
+        self.fill: Callable[[K, V], None] = self._rows.__setitem__
+        """Set a row that was merely loaded: there is nothing to take back."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -61,9 +68,6 @@ class Table(Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         return iter(self._rows)
 
-    def get(self, key: K) -> V | None:
-        return self._rows.get(key)
-
     def first(self, count: int) -> tuple[K, ...]:
         """The keys of up to `count` rows, those put first."""
         return tuple(itertools.islice(self._rows, count))
@@ -71,25 +75,21 @@ class Table(Generic[K, V]):
     def items(self) -> Iterator[tuple[K, V]]:
         return iter(self._rows.items())
 
-    def fill(self, key: K, value: V) -> None:
-        """Set a row that was merely loaded: there is nothing to take back."""
-        self._rows[key] = value
+    def empty(self) -> None:
+        """Forget all rows, for good."""
+        self._rows.clear()
 
     def put(self, key: K, value: V) -> V | None:
         """Set a row; returns the one it replaces."""
         rows = self._rows
         before = rows.get(key)
         rows[key] = value
-        if before is None:
-            self._undo.add(lambda: rows.pop(key, None))
-        else:
-            self._undo.add(lambda: rows.__setitem__(key, before))
+        self._steps.append((rows.pop, key, None) if before is None else (self.fill, key, before))
         return before
 
     def pop(self, key: K) -> V | None:
         """Remove a row, if it is there, and return it."""
-        rows = self._rows
-        before = rows.pop(key, None)
+        before = self._rows.pop(key, None)
         if before is not None:
-            self._undo.add(lambda: rows.__setitem__(key, before))
+            self._steps.append((self.fill, key, before))
         return before

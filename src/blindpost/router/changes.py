@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from blindpost.router.model import (
     Domain,
@@ -13,7 +14,7 @@ from blindpost.router.model import (
     StoredMessage,
 )
 from blindpost.wire.smp.values import LinkData
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shown
 
 
 @dataclass(slots=True)
@@ -63,23 +64,29 @@ class DeleteQueue(Value):
     ends: Ends
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class PutEnds(Value):
+class PutEnds(NamedTuple):
     recipient_id: bytes
     ends: Ends
 
+    def __repr__(self) -> str:
+        return shown(self)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class AddMessage(Value):
+
+class AddMessage(NamedTuple):
     recipient_id: bytes
     number: int
     message: StoredMessage
 
+    def __repr__(self) -> str:
+        return shown(self)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class DeleteMessage(Value):
+
+class DeleteMessage(NamedTuple):
     recipient_id: bytes
     number: int
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

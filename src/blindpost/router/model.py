@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import QueueMode
-from blindpost.wire.value import Buffer, Value
+from blindpost.wire.value import Buffer, Value, shown
 
 ID_SIZE = 24
 NO_QUEUES = QueueSet()
@@ -72,8 +73,7 @@ class QueueRecord(Value):
     service_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Ends(Value):
+class Ends(NamedTuple):
     """Which messages a queue holds: numbers `head` to `tail - 1`. Numbers are never used twice."""
 
     head: int = 0
@@ -84,12 +84,14 @@ class Ends(Value):
     def size(self) -> int:
         return self.tail - self.head
 
+    def __repr__(self) -> str:
+        return shown(self)
+
 
 EMPTY = Ends()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class StoredMessage(Value):
+class StoredMessage(NamedTuple):
     """A message in its queue, or the marker that says the queue was full (`body` is None)."""
 
     msg_id: bytes
@@ -100,6 +102,9 @@ class StoredMessage(Value):
     @property
     def is_marker(self) -> bool:
         return self.body is None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
@@ -21,6 +22,7 @@ from blindpost.router.operator import OperatorCommand, need_operator, operate, w
 from blindpost.router.state import Client, State
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
+from blindpost.router.view import View
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -56,8 +58,7 @@ SERVE_STEP = 16
 """How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(NamedTuple):
     """The transmissions of one block of one connection."""
 
     client: Client
@@ -158,6 +159,7 @@ class RouterPlan:
         self._verdicts: dict[int, Verdict] = {}
         self._serving: dict[Client, Waiting] = {}
         self._forwarded: dict[int, Forwarded | Refused] = {}
+        self._view = View(self.undo, self._service_fault)
         self._turn = self._new_turn()
         self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
         """Hears after each turn, with its time, in which queues messages came or went."""
@@ -165,7 +167,11 @@ class RouterPlan:
         """Hears when a service subscribed, to what, and whether both sides agreed about its queues."""
 
     def _new_turn(self) -> Turn:
-        return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()))
+        self._view.empty()
+        return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()), self._view)
+
+    def _service_fault(self) -> None:
+        self._turn.count(Meter.SERVICE_FAULTS)
 
     @property
     def outbox(self) -> Sequence[Outgoing]:

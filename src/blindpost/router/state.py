@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.crypto.boxes import BoxKey
@@ -19,7 +20,7 @@ from blindpost.transport.handshake import ServiceSession
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.errors import SMPError
 from blindpost.wire.transmission import Layout
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shown
 
 
 class SubKind(Enum):
@@ -29,8 +30,7 @@ class SubKind(Enum):
     GET = "get"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Delivered(Value):
+class Delivered(NamedTuple):
     """The message that waits for its ACK, and when it was handed to the connection."""
 
     msg_id: bytes
@@ -39,13 +39,18 @@ class Delivered(Value):
     is_marker: bool
     notify: bool
 
+    def __repr__(self) -> str:
+        return shown(self)
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Sub(Value):
+
+class Sub(NamedTuple):
     """A connection's view of one queue."""
 
     kind: SubKind
     delivered: Delivered | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

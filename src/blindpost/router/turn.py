@@ -19,15 +19,17 @@ from blindpost.router.view import View
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import PFWD
 from blindpost.wire.smp.responses import Response
-from blindpost.wire.value import Value, shape
+from blindpost.wire.value import Value, shown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Delivery(Value):
+class Delivery(NamedTuple):
     """A message to be encrypted to its recipient and sent as MSG."""
 
     secret: Secret
     message: StoredMessage
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,7 +63,7 @@ class Outgoing(NamedTuple):
     response: Response | Delivery | ForwardedAnswer
 
     def __repr__(self) -> str:
-        return shape(type(self), zip(self._fields, self, strict=True))
+        return shown(self)
 
 
 class Turn:
@@ -74,14 +76,17 @@ class Turn:
         meters: RouterMeters,
         entropy: Entropy,
         now: int,
+        view: View,
     ) -> None:
         self.state = state
         self.rules = rules
         self.meters = meters
         self.entropy = entropy
         self.now = now
-        self.view = View(state.undo, lambda: self.count(Meter.SERVICE_FAULTS))
+        self.view = view
+        self._undo = state.undo.steps
         self.outbox: list[Outgoing] = []
+        self._unanswer = (self.outbox.pop,)
         self.outcomes: list[tuple[Callable[[str], None], str]] = []
         """What operators are told once the commit is done."""
         self.found: list[tuple[Callable[[bytes | None], None], bytes | None]] = []
@@ -103,43 +108,45 @@ class Turn:
         response: Response | Delivery | ForwardedAnswer,
     ) -> None:
         self.outbox.append(Outgoing(client.client_id, corr_id, entity_id, response))
-        self.state.undo.add(self.outbox.pop)
+        self._undo.append(self._unanswer)
 
     def push(self, client: Client, entity_id: bytes, event: Response | Delivery) -> None:
-        self.answer(client, b"", entity_id, event)
+        self.outbox.append(Outgoing(client.client_id, b"", entity_id, event))
+        self._undo.append(self._unanswer)
 
     def tell(self, operator: Callable[[str], None], outcome: str) -> None:
         self.outcomes.append((operator, outcome))
-        self.state.undo.add(self.outcomes.pop)
+        self._undo.append((self.outcomes.pop,))
 
     def tell_service(self, asked: Callable[[bytes | None], None], service_id: bytes | None) -> None:
         self.found.append((asked, service_id))
-        self.state.undo.add(self.found.pop)
+        self._undo.append((self.found.pop,))
 
     def ask(self, effect: RelayEffect) -> None:
         self.effects.append(effect)
-        self.state.undo.add(self.effects.pop)
+        self._undo.append((self.effects.pop,))
 
     def serve(self, client: Client) -> None:
         self.to_serve.append(client)
-        self.state.undo.add(self.to_serve.pop)
+        self._undo.append((self.to_serve.pop,))
 
     def count(self, meter: Meter, by: int = 1) -> None:
         """Count something that happened; it did not happen if the batch is taken back."""
-        self.meters.add(meter, by)
-        self.state.undo.add(lambda: self.meters.add(meter, -by))
+        add = self.meters.add
+        add(meter, by)
+        self._undo.append((add, meter, -by))
 
     def used(self, recipient_id: bytes, notify: bool) -> None:
         """A message was put into a queue or taken from it."""
         self.in_use.append((recipient_id, notify))
-        self.state.undo.add(self.in_use.pop)
+        self._undo.append((self.in_use.pop,))
 
     def compare(self, service_id: bytes, domain: Domain, agreed: bool) -> None:
         """A service said which queues it believes to have."""
         self.compared.append((service_id, domain, agreed))
-        self.state.undo.add(self.compared.pop)
+        self._undo.append((self.compared.pop,))
 
     def acknowledged(self, after_s: int) -> None:
         """A delivery was acknowledged so long after it."""
         self.meters.ack_s.observe(after_s)
-        self.state.undo.add(lambda: self.meters.ack_s.forget(after_s))
+        self._undo.append((self.meters.ack_s.forget, after_s))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.undo import Table, Undo
@@ -48,9 +49,10 @@ class View:
     """The part of the store that this batch touches, with its own changes on top."""
 
     def __init__(self, undo: Undo, fault: Callable[[], None] = lambda: None) -> None:
-        self._undo = undo
+        self._undo = undo.steps
         self._fault = fault
         self.changes: list[Change] = []
+        self._unchange = (self.changes.pop,)
         self.records: Table[bytes, QueueRecord] = Table(undo)
         self.senders: Table[bytes, bytes] = Table(undo)
         self.notifiers: Table[bytes, bytes] = Table(undo)
@@ -63,6 +65,25 @@ class View:
         self._ends: Table[bytes, Ends] = Table(undo)
         self._messages: Table[tuple[bytes, int], StoredMessage] = Table(undo)
         self._pending: Table[bytes, tuple[Notification, ...]] = Table(undo)
+        self._tables: tuple[Table[Any, Any], ...] = (
+            self.records,
+            self.senders,
+            self.notifiers,
+            self.links,
+            self.link_data,
+            self.services,
+            self.fingerprints,
+            self._ends,
+            self._messages,
+            self._pending,
+        )
+
+    def empty(self) -> None:
+        """Let the next batch begin: it touches nothing yet."""
+        for table in self._tables:
+            table.empty()
+        self.changes.clear()
+        self.damaged.clear()
 
     def fill_ends(self, recipient_id: bytes, ends: Ends) -> None:
         self._ends.fill(recipient_id, ends)
@@ -185,7 +206,7 @@ class View:
 
     def _change(self, change: Change) -> None:
         self.changes.append(change)
-        self._undo.add(self.changes.pop)
+        self._undo.append(self._unchange)
 
 
 def _membership(record: QueueRecord | None, domain: Domain) -> tuple[bytes, bytes] | None:

@@ -104,9 +104,19 @@ def payload_reader(padded_block: Buffer) -> Reader:
 
 def unpack(payload: Reader) -> list[Reader]:
     """One reader for each transmission of a batch, over the same bytes."""
+    data, pos, limit = payload.data, payload.position + 1, payload.limit
     count = payload.u8()
     if count == 0:
         raise WireError("a batch of at least one transmission expected")
-    readers = [payload.sub(payload.u16()) for _ in range(count)]
+    readers = []
+    for _ in range(count):
+        start = pos + 2
+        if start > limit:
+            raise WireError(f"2 bytes expected, {limit - pos} left")
+        pos = start + (data[pos] << 8 | data[pos + 1])
+        if pos > limit:
+            raise WireError(f"{pos - start} bytes expected, {limit - start} left")
+        readers.append(Reader(data, start, pos))
+    payload.position = pos
     payload.end()
     return readers

@@ -21,74 +21,77 @@ TAG_MAX = 16
 
 
 class Reader:
-    """Reads fields one after another from `data[pos:end]`; raises `WireError` when they are not there."""
+    """Reads fields one after another from `data[position:limit]`; raises `WireError` when they are not there.
 
-    __slots__ = ("_data", "_end", "_pos")
+    The fields of transmissions, of which a block may hold a hundred, are read by functions that walk over
+    `data` themselves and put `position` where they stopped.
+    """
+
+    __slots__ = ("data", "limit", "position")
 
     def __init__(self, data: Buffer, pos: int = 0, end: int | None = None) -> None:
-        self._data = data
-        self._pos = pos
-        self._end = len(data) if end is None else end
+        self.data = data
+        self.position = pos
+        """Where the next field starts, also for `since`."""
+        self.limit = len(data) if end is None else end
 
     @property
     def remaining(self) -> int:
-        return self._end - self._pos
-
-    @property
-    def position(self) -> int:
-        """Where the next field starts, for `since`."""
-        return self._pos
+        return self.limit - self.position
 
     def since(self, start: int) -> memoryview:
         """What was read since `start`, a former `position`."""
-        return memoryview(self._data)[start : self._pos]
+        return memoryview(self.data)[start : self.position]
 
-    def onward(self, start: int) -> memoryview:
-        """All from `start`, a former `position`, to the end, read or not."""
-        return memoryview(self._data)[start : self._end]
+    def onward(self, start: int) -> Buffer:
+        """All from `start`, a former `position`, to the end, read or not; a view unless it is short."""
+        data, limit = self.data, self.limit
+        if limit - start <= SHORT_MAX:
+            return data[start:limit]
+        return memoryview(data)[start:limit]
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
-        start = self._pos
+        start = self.position
         stop = start + count
-        if stop > self._end:
-            raise WireError(f"{count} bytes expected, {self._end - start} left")
-        self._pos = stop
-        piece = self._data[start:stop]
+        if stop > self.limit:
+            raise WireError(f"{count} bytes expected, {self.limit - start} left")
+        self.position = stop
+        piece = self.data[start:stop]
         return piece if type(piece) is bytes else bytes(piece)
 
     def rest(self) -> memoryview:
         """Everything that is left, without a copy."""
-        start = self._pos
-        self._pos = self._end
-        return memoryview(self._data)[start : self._end]
+        start = self.position
+        self.position = self.limit
+        return memoryview(self.data)[start : self.limit]
 
     def sub(self, count: int) -> Reader:
         """A reader over the next `count` bytes, which this one passes over."""
-        start = self._pos
+        start = self.position
         stop = start + count
-        if stop > self._end:
-            raise WireError(f"{count} bytes expected, {self._end - start} left")
-        self._pos = stop
-        return Reader(self._data, start, stop)
+        if stop > self.limit:
+            raise WireError(f"{count} bytes expected, {self.limit - start} left")
+        self.position = stop
+        return Reader(self.data, start, stop)
 
     def peek(self) -> int | None:
         """The next byte, not consumed, or None at the end."""
-        return self._data[self._pos] if self._pos < self._end else None
+        return self.data[self.position] if self.position < self.limit else None
 
     def u8(self) -> int:
-        pos = self._pos
-        if pos >= self._end:
+        pos = self.position
+        if pos >= self.limit:
             raise WireError("a byte expected, nothing left")
-        self._pos = pos + 1
-        return self._data[pos]
+        self.position = pos + 1
+        return self.data[pos]
 
     def u16(self) -> int:
-        pos = self._pos
-        if pos + 2 > self._end:
-            raise WireError(f"2 bytes expected, {self._end - pos} left")
-        self._pos = pos + 2
-        return self._data[pos] << 8 | self._data[pos + 1]
+        pos = self.position
+        if pos + 2 > self.limit:
+            raise WireError(f"2 bytes expected, {self.limit - pos} left")
+        self.position = pos + 2
+        return self.data[pos] << 8 | self.data[pos + 1]
 
     def u32(self) -> int:
         return int.from_bytes(self.take(4), "big")
@@ -106,25 +109,25 @@ class Reader:
 
     def short(self) -> bytes:
         """A byte string behind a one-byte length. Written out: most fields of a command are of this kind."""
-        data, start, end = self._data, self._pos + 1, self._end
+        data, start, end = self.data, self.position + 1, self.limit
         if start > end:
             raise WireError("a byte expected, nothing left")
         stop = start + data[start - 1]
         if stop > end:
             raise WireError(f"{stop - start} bytes expected, {end - start} left")
-        self._pos = stop
+        self.position = stop
         piece = data[start:stop]
         return piece if type(piece) is bytes else bytes(piece)
 
     def large(self) -> memoryview:
         """A byte string behind a two-byte length, as a view."""
         count = self.u16()
-        start = self._pos
+        start = self.position
         stop = start + count
-        if stop > self._end:
-            raise WireError(f"{count} bytes expected, {self._end - start} left")
-        self._pos = stop
-        return memoryview(self._data)[start:stop]
+        if stop > self.limit:
+            raise WireError(f"{count} bytes expected, {self.limit - start} left")
+        self.position = stop
+        return memoryview(self.data)[start:stop]
 
     def text(self) -> str:
         """UTF-8 behind a one-byte length."""
@@ -164,36 +167,36 @@ class Reader:
 
     def skip(self, literal: bytes) -> bool:
         """Pass over these bytes if they come next; whether they did."""
-        stop = self._pos + len(literal)
-        if stop > self._end or self._data[self._pos : stop] != literal:
+        stop = self.position + len(literal)
+        if stop > self.limit or self.data[self.position : stop] != literal:
             return False
-        self._pos = stop
+        self.position = stop
         return True
 
     def tag(self) -> bytes:
         """The bytes up to the next space or the end; the space stays."""
-        start = self._pos
-        head = bytes(self._data[start : min(self._end, start + TAG_MAX)])
+        start = self.position
+        head = bytes(self.data[start : min(self.limit, start + TAG_MAX)])
         space = head.find(b" ")
         if space >= 0:
             head = head[:space]
-        elif self._end - start > TAG_MAX:
+        elif self.limit - start > TAG_MAX:
             raise WireError(f"a tag of at most {TAG_MAX} bytes expected")
-        self._pos = start + len(head)
+        self.position = start + len(head)
         return head
 
     def pass_space(self) -> None:
         """Go on behind the next space, wherever it is."""
-        start = self._pos
-        space = bytes(self._data[start : self._end]).find(b" ")
+        start = self.position
+        space = bytes(self.data[start : self.limit]).find(b" ")
         if space < 0:
             raise WireError("a space expected")
-        self._pos = start + space + 1
+        self.position = start + space + 1
 
     def end(self) -> None:
         """Nothing may be left."""
-        if self._pos != self._end:
-            raise WireError(f"{self._end - self._pos} bytes left over")
+        if self.position != self.limit:
+            raise WireError(f"{self.limit - self.position} bytes left over")
 
 
 class Writer:

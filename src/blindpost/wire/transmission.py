@@ -9,15 +9,17 @@ Which of the bracketed fields exist depends on the protocol and the agreed versi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import SHORT_MAX, Reader, Writer
-from blindpost.wire.value import Value, shape
+from blindpost.wire.value import Buffer, Value, shown
 
 ED25519_SIGNATURE_SIZE = 64
 AUTHENTICATOR_SIZE = 80
 ED448_SIGNATURE_SIZE = 114
+
+_ABSENT, _PRESENT = b"01"
 
 AUTHORIZATION_SIZES = frozenset({0, ED25519_SIGNATURE_SIZE, AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE})
 """The length of an authorization tells its kind; no other length has a meaning."""
@@ -65,37 +67,61 @@ class Transmission(NamedTuple):
     service_signature: bytes | None
     corr_id: bytes
     entity_id: bytes
-    signed: memoryview
+    signed: Buffer
     """Correlation id, entity id and command as received: what is authorized, after the session id."""
     command: Reader
 
     def __repr__(self) -> str:
-        return shape(type(self), zip(self._fields, self, strict=True))
+        return shown(self)
 
 
 def read_transmission(reader: Reader, layout: Layout) -> Transmission:
     """Take one transmission apart; `reader` goes on as the reader of its command.
 
-    The length of the authorization is checked by `check_authorization`, which only a router calls.
+    The length of the authorization is checked by `check_authorization`, which only a router calls. Fields
+    are cut out by their lengths, and whether they were all there is looked at once, behind the last.
     """
-    authorization = reader.short()
+    data: Any = reader.data
+    start, limit = reader.position + 1, reader.limit
     service_signature = None
-    if authorization and layout.service_field:
-        service_signature = reader.opt(_service_signature)
-    mismatch = layout.session_sent and reader.short() != layout.session_id
-    start = reader.position
-    corr_id = reader.short()
-    entity_id = reader.short()
+    mismatch = False
+    try:
+        stop = start + data[start - 1]
+        authorization = data[start:stop]
+        if layout.service_field and stop >= start + 1:
+            service_signature, stop = _service_signature(data, stop)
+        if layout.session_sent:
+            start = stop + 1
+            stop = start + data[stop]
+            mismatch = data[start:stop] != layout.session_id
+        signed = stop
+        start = stop + 1
+        stop = start + data[stop]
+        corr_id = data[start:stop]
+        start = stop + 1
+        stop = start + data[stop]
+        entity_id = data[start:stop]
+    except IndexError as error:
+        raise WireError("a transmission is shorter than its fields") from error
+    if stop > limit:
+        raise WireError("a transmission is shorter than its fields")
+    if type(data) is not bytes:
+        authorization, corr_id, entity_id = bytes(authorization), bytes(corr_id), bytes(entity_id)
     if mismatch:
         raise SessionMismatchError(corr_id)
-    return Transmission(authorization, service_signature, corr_id, entity_id, reader.onward(start), reader)
+    reader.position = stop
+    return Transmission(authorization, service_signature, corr_id, entity_id, reader.onward(signed), reader)
 
 
-def _service_signature(reader: Reader) -> bytes:
-    signature = reader.short()
-    if len(signature) != ED25519_SIGNATURE_SIZE:
-        raise WireError("an Ed25519 signature expected")
-    return signature
+def _service_signature(data: Buffer, pos: int) -> tuple[bytes | None, int]:
+    """The optional second signature at `pos`, and where it ends."""
+    mark = data[pos]
+    if mark == _ABSENT:
+        return None, pos + 1
+    if mark != _PRESENT or data[pos + 1] != ED25519_SIGNATURE_SIZE:
+        raise WireError("an Ed25519 signature or none expected")
+    stop = pos + 2 + ED25519_SIGNATURE_SIZE
+    return bytes(data[pos + 2 : stop]), stop
 
 
 def check_authorization(transmission: Transmission) -> None:

@@ -33,7 +33,7 @@ from blindpost.wire.transmission import (
     start_response,
     start_signed,
 )
-from blindpost.wire.value import Value
+from blindpost.wire.value import Buffer, Value
 
 COMMAND_CREDENTIALS: dict[type[Command], CredentialRule] = {
     TNEW: NEEDS_AUTHORIZATION,
@@ -59,7 +59,7 @@ class Request(Value):
     entity_id: bytes
     command: Command
     authorization: bytes
-    signed: memoryview
+    signed: Buffer
     """What is authorized, after the session id."""
 
     def authorized(self, layout: Layout) -> bytes:

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 
 from blindpost.wire.addresses import Server, read_password, read_server, write_password, write_server
 from blindpost.wire.keys import PublicKey, read_auth_key, read_x25519, write_key
-from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.primitives import TAG_MAX, Reader, Writer
 from blindpost.wire.smp.names import domain_from_bytes, domain_to_bytes
 from blindpost.wire.smp.tagged import Bare, read_tagged
 from blindpost.wire.smp.values import (
@@ -303,6 +303,8 @@ class SEND(Value):
 
     @classmethod
     def read(cls, reader: Reader, version: int) -> SEND:
+        if reader.skip(b" T "):
+            return cls(True, reader.rest())
         reader.expect(b" ")
         notify = read_flags(reader)
         return cls(notify, reader.rest())
@@ -421,17 +423,13 @@ def _service_subscription(command: type[SUBS | NSUBS]) -> ReadCommand:
     return read
 
 
+BARE_COMMANDS: dict[bytes, BareCommand] = {
+    command.TAG: command
+    for command in (SUB(), LDEL(), LGET(), NDEL(), NSUB(), GET(), OFF(), DEL(), QUE(), PING())
+}
+
 COMMANDS: dict[bytes, ReadCommand] = {
-    SUB.TAG: _bare(SUB()),
-    LDEL.TAG: _bare(LDEL()),
-    LGET.TAG: _bare(LGET()),
-    NDEL.TAG: _bare(NDEL()),
-    NSUB.TAG: _bare(NSUB()),
-    GET.TAG: _bare(GET()),
-    OFF.TAG: _bare(OFF()),
-    DEL.TAG: _bare(DEL()),
-    QUE.TAG: _bare(QUE()),
-    PING.TAG: _bare(PING()),
+    **{tag: _bare(command) for tag, command in BARE_COMMANDS.items()},
     NEW.TAG: NEW.read,
     SUBS.TAG: _service_subscription(SUBS),
     NSUBS.TAG: _service_subscription(NSUBS),
@@ -451,5 +449,14 @@ COMMANDS: dict[bytes, ReadCommand] = {
 
 
 def read_command(reader: Reader, version: int) -> Command:
-    """The command that takes up the rest of a transmission; else `RefusedError` UNKNOWN or SYNTAX."""
+    """The command that takes up the rest of a transmission; else `RefusedError` UNKNOWN or SYNTAX.
+
+    One that is its tag and nothing else, as every SUB of a hundred in a block, is found without reading.
+    """
+    start, limit = reader.position, reader.limit
+    if limit - start <= TAG_MAX:
+        command = BARE_COMMANDS.get(bytes(reader.data[start:limit]))
+        if command is not None:
+            reader.position = limit
+            return command
     return read_tagged(reader, version, COMMANDS)

@@ -25,7 +25,7 @@ from blindpost.wire.transmission import (
     start_response,
     start_signed,
 )
-from blindpost.wire.value import Value, shape
+from blindpost.wire.value import Buffer, Value, shown
 
 
 class Request(NamedTuple):
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     command: Command
     authorization: bytes
     service_signature: bytes | None
-    signed: memoryview
+    signed: Buffer
     """What is authorized, after the session id."""
 
     def authorized(self, layout: Layout) -> bytes:
@@ -44,7 +44,7 @@ class Request(NamedTuple):
         return b"".join((layout.session_field, self.signed))
 
     def __repr__(self) -> str:
-        return shape(type(self), zip(self._fields, self, strict=True))
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -89,8 +89,7 @@ def parse_request(reader: Reader, layout: Layout, version: int) -> Request | Ref
         return Refused(bad.corr_id, b"", Code.BLOCK)
     except WireError:
         return BAD_BLOCK
-    corr_id, entity_id = transmission.corr_id, transmission.entity_id
-    authorization = transmission.authorization
+    authorization, service_signature, corr_id, entity_id, signed, _ = transmission
     try:
         command = read_command(reader, version)
     except RefusedError as refused:
@@ -98,8 +97,7 @@ def parse_request(reader: Reader, layout: Layout, version: int) -> Request | Ref
     error = credentials_error(command, authorization != b"", entity_id != b"")
     if error is not None:
         return Refused(corr_id, entity_id, error)
-    service_signature = transmission.service_signature
-    return Request(corr_id, entity_id, command, authorization, service_signature, transmission.signed)
+    return Request(corr_id, entity_id, command, authorization, service_signature, signed)
 
 
 def parse_forwarded_request(payload: Reader, version: int, session_id: bytes) -> Request | Refused:
