@@ -8,14 +8,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from blindpost.crypto.authorizers import Check, OneByOne, SignatureCheck
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.undo import Undo
+from blindpost.router import tables
+from blindpost.router.changes import DeleteQueue, PutQueue, Wanted
+from blindpost.router.model import EMPTY, QueueRecord
+from blindpost.router.records import queue_from_row
 from blindpost.router.tables import LmdbTables
+from blindpost.router.view import View
+from blindpost.store.lmdb import Read
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import (
@@ -255,3 +262,61 @@ async def test_only_keys_of_the_offered_kind_are_tried(measured: Measured) -> No
         assert wrong.reply.endswith(b"ERR AUTH")
     for owner in owners:
         assert not isinstance(await line.ask(QUE(), queue.recipient_id, owner), ERR)
+
+
+async def test_an_id_that_no_queue_has_costs_what_a_queue_not_seen_lately_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row read and one decoded at first, none when the same is tried again."""
+    network, folder = MemoryNetwork(), tmp_path / "store"
+    async with running_router(folder, network=network) as running:
+        line = await open_line(running)
+        queues = [await create(line, secured=True) for _ in range(2)]
+        await line.stream.close()
+    work: list[str] = []
+    get = Read.get
+
+    def decoded(row: bytes) -> QueueRecord:
+        work.append("decoded")
+        return queue_from_row(row)
+
+    def read(self: Read, table: str, key: bytes) -> bytes | None:
+        if table == tables.QUEUES:
+            work.append("read")
+        return get(self, table, key)
+
+    monkeypatch.setattr(tables, "queue_from_row", decoded)
+    monkeypatch.setattr(Read, "get", read)
+    async with running_router(folder, network=network) as running:
+        line = await open_line(running)
+        first, second = queues
+        tried: list[tuple[bytes, Command]] = [(first.recipient_id, SUB())]
+        for entity_id, command in (*tried, (second.sender_id, SEND(False, b"hello"))):
+            for named in (entity_id, os.urandom(24)):
+                for expected in (["read", "decoded"], []):
+                    work.clear()
+                    assert await line.ask(command, named, new_key()) == ERR(Code.AUTH)
+                    assert work == expected
+        await line.stream.close()
+
+
+async def test_an_id_that_was_asked_for_in_vain_can_become_a_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its record is not kept any more."""
+    monkeypatch.setattr(tables, "CACHE_MAX", 1)
+    store, record = LmdbTables(tmp_path), queue_from_row(tables.STRANGER)
+    other = replace(record, recipient_id=b"other recipient", sender_id=b"other sender")
+
+    async def known() -> bool:
+        view = View(Undo())
+        await store.load(Wanted(recipients={record.recipient_id}), view)
+        return record.recipient_id in view.records
+
+    assert not await known()
+    await store.commit([PutQueue(record, None), PutQueue(other, None)])
+    assert await known()
+    await store.commit([DeleteQueue(record, EMPTY)])
+    assert not await known()
+    assert (await known(), store.loaded) == (False, 0)
+    store.close()

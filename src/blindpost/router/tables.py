@@ -1,7 +1,8 @@
 """The router's tables in the embedded store: one read for a batch, one commit for a batch.
 
 A small cache of decoded queue records stands in front; there is one writer, so that what was committed
-here is what is stored.
+here is what is stored. Ids that no queue has are kept too, apart from it, and cost a decoded row when they
+are met first: from the time of a refusal nobody learns which ids exist.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from blindpost.crypto.authorizers import DUMMY_KEYS
 from blindpost.router.changes import (
     AddMessage,
     AddNotification,
@@ -29,7 +31,7 @@ from blindpost.router.changes import (
     SetPending,
     Wanted,
 )
-from blindpost.router.model import Domain, Ends, Notification, QueueRecord
+from blindpost.router.model import ID_SIZE, Domain, Ends, Notification, QueueRecord, Secret
 from blindpost.router.records import (
     behind_notifications,
     ends_from_row,
@@ -57,6 +59,8 @@ from blindpost.router.view import View
 from blindpost.store.contract import Durability
 from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
 from blindpost.wire.errors import WireError
+from blindpost.wire.keys import Algorithm
+from blindpost.wire.smp.values import QueueMode
 
 (
     QUEUES,
@@ -88,7 +92,20 @@ log = logging.getLogger(__name__)
 UNREADABLE = (WireError, KeyError, ValueError)
 """What decoding a damaged row may raise."""
 CACHE_MAX = 20_000
-"""How many decoded queue records are kept: about 20 MB."""
+"""How many decoded queue records are kept: about 20 MB. And how many ids that no queue has: 3 MB."""
+STRANGER = queue_to_row(
+    QueueRecord(
+        bytes(ID_SIZE),
+        bytes(ID_SIZE),
+        (DUMMY_KEYS[Algorithm.ED25519],),
+        DUMMY_KEYS[Algorithm.X25519],
+        Secret(bytes(32)),
+        DUMMY_KEYS[Algorithm.X25519],
+        QueueMode.MESSAGING,
+        sender_key=DUMMY_KEYS[Algorithm.ED25519],
+    )
+)
+"""The row of a queue like many, decoded in vain where there is none."""
 
 
 class RouterStore(Protocol):
@@ -139,6 +156,8 @@ class LmdbTables:
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
         self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
         self._cache: dict[bytes, QueueRecord] = {}
+        self._unknown: dict[bytes, None] = {}
+        """Ids that no queue has."""
         self.reads = 0
         """Rows looked up, for the test that refusals cost the same."""
 
@@ -175,8 +194,13 @@ class LmdbTables:
         self.reads += 1
         record = self._cache.get(recipient_id)
         if record is None:
+            if recipient_id in self._unknown:
+                return
             row = read.get(QUEUES, recipient_id)
             if row is None:
+                queue_from_row(STRANGER)
+                _make_room(self._unknown)
+                self._unknown[recipient_id] = None
                 return
             try:
                 record = queue_from_row(row)
@@ -192,10 +216,8 @@ class LmdbTables:
             _load_service(read, view, record.notifier.service_id)
 
     def _keep(self, record: QueueRecord) -> None:
-        cache = self._cache
-        if len(cache) >= CACHE_MAX:
-            del cache[next(iter(cache))]
-        cache[record.recipient_id] = record
+        _make_room(self._cache)
+        self._cache[record.recipient_id] = record
 
     async def load_needed(self, needed: Needed, view: View) -> None:
         if not (needed.ends or needed.link_data or needed.notifications):
@@ -228,6 +250,7 @@ class LmdbTables:
         for change in changes:
             if isinstance(change, PutQueue):
                 self._cache.pop(change.record.recipient_id, None)
+                self._unknown.pop(change.record.recipient_id, None)
                 self._keep(change.record)
             elif isinstance(change, DeleteQueue):
                 self._cache.pop(change.record.recipient_id, None)
@@ -285,6 +308,12 @@ class LmdbTables:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _make_room(cache: dict[bytes, Any]) -> None:
+    """What was kept first makes room for one more."""
+    if len(cache) >= CACHE_MAX:
+        del cache[next(iter(cache))]
 
 
 def _fill_message(view: View, recipient_id: bytes, number: int, row: bytes) -> None:
