@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_the_map_grows_while_in_use_and_keeps_its_size_on_reopening(tmp_path: Pa
         assert read.count(ROWS) == 200
         assert read.get(ROWS, (199).to_bytes(8, "big")) == body
     again.close()
+
+
+def test_the_map_does_not_move_under_a_reader(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, [ROWS], map_size=1 << 20)
+    store.commit([(ROWS, b"a", b"1")])
+    writing = threading.Thread(target=store.commit, args=([(ROWS, b"b", bytes(4 << 20))],))
+    with store.read() as read:
+        writing.start()
+        writing.join(0.2)
+        assert writing.is_alive(), "it waits for the reader"
+        assert read.get(ROWS, b"a") == b"1"
+    writing.join()
+    assert rows(store) == {b"a": b"1", b"b": bytes(4 << 20)}
+    store.close()
 
 
 def test_a_walk_goes_in_chunks_within_its_prefix(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A commit takes a list of changes and makes all of them durable or none. Readers are short: long walks
 go in chunks, because a reader that stays open keeps old pages from being used again. The map grows
-between transactions when it is full; `writemap` is never used, so that a stray pointer or a lost
-machine cannot tear a page.
+between transactions when it is full, after the readers of other threads; `writemap` is never used, so
+that a stray pointer or a lost machine cannot tear a page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,8 @@ class LmdbStore:
         self._synced = durability is Durability.FULL
         self._map_size = map_size
         self._broken = False
+        self._readers = 0
+        self._unread = threading.Condition()
         self._open()
         self._migrate(migrations)
 
@@ -158,11 +161,18 @@ class LmdbStore:
     @contextlib.contextmanager
     def read(self) -> Iterator[Read]:
         """A short look at what is committed; `StoreFailedError` if it cannot be read."""
+        with self._unread:
+            self._readers += 1
         try:
             with self._begin() as transaction:
                 yield Read(transaction, self._tables)
         except lmdb.Error as error:
             raise StoreFailedError(_explained(error)) from error
+        finally:
+            with self._unread:
+                self._readers -= 1
+                if not self._readers:
+                    self._unread.notify_all()
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""
@@ -206,11 +216,14 @@ class LmdbStore:
         self._environment.close()
 
     def _grow(self) -> None:
+        """Make room. The map may move, and a reader of another thread must not be looking at it then."""
         size = int(self._environment.info()["map_size"])
-        try:
-            self._environment.set_mapsize(size + min(size, _GROWTH_MAX))
-        except lmdb.Error as error:
-            raise StoreFailedError(_explained(error)) from error
+        with self._unread:
+            self._unread.wait_for(lambda: not self._readers)
+            try:
+                self._environment.set_mapsize(size + min(size, _GROWTH_MAX))
+            except lmdb.Error as error:
+                raise StoreFailedError(_explained(error)) from error
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         with self.read() as read:

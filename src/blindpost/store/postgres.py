@@ -15,7 +15,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -35,6 +35,8 @@ SILENCE_S = 40.0
 LOCK_WAIT_S = 10.0
 """How long a killed predecessor's connection may take to end; longer means that it is not dead."""
 MIGRATION_S = 86_400.0
+ASIDE_MAX = 4
+"""How many connections there are beside the owner's, for what need not wait for it."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -105,6 +107,7 @@ class PostgresStore:
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._outcome: asyncio.Future[bool] | None = None
+        self._aside: asyncpg.Pool[asyncpg.Record] | None = None
 
     @classmethod
     async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
@@ -126,6 +129,14 @@ class PostgresStore:
             connection.terminate()
             raise
         store._connection = connection
+        store._aside = await asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=ASIDE_MAX,
+            timeout=CONNECT_S,
+            command_timeout=SILENCE_S,
+            server_settings=_session_settings(schema, durability),
+        )
         return store
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
@@ -142,7 +153,21 @@ class PostgresStore:
                 log.error("the database refused to read: %s", self._told(error))
                 raise StoreFailedError("the database refused to read") from error
 
-    async def commit(self, phases: Sequence[Work], adjust: Mapping[str, int]) -> None:
+    async def aside(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Run one statement beside whatever the owner's connection is doing; durable when this returns.
+
+        It looks at no lock and no number: what it writes may be read by nobody until a `commit` says so.
+        """
+        self.statements += 1
+        if self._aside is None:
+            raise StoreFailedError(AWAY)
+        try:
+            return await self._aside.fetch(statement, *arguments)
+        except _FAILURES as error:
+            log.error("the database refused a statement: %s", self._told(error))
+            raise StoreFailedError("the database refused, or is away") from error
+
+    async def commit(self, phases: Iterable[Work], adjust: Mapping[str, int]) -> None:
         """Make all steps durable, phase after phase, or none of them.
 
         `adjust` corrects counters that no step counts. `OutcomeUnknownError` if the connection is lost on
@@ -163,10 +188,10 @@ class PostgresStore:
             self.counts.update(rows)
 
     async def _write(
-        self, connection: Connection, phases: Sequence[Work], adjust: Mapping[str, int]
+        self, connection: Connection, phases: Iterable[Work], adjust: Mapping[str, int]
     ) -> dict[str, int]:
         """One statement is a transaction by itself; more of them need one around them."""
-        if len(phases) == 1:
+        if isinstance(phases, Sequence) and len(phases) == 1:
             return await self._write_phase(connection, phases[0], adjust)
         counts: dict[str, int] = {}
         async with connection.transaction():
@@ -192,6 +217,9 @@ class PostgresStore:
         """Give the database back; it notices at once. Nothing may be on its way."""
         if self._reconnecting is not None:
             self._reconnecting.cancel()
+        if self._aside is not None:
+            self._aside.terminate()
+            self._aside = None
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
