@@ -75,7 +75,7 @@ async def notified_queues(client: SmpClient, server: Server, count: int) -> list
     ]
     queues = []
     for ids, (key, notifier_key, dh_key) in zip(await client.send_many(news), keys, strict=True):
-        assert isinstance(ids, IDS)
+        assert isinstance(ids, IDS), ids
         assert ids.ntf_creds is not None
         queues.append(
             SmpQueue(

@@ -19,6 +19,9 @@ from tests.support.ntf_process import StartedNtf
 from tests.support.ntf_routers import Device, device_token
 from tests.support.processes import RouterInProcess, until
 
+CHUNK = 100
+"""Queues that are made at once: more would have to be answered within the time of one."""
+
 
 class Kept(NamedTuple):
     """A notification as the store has it."""
@@ -70,7 +73,11 @@ class Load:
         subscribed: list[tuple[Device, bytes]] = []
         for router in routers:
             client = await router.connect()
-            queues = await notified_queues(client, router.server, devices)
+            queues = [
+                queue
+                for start in range(0, devices, CHUNK)
+                for queue in await notified_queues(client, router.server, min(CHUNK, devices - start))
+            ]
             for device, queue in zip(self.devices.values(), queues, strict=True):
                 subscribed.append((device, await device.subscribe(queue)))
             self.queues += queues
