@@ -28,18 +28,18 @@ pytestmark = pytest.mark.timeout(900)
 WANTED: list[Dataset] = [datasets()[name] for name in ("delivery_slo", "router_backlog")]
 KILLED = [dataset for dataset in WANTED if dataset.name in killed_pipeline.TABLES]
 ORACLES = {"delivery_slo": oracles.delivery_slo, "router_backlog": oracles.router_backlog}
-KILLS = [("run", "silver", "computed"), ("follow", "gold", "checked")]
+POINTS = {
+    "bronze": ("found", "checked", "published"),
+    "silver": ("found", "computed", "checked", "published", "done"),
+    "gold": ("found", "computed", "checked", "published", "done"),
+}
+KILLS = {"a few": [("run", "silver", "computed"), ("follow", "gold", "checked")]}
 if os.environ.get("BLINDPOST_PIPELINE_LONG"):
-    KILLS = [
-        (how, stage, point)
+    KILLS = {
+        f"{how} {stage}": [(how, stage, point) for point in points]
         for how in ("run", "follow")
-        for stage, points in (
-            ("bronze", ("found", "checked", "published")),
-            ("silver", ("found", "computed", "checked", "published", "done")),
-            ("gold", ("found", "computed", "checked", "published", "done")),
-        )
-        for point in points
-    ]
+        for stage, points in POINTS.items()
+    }
 
 
 def _journal(seed: int) -> Journal:
@@ -137,35 +137,33 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
     assert follow(followed, WANTED) == []
 
 
-def test_killed_drivers_leave_nothing_torn(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """What comes out if nothing is killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    seal_journal(folder / "journal", _journal(12), random.Random(12))
+    lake = Lake(spark, str(folder / "journal"), str(folder / "whole"))
+    run(lake, KILLED)
+    return lake
+
+
+@pytest.mark.parametrize("kills", KILLS.values(), ids=KILLS)
+def test_killed_drivers_leave_nothing_torn(
+    spark: SparkSession, whole: Lake, tmp_path: Path, kills: list[tuple[str, str, str]]
+) -> None:
     """One after another: each goes on where the one before it was killed."""
-    folder = tmp_path / "journal"
-    seal_journal(folder, _journal(12), random.Random(12))
-    whole = Lake(spark, str(folder), str(tmp_path / "whole"))
-    run(whole, KILLED)
-    apart = len({how for how, _, _ in KILLS}) < len(KILLS)
-    lakes = {how: Lake(spark, str(folder), str(tmp_path / (how if apart else "one"))) for how, _, _ in KILLS}
-    for how, stage, point in KILLS:
-        lake = lakes[how]
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.killed_pipeline",
-            str(folder),
-            lake.out,
-            stage,
-            point,
-            how,
-        ]
-        done = subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+    lake = Lake(spark, whole.journal, str(tmp_path / "lake"))
+    program = [sys.executable, "-m", "tests.support.killed_pipeline", lake.journal, lake.out]
+    rows_of = {dataset.name: _gold(whole, dataset) for dataset in KILLED}
+    for how, stage, point in kills:
+        done = subprocess.run([*program, stage, point, how], check=False, stderr=subprocess.DEVNULL)
         assert done.returncode == -signal.SIGKILL, (how, stage, point)
         for dataset in KILLED:
             rows = {day: part.rows for day, part in lake.gold_store(dataset).current().partitions.items()}
             assert len(_gold(lake, dataset)) == sum(rows.values())
-            assert _by_glob(lake, dataset) in {0, sum(rows.values()), len(_gold(whole, dataset))}
-    for lake in lakes.values():
-        follow(lake, KILLED)
-        assert _contents(lake) == _contents(whole)
-        for dataset in KILLED:
-            assert _gold(lake, dataset) == _gold(whole, dataset)
-            assert _by_glob(lake, dataset) == len(_gold(whole, dataset))
+            assert _by_glob(lake, dataset) in {0, sum(rows.values()), len(rows_of[dataset.name])}
+    follow(lake, KILLED)
+    assert _contents(lake) == _contents(whole)
+    for dataset in KILLED:
+        assert _gold(lake, dataset) == rows_of[dataset.name]
+        assert _by_glob(lake, dataset) == len(rows_of[dataset.name])
