@@ -1,4 +1,4 @@
-"""`blindpost pipeline generate`, `report` and `bench`: a fleet to try it on, the page, the measurements.
+"""`blindpost pipeline generate`, `seal`, `report` and `bench`: files to begin with, the page, measurements.
 
 What only one command needs is imported by that command, so that the others answer at once.
 """
@@ -70,6 +70,36 @@ def generate(
         f"{folder / JOURNAL}: {written['rows']:,} rows in {written['files']:,} files, "
         f"{written['bytes'] / 1e6:,.1f} MB. What is wrong in them: {folder / TRUTH}."
     )
+
+
+def seal(
+    folder: Annotated[Path, typer.Argument(help="The journal of a server, as [journal] folder names it.")],
+    minute_days: Annotated[int, typer.Option(min=1, help="Delete minutes older than so many days.")] = 30,
+    lab_days: Annotated[
+        int, typer.Option(min=1, help="Delete events and exports older than so many days.")
+    ] = 7,
+) -> None:
+    """Seal what a server left unsealed when it stopped or was killed, so that a run sees it.
+
+    Servers do it by themselves while they run and when they start again; this is for one that does not.
+    What a running server is writing is left to it.
+    """
+    from blindpost.journal.folder import SEGMENTS
+    from blindpost.journal.frames import OPEN
+    from blindpost.journal.seal import BAD, Rules, seal_folder
+
+    if not (folder / SEGMENTS).is_dir():
+        raise OperatorError(f"{folder}: no server's journal. Name the folder that has `{SEGMENTS}` in it.")
+    told = seal_folder(folder, Rules(minute_days, lab_days))
+    if told is None:
+        raise OperatorError(f"{folder}: it is being sealed just now. Wait a moment and try again.")
+    say(f"{folder}: sealed {told.rows:,} rows of {told.segments} segments.")
+    if left := len(list((folder / SEGMENTS).glob(f"[!.]*{OPEN}"))):
+        say(f"Left alone: {left} that a running server is writing.")
+    if told.damaged or told.torn_bytes:
+        say(f"Left out: {told.damaged} damaged frames, and {told.torn_bytes} bytes of torn ends.")
+    if told.unreadable:
+        raise OperatorError(f"{told.unreadable} segments cannot be read; they are kept as *{BAD}.")
 
 
 def report(
@@ -223,5 +253,5 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def add_to(app: typer.Typer) -> None:
     """These commands belong to `blindpost pipeline`."""
-    for command in (generate, report, bench):
+    for command in (generate, seal, report, bench):
         app.command()(command)
