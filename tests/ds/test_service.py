@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from blindpost.ds.client import RefusedError
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import DsRules
+from blindpost.ds.model import LARGE_BYTES, DsRules
 from blindpost.ds.moving import import_file
 from blindpost.ds.tables import LmdbTables
 from blindpost.ds.view import Change
@@ -77,7 +77,7 @@ async def test_an_enqueue_costs_the_same_however_much_is_stored(tmp_path: Path) 
         file.write_bytes(
             struct.pack("<QQQ", 1, 0, 32) + ALICE + struct.pack("<Q", stored) + payloads * stored
         )
-        import_file(file, store)
+        await import_file(file, store)
         async with running(folder, DsRules(queue_payloads=1_000_000), store=store) as ds:
             async with await ds.client() as client:
                 await client.enqueue(ALICE, b"x" * 100)
@@ -136,7 +136,7 @@ async def test_a_large_commit_does_not_stop_the_event_loop(tmp_path: Path) -> No
 
     setattr(store.store, "commit", slow)  # noqa: B010 - a disk that waits for the event loop
     async with running(tmp_path, store=store) as ds, await ds.client() as client:
-        sending = asyncio.create_task(client.enqueue(ALICE, b"x" * 5_000_000))
+        sending = asyncio.create_task(client.enqueue(ALICE, b"x" * LARGE_BYTES))
         while turns < 50:
             await asyncio.sleep(0.001)
             turns += 1

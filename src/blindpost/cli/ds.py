@@ -86,10 +86,11 @@ def telling() -> Iterator[None]:
     """Failures of the service's parts become messages for a person."""
     from blindpost.ds.bincode import ImportFileError
     from blindpost.ds.client import DsError
+    from blindpost.engine.loop import StoreFailedError
 
     try:
         yield
-    except ImportFileError as error:
+    except (ImportFileError, StoreFailedError) as error:
         raise OperatorError(str(error)) from error
     except DsError as error:
         raise OperatorError(f"the delivery service: {error}.") from error
@@ -108,7 +109,7 @@ def init(
 ) -> None:
     """Create a certificate, an empty store and a configuration; print the certificate's fingerprint."""
     from blindpost.ds.certificate import fingerprint, make_certificate
-    from blindpost.ds.process import open_store
+    from blindpost.ds.process import open_embedded_store
 
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
@@ -119,7 +120,7 @@ def init(
     write_file(place.key, key)
     write_file(place.certificate, certificate, 0o644)
     write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
-    open_store(place).close()
+    open_embedded_store(place).close()
     found = fingerprint(certificate).hex()
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "fingerprint": found, "port": port}))
@@ -247,8 +248,13 @@ def import_(
     from blindpost.ds.process import locked, open_store
 
     place = place_of(config)
-    with telling(), locked(place), contextlib.closing(open_store(place)) as store, _progress() as progress:
-        version, queues, payloads = import_file(file, store, progress)
+
+    async def work() -> tuple[int, int, int]:
+        with contextlib.closing(await open_store(place)) as store, _progress("importing") as progress:
+            return await import_file(file, store, progress)
+
+    with locked(place):
+        version, queues, payloads = _run(work())
     if as_json:
         typer.echo(json.dumps({"version": version, "queues": queues, "payloads": payloads}))
     else:
@@ -268,8 +274,13 @@ def export(
     from blindpost.ds.process import locked, open_store
 
     place = place_of(config)
-    with telling(), locked(place), contextlib.closing(open_store(place)) as store:
-        queues, payloads = export_file(file.absolute(), store)
+
+    async def work() -> tuple[int, int]:
+        with contextlib.closing(await open_store(place)) as store, _progress("exporting") as progress:
+            return await export_file(file.absolute(), store, progress)
+
+    with locked(place):
+        queues, payloads = _run(work())
     if as_json:
         typer.echo(json.dumps({"queues": queues, "payloads": payloads}))
     else:
@@ -277,13 +288,13 @@ def export(
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for a person who watches."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("importing")
+        task = bar.add_task(doing)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -8,7 +8,7 @@ empty channel.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -102,10 +102,10 @@ def _key_v1(file: _Bytes) -> tuple[bytes, bytes]:
     return b"", bytes(file.bytes())
 
 
-def write_queues(
+async def write_queues(
     file: BinaryIO,
     queues: Sequence[tuple[bytes, bytes, int]],
-    payloads: Callable[[bytes, bytes], Iterator[bytes]],
+    payloads: Callable[[bytes, bytes], AsyncIterator[bytes]],
 ) -> int:
     """Write V2: recipient key, channel id and length of each queue, and its payloads. Returns how many."""
     written = 0
@@ -114,7 +114,7 @@ def write_queues(
         file.writelines(_LENGTH.pack(len(part)) + part for part in (channel_id, recipient_key))
         file.write(_LENGTH.pack(count))
         found = 0
-        for payload in payloads(recipient_key, channel_id):
+        async for payload in payloads(recipient_key, channel_id):
             file.write(_LENGTH.pack(len(payload)))
             file.write(payload)
             found += 1

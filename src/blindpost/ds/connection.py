@@ -6,17 +6,19 @@ before its payloads leave the queue. A Finish before the Return takes the call b
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
 from blindpost.ds.checks import Refusal
-from blindpost.ds.model import MESSAGE_BYTES_MAX
+from blindpost.ds.model import LARGE_BYTES, MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
-from blindpost.ds.turn import Answer
+from blindpost.ds.turn import Answer, Taken
 from blindpost.wire.capnp.framing import Framer
-from blindpost.wire.capnp.node import NODE_SERVICE, read_request, write_result
+from blindpost.wire.capnp.node import NODE_SERVICE, Enqueue, read_request, write_result
 from blindpost.wire.capnp.rpc import (
     BOOTSTRAP_CAPABILITY,
     Abort,
@@ -41,6 +43,8 @@ QUESTIONS_MAX = 4096
 """Calls of one connection that are not finished."""
 OUTBOX_BYTES_MAX = 32 << 20
 """A caller that lets so much pile up is disconnected; nothing it did not take is lost."""
+PIECE_BYTES = 128 << 10
+"""So much of a long answer is encrypted before others have their turn of the event loop."""
 
 
 class Stream(Protocol):
@@ -50,7 +54,7 @@ class Stream(Protocol):
     def unsent(self) -> int:
         """Bytes that were written and did not leave yet."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes | memoryview) -> None: ...
 
     def close(self) -> None: ...
 
@@ -86,6 +90,14 @@ class Connection:
         self._answers: dict[int, _State] = {}
         self._held: set[str] = set()
         self._closed = False
+        self._outbox: deque[memoryview] = deque()
+        self._outbox_bytes = 0
+        self._sending = False
+        self._staging: int | None = None
+        self._large = 0
+        self._room: asyncio.Future[None] | None = None
+        self.large = asyncio.Lock()
+        """Held by whoever reads the large payloads of an answer: one answer is in memory at a time."""
 
     @property
     def in_hand(self) -> int:
@@ -111,24 +123,48 @@ class Connection:
 
     def let_go(self, reason: str) -> None:
         self._held.discard(reason)
+        if reason == "outbox":
+            self._pump()
         if not self._held and not self._closed:
             self._stream.resume_reading()
             self._work()
 
+    def begin_large(self) -> None:
+        """Take no more calls while the answer to one is read that has large payloads."""
+        self._large += 1
+        self.hold("large")
+
+    def end_large(self) -> None:
+        self._large -= 1
+        if not self._large:
+            self.let_go("large")
+
+    async def room(self) -> None:
+        """Wait until what was sent before has left, or the stream is over."""
+        while self._outbox and not self._closed:
+            self._room = self._room or asyncio.get_running_loop().create_future()
+            await self._room
+
     def close(self) -> None:
+        """What was answered before still leaves, unless it is much."""
         self._closed = True
+        self._flush()
         self._stream.close()
 
     def lost(self) -> None:
         """The stream is over."""
         self._closed = True
+        self._outbox.clear()
+        self._has_room()
 
     def answer(self, answer: Answer) -> None:
         """Send what the engine decided about a call."""
         state = self._answers.get(answer.question)
         if self._closed or state is None:
             return
+        self._settle(answer.question)
         outcome = answer.outcome
+        assert not isinstance(outcome, Taken), "an answer that is not read yet"
         if state is _State.CANCELED or outcome is None:
             del self._answers[answer.question]
             if answer.is_held:
@@ -142,10 +178,53 @@ class Connection:
             self._answers[answer.question] = _State.HELD if answer.is_held else _State.RETURNED
             self._send(write_results(answer.question, write_result(outcome)))
 
+    def _settle(self, question: int) -> None:
+        """Calls that came after an enqueue of a large payload wait until it is answered, to stay in order."""
+        if question == self._staging:
+            self._staging = None
+            asyncio.get_running_loop().call_soon(self.let_go, "staging")
+
     def _send(self, message: bytes) -> None:
-        self._stream.write(message)
-        if self._stream.unsent > OUTBOX_BYTES_MAX:
+        """Send at once, or in pieces, in order."""
+        if not self._outbox and len(message) <= PIECE_BYTES:
+            self._stream.write(message)
+        else:
+            view = memoryview(message)
+            self._outbox.extend(view[at : at + PIECE_BYTES] for at in range(0, len(message), PIECE_BYTES))
+            self._outbox_bytes += len(message)
+            self._pump()
+        if self._stream.unsent + self._outbox_bytes > OUTBOX_BYTES_MAX:
+            self._outbox.clear()
             self.close()
+
+    def _pump(self) -> None:
+        """Send the next piece, and the one after it when others had their turn."""
+        if self._sending or not self._outbox or self._closed or "outbox" in self._held:
+            return
+        self._sending = True
+        piece = self._outbox.popleft()
+        self._outbox_bytes -= len(piece)
+        self._stream.write(piece)
+        if self._outbox:
+            asyncio.get_running_loop().call_soon(self._pumped)
+        else:
+            self._sending = False
+            self._has_room()
+
+    def _pumped(self) -> None:
+        self._sending = False
+        self._pump()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            self._stream.write(self._outbox.popleft())
+        self._outbox_bytes = 0
+        self._has_room()
+
+    def _has_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     def _work(self) -> None:
         """Whatever complete messages are there, unless something must be waited for."""
@@ -197,6 +276,9 @@ class Connection:
             self._answers[call.question] = _State.RETURNED
             self._send(write_exception(call.question, "there is no such method", ExceptionType.UNIMPLEMENTED))
         else:
+            if isinstance(request, Enqueue) and len(request.payload) > LARGE_BYTES:
+                self._staging = call.question
+                self.hold("staging")
             self._put(self, Called(self.peer, call.question, request), size)
 
     def _finish(self, question: int) -> None:

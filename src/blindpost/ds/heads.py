@@ -17,9 +17,10 @@ class Head:
     def __init__(self, queue: bytes, payloads: int, response_bytes: int, turn_bytes: int) -> None:
         self.queue = queue
         self.size = 0
-        """Bytes of the payloads that are to be loaded."""
+        """Bytes of the payloads that are to be loaded in the turn: of all but the large ones."""
         self.wanted: list[int] = []
         """The numbers of those payloads."""
+        self._given = self._given_bytes = 0
         self.is_cut = False
         self._entries: list[Entry] = []
         self._payloads = payloads
@@ -36,13 +37,14 @@ class Head:
         if self.is_scanned:
             return
         if not is_held:
-            size = self.size + entry.size
-            is_full = len(self.wanted) == self._payloads or (self.wanted and size > self._response_bytes)
+            given, size = self._given_bytes + entry.size, self.size + (0 if entry.is_large else entry.size)
+            is_full = self._given == self._payloads or (self._given and given > self._response_bytes)
             if is_full or size > self._turn_bytes:
                 self.is_cut = True
                 return
-            self.wanted.append(entry.number)
-            self.size = size
+            if not entry.is_large:
+                self.wanted.append(entry.number)
+            self._given, self._given_bytes, self.size = self._given + 1, given, size
         self._entries.append(entry)
 
     def fill(self, view: View, payloads: dict[int, bytes], *, is_all: bool) -> None:

@@ -21,6 +21,8 @@ DS_PORT = 7000
 TAG_SIZE = 8
 MESSAGE_BYTES_MAX = 8 << 20
 """The largest RPC message that is taken in: a payload above its limit is still told so, by its text."""
+LARGE_BYTES = 1 << 20
+"""A payload above this is large: it is written and read beside the turns, which only say that it is there."""
 
 _DELIVERIES, _KEY_PACKAGES = b"D", b"K"
 
@@ -55,12 +57,16 @@ EMPTY = Ends()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry(Value):
-    """A stored payload. `payload` is None where it was not loaded."""
+    """A stored payload. `payload` is None where it was not loaded, and where it is large."""
 
     number: int
     tag: bytes
     size: int
     payload: bytes | None = None
+
+    @property
+    def is_large(self) -> bool:
+        return self.size > LARGE_BYTES
 
     @property
     def id(self) -> bytes:
@@ -94,5 +100,5 @@ class DsRules:
     """For so long a fetched but unfinished payload is kept from other connections."""
     lease_s: float = 60.0
     lease_s_max: float = 600.0
-    turn_bytes: int = 32 << 20
-    """How many bytes of payloads one turn of the engine reads."""
+    turn_bytes: int = 4 << 20
+    """How many bytes of payloads one turn of the engine reads; those of large ones are not among them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, number_and_tag
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.tables import DsStore
-from blindpost.ds.turn import Answer, Turn
+from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
@@ -28,6 +29,8 @@ from blindpost.wire.capnp.node import (
     UploadKeyPackage,
 )
 from blindpost.wire.capnp.rpc import ExceptionType
+
+log = logging.getLogger(__name__)
 
 INTERNAL = Refusal("the delivery service failed at this call; nothing was changed")
 
@@ -78,7 +81,14 @@ class WaitOver:
     wait: Wait
 
 
-Event = Called | Finished | Canceled | Gone | Wake | WaitOver
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A large payload is written and may become part of its queue."""
+
+    stage: Stage
+
+
+Event = Called | Finished | Canceled | Gone | Wake | WaitOver | Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +101,22 @@ class Shell:
     """Have `WaitOver` come at the wait's time."""
     put_own: Callable[[Event], None]
     later: Callable[[float, Event], None]
+    stage: Callable[[Stage], None]
+    """Write a large payload and have `Staged` come, or tell its caller why not."""
+    drop: Callable[[Stage], None]
+    """Have a written payload removed that is part of no queue."""
+
+
+def not_stored(error: StoreFailedError) -> Refusal:
+    return Refusal(f"not stored: {error}", ExceptionType.OVERLOADED)
 
 
 RETRY_S = 1.0
 """After this time the service's own work is tried again when the store refused it."""
+
+
+Refusals = dict[int, Refusal]
+"""Of the calls of a batch, by their identity."""
 
 
 class DsPlan:
@@ -111,7 +133,10 @@ class DsPlan:
         self.authority = authority
         self._entropy = entropy
         self._shell = shell
-        self._refusals: dict[int, Refusal] = {}
+        self._refusals: Refusals = {}
+        self._coming: dict[bytes, set[int]] = {}
+        self._busy: set[bytes] = set()
+        self._committing: Turn | None = None
         self._again: list[Event] = []
         self._wakes: dict[bytes, float] = {}
         self._turn = self._new_turn()
@@ -121,21 +146,91 @@ class DsPlan:
         return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now)
 
     async def prepare(self, batch: Sequence[Event]) -> None:
-        turn = self._turn = self._new_turn()
+        self._turn = self._new_turn()
         self._again.clear()
-        self._refusals.clear()
+        self._collected(batch)
+        self._refusals, wanted = await self._load(self._turn, batch)
+        self._busy = wanted.queues | wanted.touched
+
+    async def _load(
+        self, turn: Turn, batch: Sequence[Event], *, beside: bool = False
+    ) -> tuple[Refusals, Wanted]:
         calls = [event for event in batch if isinstance(event, Called)]
         callers = await self.authority.identify([call.request.auth for call in calls])
+        refusals: Refusals = {}
         for call, caller in zip(calls, callers, strict=True):
             refused = refusal(call.request, caller)
             if refused is not None:
-                self._refusals[id(call)] = refused
+                refusals[id(call)] = refused
         wanted = Wanted()
         for event in batch:
-            if id(event) not in self._refusals:
+            if id(event) not in refusals:
                 self._want(wanted, event)
-        rules = self.rules
-        await self._store.load(wanted, turn.view, self._is_held, rules.response_bytes, rules.turn_bytes)
+        await self._store.load(wanted, turn.view, self._is_held, self.rules, beside=beside)
+        return refusals, wanted
+
+    def may_take(self, event: Event) -> bool:
+        """Whether a call, or the end of its time, can be decided while a commit is under way.
+
+        It takes from a queue of which that turn knows nothing, so whatever becomes of the commit, its answer
+        is the same; and taking changes nothing in the store. Calls that came before and are about the same
+        queue are not overtaken.
+        """
+        match event:
+            case Called(_, _, Fetch() | FetchWait() | Lease() as request):
+                queue = queue_of(request)
+            case WaitOver(wait):
+                queue = wait.queue
+            case _:
+                return False
+        return self._committing is not None and queue not in self._busy and queue not in self._coming
+
+    def arrived(self, event: Event) -> None:
+        """An event waits for a turn from now on."""
+        if isinstance(event, Called):
+            self._coming.setdefault(queue_of(event.request), set()).add(id(event))
+
+    def _collected(self, batch: Sequence[Event]) -> None:
+        """These events wait no more; some of them may have been told of already."""
+        for event in batch:
+            if isinstance(event, Called):
+                queue = queue_of(event.request)
+                calls = self._coming.get(queue)
+                if calls is not None:
+                    calls.discard(id(event))
+                    if not calls:
+                        del self._coming[queue]
+
+    async def take_beside(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Decide such events; returns those that must wait for a turn of the engine after all."""
+        committing, turn = self._committing, self._new_turn()
+        try:
+            refusals, _ = await self._load(turn, events, beside=True)
+        except Exception:
+            # Whatever it is, a turn meets it too, and tells the callers.
+            return events
+        if committing is None or self._committing is not committing:
+            return events
+        left = [event for event in events if not self._take(turn, event, refusals)]
+        self._release(turn)
+        return left
+
+    def _take(self, turn: Turn, event: Event, refusals: Refusals) -> bool:
+        mark = self.undo.mark()
+        try:
+            if isinstance(event, Called):
+                is_done = self._call(turn, event, refusals)
+            else:
+                assert isinstance(event, WaitOver)
+                is_done = queues.wait_over(turn, event.wait)
+        except Exception:
+            # As in the engine: a bug in one event takes back that event alone.
+            log.exception("deciding an event failed; it changed nothing")
+            self.undo.rollback(mark)
+            self.failed(event)
+            is_done = True
+        self.undo.forget(mark)
+        return is_done
 
     def _is_held(self, queue: bytes, number: int) -> bool:
         hold = self.state.held.get((queue, number))
@@ -160,8 +255,13 @@ class DsPlan:
                 hold = None if number is None else peer.holds.get(number)
                 if hold is not None:
                     wanted.queues.add(hold.queue)
+            case Canceled(peer) | Gone(peer):
+                wanted.touched.update(hold.queue for _, hold in peer.holds.items())
+                wanted.touched.update(wait.queue for _, wait in peer.waits.items())
             case Wake(queue) if queue in self.state.waiters:
                 wanted.head(queue, self.rules.response_payloads)
+            case Staged(stage):
+                wanted.queues.add(stage.queue)
             case WaitOver(wait):
                 wanted.head(wait.queue, queues.payloads_max(self.rules, wait.request))
             case _:
@@ -171,7 +271,7 @@ class DsPlan:
         turn, enough = self._turn, True
         match event:
             case Called():
-                enough = self._call(turn, event)
+                enough = self._call(turn, event, self._refusals)
             case Finished(peer, question):
                 queues.finish(turn, peer, question)
             case Canceled(peer, question):
@@ -181,14 +281,16 @@ class DsPlan:
             case Wake(queue):
                 self._wakes.pop(queue, None)
                 enough = queues.wake(turn, queue)
+            case Staged(stage):
+                queues.staged(turn, stage)
             case WaitOver(wait):
                 enough = queues.wait_over(turn, wait)
         if not enough:
             self._again.append(event)
 
-    def _call(self, turn: Turn, call: Called) -> bool:
+    def _call(self, turn: Turn, call: Called, refusals: Refusals) -> bool:
         peer, question, request = call.peer, call.question, call.request
-        refused = self._refusals.get(id(call))
+        refused = refusals.get(id(call))
         if refused is not None:
             turn.count(Meter.REFUSED_AUTH if refused is UNAUTHENTICATED else Meter.REFUSED)
             turn.answer(peer, question, refused)
@@ -208,37 +310,57 @@ class DsPlan:
 
     def failed(self, event: Event) -> None:
         self.meters.add(Meter.INTERNAL_ERRORS)
-        if isinstance(event, Called):
-            self._shell.send([Answer(event.peer, event.question, INTERNAL)])
+        self._turn_away(event, INTERNAL)
 
     async def commit(self) -> None:
-        await self._store.commit(self._turn.view.changes)
+        self._committing = self._turn
+        try:
+            await self._store.commit(self._turn.view.changes)
+        finally:
+            self._committing = None
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
         """Every call of the batch is told that the store failed; the service's own events come again."""
         self.meters.add(Meter.STORE_ERRORS)
         self._again.clear()
-        refused = Refusal(f"not stored: {error}", ExceptionType.OVERLOADED)
+        self._collected(batch)
         for event in batch:
-            if isinstance(event, Called):
-                self._shell.send([Answer(event.peer, event.question, refused)])
-            else:
+            if not self._turn_away(event, not_stored(error)):
                 self._shell.later(RETRY_S, event)
 
+    def _turn_away(self, event: Event, refused: Refusal) -> bool:
+        """Tell the caller, if somebody waits for this event's answer."""
+        match event:
+            case Called(peer, question):
+                self._shell.send([Answer(peer, question, refused)])
+            case Staged(stage):
+                self._shell.send([Answer(stage.peer, stage.question, refused)])
+                self._shell.drop(stage)
+            case _:
+                return False
+        return True
+
     def release(self) -> None:
-        turn, shell = self._turn, self._shell
+        self._release(self._turn)
+        for event in self._again:
+            self.arrived(event)
+            self._shell.put_own(event)
+
+    def _release(self, turn: Turn) -> None:
+        shell = self._shell
         if turn.answers:
             shell.send(turn.answers)
         for wait in turn.begun:
             shell.begin(wait)
+        for stage in turn.to_stage:
+            shell.stage(stage)
+        for stage in turn.to_drop:
+            shell.drop(stage)
         for queue, delay_s in turn.to_wake:
-            self._wake(queue, delay_s)
-        for event in self._again:
-            shell.put_own(event)
+            self._wake(queue, turn.now + max(delay_s, 0.0), delay_s)
 
-    def _wake(self, queue: bytes, delay_s: float) -> None:
+    def _wake(self, queue: bytes, at: float, delay_s: float) -> None:
         """At most one wake-up of a queue is on its way, the earliest that was asked for."""
-        at = self._turn.now + max(delay_s, 0.0)
         if at < self._wakes.get(queue, at + 1):
             self._wakes[queue] = at
             if delay_s <= 0:

@@ -42,21 +42,19 @@ def locked(place: Place) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def open_store(place: Place) -> LmdbTables:
-    """The embedded store."""
-    if place.settings.store.database:
-        raise OperatorError(f"{place.file}: this works with the embedded store only, not with a database.")
+def open_embedded_store(place: Place) -> LmdbTables:
+    """The store in the service's folder."""
     try:
         return LmdbTables(place.store, Durability(place.settings.store.durability))
     except (StoreVersionError, StoreFailedError) as error:
         raise OperatorError(f"{place.store}: {error}") from error
 
 
-async def open_any_store(place: Place) -> DsStore:
+async def open_store(place: Place) -> DsStore:
     """The store that the configuration names."""
     settings = place.settings.store
     if not settings.database:
-        return open_store(place)
+        return open_embedded_store(place)
     try:
         return await PostgresTables.open(settings.database, Durability(settings.durability))
     except (StoreVersionError, StoreFailedError) as error:
@@ -194,7 +192,7 @@ class DsProcess:
 
 
 async def _serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
-    store = await open_any_store(place)
+    store = await open_store(place)
     try:
         process = DsProcess(place, store)
         loop = asyncio.get_running_loop()

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from blindpost.ds.checks import Refusal, queue_of
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import TAG_SIZE, DsRules, Entry, number_and_tag
+from blindpost.ds.model import LARGE_BYTES, TAG_SIZE, DsRules, Entry, number_and_tag
 from blindpost.ds.state import Hold, Peer, Wait
-from blindpost.ds.turn import Turn
+from blindpost.ds.turn import Stage, Taken, Turn
 from blindpost.wire.capnp.node import (
     Ack,
-    Deliveries,
-    Delivery,
     Done,
     Enqueue,
     Fetch,
@@ -26,7 +24,7 @@ from blindpost.wire.capnp.node import (
     Fingerprint,
     KeyPackage,
     Lease,
-    Payloads,
+    Result,
     UploadKeyPackage,
 )
 from blindpost.wire.capnp.rpc import ExceptionType
@@ -49,15 +47,35 @@ class Available:
 
 
 def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
-    queue = queue_of(request)
-    full = _full(turn, queue, len(request.payload))
+    """Append a payload. A large one is only let in here: `staged` appends it when it is written."""
+    queue, tag, payload = queue_of(request), turn.entropy(TAG_SIZE), request.payload
+    full = _full(turn, queue, len(payload))
     if full is not None:
         turn.count(Meter.REFUSED_FULL)
         turn.answer(peer, question, full)
-        return
-    turn.view.add(queue, turn.entropy(TAG_SIZE), request.payload)
+    elif len(payload) > LARGE_BYTES:
+        turn.stage(Stage(peer, question, queue, tag, payload))
+    else:
+        turn.view.add(queue, tag, payload)
+        _enqueued(turn, peer, question, queue, len(payload))
+
+
+def staged(turn: Turn, stage: Stage) -> None:
+    """A large payload is written: now it takes its place in the queue, if there still is one."""
+    peer, question, queue, size = stage.peer, stage.question, stage.queue, len(stage.payload)
+    full = _full(turn, queue, size)
+    if full is not None:
+        turn.count(Meter.REFUSED_FULL)
+        turn.answer(peer, question, full)
+        turn.drop(stage)
+    else:
+        turn.view.add_staged(queue, stage.tag, size)
+        _enqueued(turn, peer, question, queue, size)
+
+
+def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, size: int) -> None:
     turn.count(Meter.ENQUEUED)
-    turn.count(Meter.ENQUEUED_BYTES, len(request.payload))
+    turn.count(Meter.ENQUEUED_BYTES, size)
     turn.answer(peer, question, Done())
     turn.wake(queue)
 
@@ -91,7 +109,7 @@ def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
         return False
     timeout_s = _timeout_s(turn.rules, request)
     if timeout_s <= 0:
-        turn.answer(peer, question, _result(request, ()))
+        turn.answer(peer, question, _nothing(request))
     elif len(peer.waits) >= turn.rules.waits_per_connection or len(turn.state.waiting) >= turn.rules.waits:
         turn.count(Meter.REFUSED_WAITS)
         turn.answer(peer, question, TOO_MANY_WAITS)
@@ -118,7 +136,7 @@ def available(turn: Turn, peer: Peer, queue: bytes, payloads: int) -> Available:
                 continue
         if len(taken) == payloads or (taken and entry.size > room):
             return Available(tuple(taken))
-        if entry.payload is None:
+        if entry.payload is None and not entry.is_large:
             return Available(tuple(taken), is_complete=False)
         room -= entry.size
         taken.append(entry)
@@ -136,7 +154,8 @@ def _hand_out(
     hold_s = _lease_s(rules, request) if isinstance(request, Lease) else rules.hold_s
     state.hold(peer, question, queue, entries, turn.now + hold_s, is_lease=is_lease)
     turn.count(Meter.HANDED_OUT, len(entries))
-    turn.answer(peer, question, _result(request, entries), is_held=True)
+    taken = Taken(queue, entries, is_lease)
+    turn.answer(peer, question, taken if taken.apart else taken.result({}), is_held=True)
 
 
 def finish(turn: Turn, peer: Peer, question: int) -> None:
@@ -232,7 +251,7 @@ def wait_over(turn: Turn, wait: Wait) -> bool:
     if found.entries:
         _hand_out(turn, wait.peer, wait.question, wait.request, wait.queue, found.entries)
     else:
-        turn.answer(wait.peer, wait.question, _result(wait.request, ()))
+        turn.answer(wait.peer, wait.question, _nothing(wait.request))
     return True
 
 
@@ -284,7 +303,5 @@ def _lease_s(rules: DsRules, request: Lease) -> float:
     return min(request.lease_ms / 1000 or rules.lease_s, rules.lease_s_max)
 
 
-def _result(request: TakeRequest, entries: tuple[Entry, ...]) -> Payloads | Deliveries:
-    if isinstance(request, Lease):
-        return Deliveries(tuple(Delivery(entry.id, entry.payload or b"") for entry in entries))
-    return Payloads(tuple(entry.payload or b"" for entry in entries))
+def _nothing(request: TakeRequest) -> Result:
+    return Taken(b"", (), isinstance(request, Lease)).result({})

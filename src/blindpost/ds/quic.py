@@ -30,13 +30,15 @@ from qh3.quic.events import (
 
 from blindpost.ds.connection import Connection
 from blindpost.ds.server import DeliveryService
-from blindpost.ds.streams import ALPN, WRITE_HIGH
+from blindpost.ds.streams import ALPN
 
 IDLE_S = 30.0
 PING_S = 10.0
 """Waiting calls are silent: pings show that the peer is still there, and keep paths open."""
 CONNECT_S = 10.0
 IN_HAND_MAX = 8 << 20
+UNSENT_HIGH = 256 << 10
+"""What the library has in hand it may turn into datagrams in one go, and nobody else is served meanwhile."""
 _RPC_STREAM = 0
 
 
@@ -53,12 +55,12 @@ class _Quic(QuicConnectionProtocol, ABC):
     def unsent(self) -> int:
         return 0 if self._over else self._quic.get_send_buffer_size(_RPC_STREAM)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """A peer that has closed is heard of here first: the library's own word comes later."""
         if self._over:
             return
         try:
-            self._quic.send_stream_data(_RPC_STREAM, data)
+            self._quic.send_stream_data(_RPC_STREAM, bytes(data))
         except QuicConnectionError:
             self._lost()
         else:
@@ -117,7 +119,7 @@ class QuicStream(_Quic):
         super().datagram_received(data, addr)
         self._look()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         super().write(data)
         self._look()
 
@@ -163,7 +165,7 @@ class QuicStream(_Quic):
         """Take in no more calls while answers pile up."""
         if self._connection is None or self._over:
             return
-        congested = self.unsent > WRITE_HIGH
+        congested = self.unsent > UNSENT_HIGH
         if congested is not self._congested:
             self._congested = congested
             if congested:

@@ -6,24 +6,25 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.ds.auth import Authority, Closed
 from blindpost.ds.connection import Connection, Stream
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
-from blindpost.ds.plan import DsPlan, Event, Gone, Shell, WaitOver
+from blindpost.ds.plan import Canceled, DsPlan, Event, Gone, Shell, Staged, WaitOver, not_stored
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
-from blindpost.ds.turn import Answer
+from blindpost.ds.turn import Answer, Stage, Taken
 from blindpost.engine.inbox import Budget
-from blindpost.engine.loop import Engine
+from blindpost.engine.loop import Engine, StoreFailedError
 
 log = logging.getLogger(__name__)
 
-BUDGET = Budget(batch_commands=1024, batch_bytes=4 << 20, source_commands=16, source_bytes=1 << 20)
-"""A batch ends with the payload that brings it above 4 MiB: nobody waits for more than that."""
+BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, source_bytes=1 << 20)
+"""A batch ends with the payload that brings it above 1 MiB; what large payloads need happens beside it."""
 
 
 class DeliveryService:
@@ -40,18 +41,23 @@ class DeliveryService:
     ) -> None:
         self.store = store
         loop = asyncio.get_running_loop()
-        shell = Shell(loop.time, self._send, self._begin, self._put_own, self._later)
+        shell = Shell(loop.time, self._send, self._begin, self._put_own, self._later, self._stage, self._drop)
         self.plan = DsPlan(store, rules or DsRules(), authority or Closed(), entropy, shell)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self.connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
+        self._beside: set[asyncio.Task[None]] = set()
+        self._takes: list[tuple[Connection | None, Event]] = []
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
         try:
             await self.engine.run()
+            while self._beside:
+                await asyncio.wait(self._beside)
+                await self.engine.run()
         finally:
             for timer in self._timers.values():
                 timer.cancel()
@@ -71,7 +77,28 @@ class DeliveryService:
         return connection
 
     def engine_put(self, connection: Connection, event: Event, size: int) -> None:
-        self.engine.put(connection, event, 1, size)
+        if self.plan.may_take(event):
+            connection.hold("beside")
+            self._take(connection, event)
+        else:
+            self.plan.arrived(event)
+            self.engine.put(connection, event, 1, size)
+
+    def _take(self, connection: Connection | None, event: Event) -> None:
+        if not self._takes:
+            self._do_beside(self._take_beside())
+        self._takes.append((connection, event))
+
+    async def _take_beside(self) -> None:
+        """Decide what can be taken while a commit is under way; the rest takes its turn."""
+        takes, self._takes = self._takes, []
+        left = set(map(id, await self.plan.take_beside([event for _, event in takes])))
+        for connection, event in takes:
+            if id(event) in left:
+                self.plan.arrived(event)
+                self._put_own(event) if connection is None else self.engine.put(connection, event)
+            if connection is not None:
+                connection.let_go("beside")
 
     def lost(self, connection: Connection) -> None:
         """A stream is over; what its caller held is put back in a turn."""
@@ -89,7 +116,12 @@ class DeliveryService:
             if timer is not None:
                 timer.cancel()
             connection = self.connections.get(answer.peer.number)
-            if connection is not None:
+            if connection is None:
+                continue
+            if isinstance(answer.outcome, Taken):
+                connection.begin_large()
+                self._do_beside(self._read_large(connection, answer, answer.outcome))
+            else:
                 self._answer(connection, answer)
 
     def _answer(self, connection: Connection, answer: Answer) -> None:
@@ -103,12 +135,57 @@ class DeliveryService:
             with contextlib.suppress(Exception):
                 connection.close()
 
+    def _stage(self, stage: Stage) -> None:
+        self._do_beside(self._write_large(stage))
+
+    def _drop(self, stage: Stage) -> None:
+        self.store.drop(stage.queue, stage.tag)
+
+    def _do_beside(self, work: Coroutine[None, None, None]) -> None:
+        """Work on a large payload, while turns go on. A service that stops ends it first."""
+        task = self._loop.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def _write_large(self, stage: Stage) -> None:
+        try:
+            await self.store.stage(stage.queue, stage.tag, stage.payload)
+        except StoreFailedError as error:
+            log.error("the store refused a large payload: %s", error)
+            self.plan.meters.add(Meter.STORE_ERRORS)
+            self._send([Answer(stage.peer, stage.question, not_stored(error))])
+        else:
+            self.engine.put_own(Staged(stage))
+
+    async def _read_large(self, connection: Connection, answer: Answer, taken: Taken) -> None:
+        """Answer with large payloads, one answer of a connection after another."""
+        try:
+            async with connection.large:
+                await connection.room()
+                read = {}
+                for entry in taken.apart:
+                    payload = await self.store.read_large(taken.queue, entry)
+                    if payload is not None:
+                        read[entry.number] = payload
+                self._answer(connection, replace(answer, outcome=taken.result(read)))
+        except StoreFailedError as error:
+            log.error("the store could not read a large payload: %s", error)
+            self.plan.meters.add(Meter.STORE_ERRORS)
+            self._answer(connection, replace(answer, outcome=not_stored(error), is_held=False))
+            self.engine.put(connection, Canceled(answer.peer, answer.question))
+        finally:
+            connection.end_large()
+
     def _begin(self, wait: Wait) -> None:
         key = (wait.peer.number, wait.question)
 
         def due() -> None:
             self._timers.pop(key, None)
-            self.engine.put_own(WaitOver(wait))
+            event = WaitOver(wait)
+            if self.plan.may_take(event):
+                self._take(None, event)
+            else:
+                self.engine.put_own(event)
 
         self._timers[key] = self._loop.call_at(wait.deadline, due)
 

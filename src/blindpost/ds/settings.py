@@ -81,8 +81,7 @@ class Settings(Section):
     journal: JournalSection = JournalSection()
 
     def rules(self) -> DsRules:
-        limits = self.limits.model_dump()
-        return DsRules(**limits, turn_bytes=max(_DEFAULT.turn_bytes, self.limits.response_bytes))
+        return DsRules(**self.limits.model_dump())
 
 
 class Place:

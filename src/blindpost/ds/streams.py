@@ -60,7 +60,7 @@ class TlsStream(asyncio.Protocol):
     def unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

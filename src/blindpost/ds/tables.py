@@ -1,31 +1,33 @@
 """The delivery service's tables in the embedded store.
 
 Entries (tag and size) and payloads are apart, so that walking over a queue, or acknowledging, never
-touches a payload. What one enqueue writes does not depend on what is stored.
+touches a payload. What one enqueue writes does not depend on what is stored. A large payload is a file, and
+the table `large` says of which files there is an entry.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from blindpost.ds.heads import Head
-from blindpost.ds.model import Ends, Entry, named
+from blindpost.ds.large import LargeFiles, large_name
+from blindpost.ds.model import DsRules, Ends, Entry, named
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
 
-QUEUES, ENTRIES, PAYLOADS = TABLES = ("queues", "entries", "payloads")
+QUEUES, ENTRIES, PAYLOADS, LARGE = TABLES = ("queues", "entries", "payloads", "large")
 
 _ENDS = struct.Struct(">QQQ")
 _ENTRY = struct.Struct(">8sQ")
 _TOTALS_KEY, _TOTALS = b"totals", struct.Struct(">QQ")
 
-INLINE_BYTES_MAX = 256 << 10
-"""A commit above this is made beside the event loop."""
+INLINE_BYTES_MAX = 64 << 10
+"""A commit above this is made beside the event loop, and so is one that waits for the disk."""
 WALK_STEP = 256
 
 IsHeld = Callable[[bytes, int], bool]
@@ -35,16 +37,41 @@ class DsStore(Protocol):
     """What the delivery service asks of a store, whichever it is."""
 
     async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, response_bytes: int, turn_bytes: int
+        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
     ) -> None:
-        """Fill in what a batch will look at, within `turn_bytes` of payloads.
+        """Fill in what a batch will look at, within the bytes of a turn; `beside` a commit, if need be.
 
         Of each queue that it takes from: the first entries, up to those that fill one answer, with the
-        payloads of those that are in nobody's hands.
+        payloads of those that are in nobody's hands and not large.
         """
+
+    async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
+        """Write a large payload, beside everything else, or raise `StoreFailedError`.
+
+        It is part of nothing until a commit adds the entry of this tag; if the process ends before, the next
+        one removes it.
+        """
+
+    def drop(self, queue: bytes, tag: bytes) -> None:
+        """Begin to remove a staged payload that no commit will add."""
+
+    async def read_large(self, queue: bytes, entry: Entry) -> bytes | None:
+        """A large payload, beside everything else; None if its entry was deleted."""
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, or raise `StoreFailedError` and none of them."""
+
+    async def fill(self, chunks: Callable[[], Iterable[Sequence[Change]]], size: int) -> None:
+        """Make all chunks of changes durable, or raise `StoreFailedError` and none of them.
+
+        They bring `size` bytes of payloads, and may be asked for more than once.
+        """
+
+    def queues(self) -> AsyncIterator[tuple[bytes, bytes, int]]:
+        """Recipient key, channel id and length of each delivery queue, read in chunks."""
+
+    def payloads(self, queue: bytes) -> AsyncIterator[bytes]:
+        """The payloads of a queue in order, one read each."""
 
     def totals(self) -> tuple[int, int]:
         """Payloads and bytes in all queues."""
@@ -59,7 +86,11 @@ def _first(write: Write) -> None:
     """Version 1 of the schema: the tables, empty."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first,)
+def _second(write: Write) -> None:
+    """Version 2: large payloads are files. Those that are rows already stay rows."""
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first, _second)
 
 
 class LmdbTables:
@@ -67,12 +98,17 @@ class LmdbTables:
 
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
         self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
+        self._synced = durability is Durability.FULL
+        self._files = LargeFiles(folder / "large", synced=self._synced)
+        with self.store.read() as read:
+            self._files.tidy(lambda name: read.get(LARGE, name) is not None)
         self.bytes_written = 0
         """Of rows and keys, for those who measure."""
 
     async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, response_bytes: int, turn_bytes: int
+        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
     ) -> None:
+        turn_bytes = rules.turn_bytes
         with self.store.read() as read:
             view.fill_totals(*_totals(read))
             for queue in wanted.queues:
@@ -84,7 +120,7 @@ class LmdbTables:
                 if row is not None:
                     view.fill_entry(queue, Entry(number, *_ENTRY.unpack(row)))
             for queue, payloads in wanted.heads.items():
-                head = Head(queue, payloads, response_bytes, turn_bytes)
+                head = Head(queue, payloads, rules.response_bytes, turn_bytes)
                 is_all = _load_head(read, head, is_held)
                 loaded = {number: _payload(read, queue, number) for number in head.wanted}
                 head.fill(view, loaded, is_all=is_all)
@@ -95,11 +131,32 @@ class LmdbTables:
         if not rows:
             return
         size = sum(len(key) + len(row or b"") for _, key, row in rows)
-        if size > INLINE_BYTES_MAX:
+        if self._synced or size > INLINE_BYTES_MAX:
             await asyncio.to_thread(self.store.commit, rows)
         else:
             self.store.commit(rows)
         self.bytes_written += size
+        self._files.remove(
+            large_name(change.queue, change.entry.tag)
+            for change in changes
+            if isinstance(change, DeleteEntry) and change.entry.is_large
+        )
+
+    async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
+        await self._files.write(large_name(queue, tag), payload)
+        self.bytes_written += len(payload)
+
+    def drop(self, queue: bytes, tag: bytes) -> None:
+        self._files.remove([large_name(queue, tag)])
+
+    async def read_large(self, queue: bytes, entry: Entry) -> bytes | None:
+        found = await self._files.read(large_name(queue, entry.tag))
+        return found if found is not None else await asyncio.to_thread(self._row, _key(queue, entry.number))
+
+    def _row(self, key: bytes) -> bytes | None:
+        """A payload that came by an import, or from an earlier version: a row, however large."""
+        with self.store.read() as read:
+            return read.get(PAYLOADS, key)
 
     def totals(self) -> tuple[int, int]:
         with self.store.read() as read:
@@ -109,8 +166,16 @@ class LmdbTables:
         with self.store.read() as read:
             return {table: read.count(table) for table in TABLES}
 
-    def queues(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Recipient key, channel id and length of each delivery queue, read in chunks."""
+    async def fill(self, chunks: Callable[[], Iterable[Sequence[Change]]], size: int) -> None:
+        """As `DsStore`: one transaction."""
+
+        def work(write: Write) -> None:
+            for chunk in chunks():
+                write.apply(list(change_rows(chunk)))
+
+        self.store.write(work)
+
+    async def queues(self) -> AsyncIterator[tuple[bytes, bytes, int]]:
         start: bytes | None = b""
         while start is not None:
             with self.store.read() as read:
@@ -121,17 +186,21 @@ class LmdbTables:
                     yield *name, _ENDS.unpack(row)[1]
             start = page.following
 
-    def payloads(self, queue: bytes) -> Iterator[bytes]:
-        """The payloads of a queue in order, one read each."""
+    async def payloads(self, queue: bytes) -> AsyncIterator[bytes]:
         start: bytes | None = queue
         while start is not None:
             with self.store.read() as read:
-                page = read.page(PAYLOADS, start, 1, queue)
-            for _, payload in page.rows:
+                page = read.page(ENTRIES, start, WALK_STEP, queue)
+            for key, row in page.rows:
+                payload = self._row(key)
+                if payload is None:
+                    payload = self._files.look(large_name(queue, _ENTRY.unpack(row)[0]))
+                assert payload is not None, "an entry without its payload"
                 yield payload
             start = page.following
 
     def close(self) -> None:
+        self._files.close()
         self.store.close()
 
 
@@ -161,13 +230,17 @@ def change_rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes |
         match change:
             case AddEntry(queue, entry):
                 key = _key(queue, entry.number)
-                assert entry.payload is not None
                 yield ENTRIES, key, _ENTRY.pack(entry.tag, entry.size)
-                yield PAYLOADS, key, entry.payload
+                if entry.payload is not None:
+                    yield PAYLOADS, key, entry.payload
+                else:
+                    yield LARGE, large_name(queue, entry.tag), b""
             case DeleteEntry(queue, entry):
                 key = _key(queue, entry.number)
                 yield ENTRIES, key, None
                 yield PAYLOADS, key, None
+                if entry.is_large:
+                    yield LARGE, large_name(queue, entry.tag), None
             case PutEnds(queue, new):
                 ends[queue] = new
             case PutTotals():

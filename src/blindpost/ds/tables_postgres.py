@@ -1,17 +1,31 @@
-"""The delivery service's tables in PostgreSQL: set-oriented reads, one commit for a batch."""
+"""The delivery service's tables in PostgreSQL: set-oriented reads, one commit for a batch.
+
+A large payload goes piece by piece over connections of its own. `staged` names those that are part of no
+queue: the tag is put there before the first piece, taken away by the commit that adds the entry, put back by
+the one that deletes it, and whatever is there at the start is left from a crash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeGuard
+
+import asyncpg
 
 from blindpost.ds.heads import SCAN_MAX, Head
-from blindpost.ds.model import Ends, Entry
-from blindpost.ds.tables import IsHeld
+from blindpost.ds.model import DsRules, Ends, Entry, named
+from blindpost.ds.tables import WALK_STEP, IsHeld
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, View, Wanted
+from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.store.postgres import PostgresStore, Schema, Step, Work
 
+log = logging.getLogger(__name__)
+
 COUNTERS = ("queues", "payloads", "bytes")
+PIECE_BYTES = 256 << 10
 
 _FIRST = """
 CREATE TABLE queues (
@@ -33,7 +47,23 @@ ALTER TABLE payloads ALTER COLUMN payload SET STORAGE EXTERNAL;
 ALTER TABLE state
 """ + ",\n".join(f"    ADD COLUMN {counter} bigint NOT NULL DEFAULT 0" for counter in COUNTERS)
 
-SCHEMA = Schema("blindpost_ds", (_FIRST,), COUNTERS)
+_SECOND = """
+CREATE TABLE staged (
+    queue bytea,
+    tag bytea,
+    PRIMARY KEY (queue, tag)
+);
+CREATE TABLE pieces (
+    queue bytea,
+    tag bytea,
+    number integer,
+    content bytea NOT NULL,
+    PRIMARY KEY (queue, tag, number)
+);
+ALTER TABLE pieces ALTER COLUMN content SET STORAGE EXTERNAL;
+"""
+
+SCHEMA = Schema("blindpost_ds", (_FIRST, _SECOND), COUNTERS)
 
 _PUT_QUEUES = Step(
     "queues",
@@ -60,6 +90,32 @@ _DELETE_PAYLOADS = Step(
     "WHERE kept.queue = gone.queue AND kept.number = gone.number RETURNING true AS fresh",
     is_delete=True,
 )
+_PUT_STAGED = Step(
+    None,
+    "INSERT INTO staged SELECT * FROM unnest({0}::bytea[], {1}::bytea[]) ON CONFLICT DO NOTHING "
+    "RETURNING true AS fresh",
+)
+_DELETE_STAGED = Step(
+    None,
+    "DELETE FROM staged kept USING unnest({0}::bytea[], {1}::bytea[]) AS gone(queue, tag) "
+    "WHERE kept.queue = gone.queue AND kept.tag = gone.tag RETURNING true AS fresh",
+    is_delete=True,
+)
+_STAGE = "INSERT INTO staged VALUES ($1, $2)"
+_PUT_PIECE = (
+    "INSERT INTO pieces SELECT queue, tag, $3::integer, $4::bytea FROM staged "
+    "WHERE queue = $1 AND tag = $2 FOR SHARE RETURNING true"
+)
+_READ_PIECE = "SELECT content FROM pieces WHERE queue = $1 AND tag = $2 AND number = $3"
+_READ_WHOLE = "SELECT payload FROM payloads WHERE queue = $1 AND number = $2 AND tag = $3"
+_CLEAR = (
+    "WITH gone AS (DELETE FROM staged WHERE queue = $1 AND tag = $2 RETURNING queue, tag) "
+    "DELETE FROM pieces kept USING gone WHERE kept.queue = gone.queue AND kept.tag = gone.tag"
+)
+_NEXT_QUEUES = "SELECT queue, count FROM queues WHERE queue > $1 ORDER BY queue LIMIT $2"
+_NEXT_ENTRIES = (
+    "SELECT number, tag, size FROM payloads WHERE queue = $1 AND number >= $2 ORDER BY number LIMIT $3"
+)
 _QUEUES = (
     "SELECT found.* FROM unnest($1::bytea[]) AS wanted(queue) JOIN queues found ON found.queue = wanted.queue"
 )
@@ -78,6 +134,8 @@ _PAYLOADS = (
     "SELECT found.number, found.payload FROM unnest($2::bigint[]) AS wanted(number) "
     "JOIN payloads found ON found.queue = $1 AND found.number = wanted.number"
 )
+Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
+
 _FIRST_STEP = 64
 """How many entries of each queue the one statement for all queues reads; long ones are read on."""
 
@@ -88,37 +146,46 @@ class PostgresTables:
     def __init__(self, store: PostgresStore) -> None:
         """Use `open`."""
         self.store = store
+        self._clearing: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def open(cls, dsn: str, durability: Durability = Durability.FULL) -> PostgresTables:
-        return cls(await PostgresStore.open(dsn, SCHEMA, durability))
+        tables = cls(await PostgresStore.open(dsn, SCHEMA, durability))
+        try:
+            for queue, tag in await tables.store.fetch("SELECT queue, tag FROM staged"):
+                await tables.store.fetch(_CLEAR, queue, tag)
+        except BaseException:
+            tables.close()
+            raise
+        return tables
 
     async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, response_bytes: int, turn_bytes: int
+        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
     ) -> None:
+        fetch, turn_bytes = self.store.aside if beside else self.store.fetch, rules.turn_bytes
         view.fill_totals(*self.totals())
         if wanted.queues:
-            for queue, tail, count, size in await self.store.fetch(_QUEUES, list(wanted.queues)):
+            for queue, tail, count, size in await fetch(_QUEUES, list(wanted.queues)):
                 view.fill_ends(queue, Ends(tail, count, size))
         if wanted.entries:
             queues, numbers = zip(*wanted.entries, strict=True)
-            for queue, number, tag, size in await self.store.fetch(_ENTRIES, list(queues), list(numbers)):
+            for queue, number, tag, size in await fetch(_ENTRIES, list(queues), list(numbers)):
                 view.fill_entry(queue, Entry(number, tag, size))
         if not wanted.heads:
             return
         first: dict[bytes, list[Entry]] = {queue: [] for queue in wanted.heads}
-        for queue, number, tag, size in await self.store.fetch(_HEADS, list(wanted.heads), _FIRST_STEP, 0):
+        for queue, number, tag, size in await fetch(_HEADS, list(wanted.heads), _FIRST_STEP, 0):
             first[queue].append(Entry(number, tag, size))
         for queue, payloads in wanted.heads.items():
-            head = Head(queue, payloads, response_bytes, turn_bytes)
-            is_all = await self._offer(head, first[queue], is_held)
+            head = Head(queue, payloads, rules.response_bytes, turn_bytes)
+            is_all = await self._offer(head, first[queue], is_held, fetch)
             loaded: dict[int, bytes] = {}
             if head.wanted:
-                loaded = dict(map(tuple, await self.store.fetch(_PAYLOADS, queue, head.wanted)))
+                loaded = dict(map(tuple, await fetch(_PAYLOADS, queue, head.wanted)))
             head.fill(view, loaded, is_all=is_all)
             turn_bytes -= head.size
 
-    async def _offer(self, head: Head, entries: list[Entry], is_held: IsHeld) -> bool:
+    async def _offer(self, head: Head, entries: list[Entry], is_held: IsHeld, fetch: Fetch) -> bool:
         """Offer the entries of a queue, as far as they are wanted; whether that was all."""
         step = _FIRST_STEP
         while True:
@@ -129,7 +196,7 @@ class PostgresTables:
             if head.is_scanned:
                 return False
             step, after = SCAN_MAX // 4, entries[-1].number + 1
-            rows = await self.store.fetch(_HEADS, [head.queue], step, after)
+            rows = await fetch(_HEADS, [head.queue], step, after)
             entries = [Entry(number, tag, size) for _, number, tag, size in rows]
 
     async def commit(self, changes: Sequence[Change]) -> None:
@@ -137,6 +204,71 @@ class PostgresTables:
         if changes:
             work, more = _work(changes)
             await self.store.commit([work], {"bytes": more})
+            self._clear((change.queue, change.entry.tag) for change in changes if _is_large_deleted(change))
+
+    async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
+        await self.store.aside(_STAGE, queue, tag)
+        try:
+            for number, at in enumerate(range(0, len(payload), PIECE_BYTES)):
+                piece = payload[at : at + PIECE_BYTES]
+                if not await self.store.aside(_PUT_PIECE, queue, tag, number, piece):
+                    raise StoreFailedError("another service owns the database")
+        except StoreFailedError:
+            self.drop(queue, tag)
+            raise
+
+    def drop(self, queue: bytes, tag: bytes) -> None:
+        self._clear([(queue, tag)])
+
+    async def read_large(self, queue: bytes, entry: Entry) -> bytes | None:
+        rows = await self.store.aside(_READ_WHOLE, queue, entry.number, entry.tag)
+        if not rows or rows[0][0]:
+            return rows[0][0] if rows else None
+        pieces: list[bytes] = []
+        for number in range(-(-entry.size // PIECE_BYTES)):
+            pieces += [row[0] for row in await self.store.aside(_READ_PIECE, queue, entry.tag, number)]
+        found = b"".join(pieces)
+        return found if len(found) == entry.size else None
+
+    def _clear(self, gone: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin to remove large payloads that are staged; what cannot be removed waits for the next start."""
+
+        async def clear(queue: bytes, tag: bytes) -> None:
+            try:
+                await self.store.aside(_CLEAR, queue, tag)
+            except StoreFailedError as error:
+                log.warning("a large payload stays until the next start: %s", error)
+
+        for queue, tag in gone:
+            task = asyncio.create_task(clear(queue, tag))
+            self._clearing.add(task)
+            task.add_done_callback(self._clearing.discard)
+
+    async def fill(self, chunks: Callable[[], Iterable[Sequence[Change]]], size: int) -> None:
+        """As `DsStore`: phase after phase of one transaction."""
+        try:
+            await self.store.commit((_work(chunk)[0] for chunk in chunks()), {"bytes": size})
+        except OutcomeUnknownError as error:
+            if not await error.outcome:
+                raise StoreFailedError(str(error)) from error
+
+    async def queues(self) -> AsyncIterator[tuple[bytes, bytes, int]]:
+        last = b""
+        while rows := await self.store.fetch(_NEXT_QUEUES, last, WALK_STEP):
+            for queue, count in rows:
+                name = named(queue)
+                if name is not None:
+                    yield *name, count
+            last = rows[-1][0]
+
+    async def payloads(self, queue: bytes) -> AsyncIterator[bytes]:
+        start = 0
+        while rows := await self.store.fetch(_NEXT_ENTRIES, queue, start, WALK_STEP):
+            for number, tag, size in rows:
+                payload = await self.read_large(queue, Entry(number, tag, size))
+                assert payload is not None, "an entry without its payload"
+                yield payload
+            start = rows[-1][0] + 1
 
     def totals(self) -> tuple[int, int]:
         counts = self.store.counts
@@ -146,7 +278,13 @@ class PostgresTables:
         return {"queues": self.store.counts["queues"], "payloads": self.store.counts["payloads"]}
 
     def close(self) -> None:
+        for task in self._clearing:
+            task.cancel()
         self.store.close()
+
+
+def _is_large_deleted(change: Change) -> TypeGuard[DeleteEntry]:
+    return isinstance(change, DeleteEntry) and change.entry.is_large
 
 
 def _work(changes: Sequence[Change]) -> tuple[Work, int]:
@@ -167,12 +305,16 @@ def _work(changes: Sequence[Change]) -> tuple[Work, int]:
     put = [(queue, ends.tail, ends.count, ends.size) for queue, ends in queues.items() if ends.count]
     gone = [(queue,) for queue, ends in queues.items() if not ends.count]
     added = [(key, entry) for key, entry in payloads.items() if entry is not None]
-    rows = [(*key, entry.tag, entry.size, entry.payload) for key, entry in added]
+    rows = [(*key, entry.tag, entry.size, entry.payload or b"") for key, entry in added]
+    unstaged = [(queue, entry.tag) for (queue, _), entry in added if entry.payload is None]
+    staged = [(change.queue, change.entry.tag) for change in changes if _is_large_deleted(change)]
     removed = [key for key, entry in payloads.items() if entry is None]
     steps: list[tuple[Step, list[tuple[object, ...]]]] = [
         (_PUT_QUEUES, list(put)),
         (_DELETE_QUEUES, list(gone)),
         (_PUT_PAYLOADS, list(rows)),
         (_DELETE_PAYLOADS, list(removed)),
+        (_DELETE_STAGED, list(unstaged)),
+        (_PUT_STAGED, list(staged)),
     ]
     return [(step, [list(column) for column in zip(*of, strict=True)]) for step, of in steps if of], more

@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds.checks import Refusal
 from blindpost.ds.meters import DsMeters, Meter
-from blindpost.ds.model import DsRules
+from blindpost.ds.model import DsRules, Entry
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
-from blindpost.wire.capnp.node import Result
+from blindpost.wire.capnp.node import Deliveries, Delivery, Payloads, Result
 from blindpost.wire.value import Value
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Taken(Value):
+    """What a call takes from a queue; large payloads are read when the answer leaves."""
+
+    queue: bytes
+    entries: tuple[Entry, ...]
+    is_lease: bool
+
+    @property
+    def apart(self) -> tuple[Entry, ...]:
+        """Those that are still to be read."""
+        return tuple(entry for entry in self.entries if entry.payload is None)
+
+    def result(self, read: Mapping[int, bytes]) -> Result:
+        """The answer, once those have been read. What was acknowledged meanwhile is not part of it."""
+        found = [(entry.id, entry.payload or read.get(entry.number)) for entry in self.entries]
+        if self.is_lease:
+            return Deliveries(tuple(Delivery(id_, payload) for id_, payload in found if payload))
+        return Payloads(tuple(payload for _, payload in found if payload))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Stage(Value):
+    """A large payload that may be stored, and the call that brought it."""
+
+    peer: Peer
+    question: int
+    queue: bytes
+    tag: bytes
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,7 +57,7 @@ class Answer(Value):
 
     peer: Peer
     question: int
-    outcome: Result | Refusal | None
+    outcome: Result | Refusal | Taken | None
     is_held: bool = False
     """Whether the decisions must hear of the call's Finish."""
 
@@ -52,13 +84,23 @@ class Turn:
         self.answers: list[Answer] = []
         self.begun: list[Wait] = []
         """Calls that wait from now on."""
+        self.to_stage: list[Stage] = []
+        """Large payloads that are to be written, beside the turns that follow."""
+        self.to_drop: list[Stage] = []
+        """Large payloads that were written and cannot be stored."""
         self.to_wake: list[tuple[bytes, float]] = []
         """Queues whose waiting calls are to be looked at again, and in how many seconds."""
 
     def answer(
-        self, peer: Peer, question: int, outcome: Result | Refusal | None, *, is_held: bool = False
+        self, peer: Peer, question: int, outcome: Result | Refusal | Taken | None, *, is_held: bool = False
     ) -> None:
         self._append(self.answers, Answer(peer, question, outcome, is_held))
+
+    def stage(self, stage: Stage) -> None:
+        self._append(self.to_stage, stage)
+
+    def drop(self, stage: Stage) -> None:
+        self._append(self.to_drop, stage)
 
     def begin_wait(self, wait: Wait) -> None:
         self.state.add_wait(wait)

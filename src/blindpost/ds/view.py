@@ -12,6 +12,8 @@ from blindpost.wire.value import Value
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AddEntry(Value):
+    """A new entry, with its payload; without it if the payload was staged."""
+
     queue: bytes
     entry: Entry
 
@@ -49,6 +51,8 @@ class Wanted:
     """Queues it takes from, and how many payloads at most."""
     entries: set[tuple[bytes, int]] = field(default_factory=set)
     """Single entries, without their payloads."""
+    touched: set[bytes] = field(default_factory=set)
+    """Queues of which it needs nothing, but may change what is in somebody's hands, or who waits."""
 
     def head(self, queue: bytes, payloads: int) -> None:
         self.queues.add(queue)
@@ -110,8 +114,14 @@ class View:
 
     def add(self, queue: bytes, tag: bytes, payload: bytes) -> None:
         """Append a payload to a queue."""
+        self._append(queue, Entry(self.ends(queue).tail, tag, len(payload), payload))
+
+    def add_staged(self, queue: bytes, tag: bytes, size: int) -> None:
+        """Append a large payload that the store has already, by this tag."""
+        self._append(queue, Entry(self.ends(queue).tail, tag, size))
+
+    def _append(self, queue: bytes, entry: Entry) -> None:
         ends = self.ends(queue)
-        entry = Entry(ends.tail, tag, len(payload), payload)
         self._entries.put((queue, entry.number), entry)
         if queue in self._open:
             self._heads.put(queue, (*self.head(queue), entry))
