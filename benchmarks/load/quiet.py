@@ -8,13 +8,13 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load import filling
 from benchmarks.load.clients import Cycles, Line, exchanged, payloads_of
-from benchmarks.load.process import measured_router, waited_ns
+from benchmarks.load.process import MeasuredRouter, measured_router, waited_ns
 from benchmarks.load.rows import Row, Sizes, Tell, filled_router, row, started
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.commands import SUB
@@ -114,51 +114,65 @@ async def memory(sizes: Sizes, tell: Tell) -> list[Row]:
 async def refusals(sizes: Sizes, tell: Tell) -> list[Row]:
     """Unknown id, wrong key, bad signature: the router's CPU for each, in turn, and the time of the answer.
 
-    Each for queues that the router has not seen lately, and then at once for the same queues again.
+    Each for queues that the router has not seen lately, and then for the same queues again. How far they are
+    apart is told by their shares of a round, since a processor changes its speed from one round to the next.
     """
     tell(f"refusals: {sizes.refusals} blocks of each kind, new and again")
-    samples: dict[tuple[str, str], list[tuple[float, float]]] = {
-        (when, kind): [] for when in ("new", "again") for kind in REFUSED
-    }
-    orders, ids = itertools.cycle(itertools.permutations(REFUSED)), itertools.count()
+    orders = itertools.cycle(itertools.permutations(REFUSED))
     with measured_router() as router:
-        await filling.fill(router.store, sizes.refusals * REFUSED_AT_ONCE * len(REFUSED))
+        await filling.fill(router.store, (REFUSALS_WARM_UP + sizes.refusals) * len(REFUSED) * REFUSED_AT_ONCE)
         async with started(router):
             line = await Line.open(router)
-            for number in range(-REFUSALS_WARM_UP, sizes.refusals):
-                for kind in next(orders):
-                    names = [
-                        _Name(os.urandom(24), next(ids) if number >= 0 else 0) for _ in range(REFUSED_AT_ONCE)
-                    ]
-                    for when in ("new", "again"):
-                        payloads = payloads_of([_refused(line, kind, name) for name in names])
-                        cpu, began = router.cpu_ns(), time.perf_counter_ns()
-                        await exchanged(line, payloads, ERR)
-                        us = (router.cpu_ns() - cpu) / REFUSED_AT_ONCE / 1000
-                        taken_us = (time.perf_counter_ns() - began) / 1000
-                        if number >= 0:
-                            samples[when, kind].append((us, taken_us))
+            rounds = [
+                await _refused_round(router, line, next(orders), number)
+                for number in range(REFUSALS_WARM_UP + sizes.refusals)
+            ][REFUSALS_WARM_UP:]
             await line.close()
-    rows = []
-    for (when, kind), measured in samples.items():
-        note = f"{REFUSED_AT_ONCE} answered after {statistics.median(taken for _, taken in measured):.0f} us"
-        rows.append(row("refusal", f"{kind}, {when}, CPU", "us", [us for us, _ in measured], note=note))
+    rows, apart = [], []
     for when in ("new", "again"):
-        medians = [statistics.median(us for us, _ in samples[when, kind]) for kind in REFUSED]
-        apart = (max(medians) / min(medians) - 1) * 100
-        rows.append(row("refusal", f"medians apart, {when}", "%", [apart], aim=5.0))
-    return rows
+        shares = []
+        for kind in REFUSED:
+            cpu = [one[when, kind].cpu_us for one in rounds]
+            note = f"answered after {statistics.median(one[when, kind].taken_us for one in rounds):.0f} us"
+            rows.append(row("refusal", f"{kind}, {when}, CPU", "us", cpu, note=note))
+            whole = [sum(one[when, other].cpu_us for other in REFUSED) for one in rounds]
+            shares.append(statistics.median(us / us_all for us, us_all in zip(cpu, whole, strict=True)))
+        apart.append(
+            row("refusal", f"medians apart, {when}", "%", [(max(shares) / min(shares) - 1) * 100], aim=5.0)
+        )
+    return [*rows, *apart]
 
 
 @dataclass(frozen=True)
-class _Name:
-    """An id that nobody has, and a queue that is there."""
+class Refusal:
+    """One refused command among some: the router's CPU, and the time until all were answered."""
 
-    unknown_id: bytes
-    number: int
+    cpu_us: float
+    taken_us: float
 
 
-def _refused(line: Line, kind: str, name: _Name) -> Writer:
-    entity_id = name.unknown_id if kind == "unknown id" else filling.recipient_id(name.number)
-    key = filling.recipient_key(name.number + (10_000_000 if kind == "wrong key" else 0))
+async def _refused_round(
+    router: MeasuredRouter, line: Line, order: Sequence[str], number: int
+) -> dict[tuple[str, str], Refusal]:
+    """Each kind once with names of its own, then once more with the same."""
+    asked: list[tuple[str, str, list[bytes]]] = []
+    names = {kind: [os.urandom(24) for _ in range(REFUSED_AT_ONCE)] for kind in order}
+    for when in ("new", "again"):
+        for kind in order:
+            first = (number * len(REFUSED) + REFUSED.index(kind)) * REFUSED_AT_ONCE
+            said = [_refused(line, kind, name, first + place) for place, name in enumerate(names[kind])]
+            asked.append((when, kind, payloads_of(said)))
+    found = {}
+    for when, kind, payloads in asked:
+        cpu, began = router.cpu_ns(), time.perf_counter_ns()
+        await exchanged(line, payloads, ERR)
+        cpu, taken = router.cpu_ns() - cpu, time.perf_counter_ns() - began
+        found[when, kind] = Refusal(cpu / REFUSED_AT_ONCE / 1000, taken / 1000)
+    return found
+
+
+def _refused(line: Line, kind: str, unknown_id: bytes, number: int) -> Writer:
+    """A SUB to be refused: of an id that nobody has, or of a queue that is there."""
+    entity_id = unknown_id if kind == "unknown id" else filling.recipient_id(number)
+    key = filling.recipient_key(number + (10_000_000 if kind == "wrong key" else 0))
     return line.transmission(SUB(), entity_id, key, spoiled=kind == "bad signature")

@@ -23,6 +23,7 @@ from blindpost.wire.smp.values import QueueMode, QueueRequest
 
 SERVICE_ID = bytes(range(24))
 CHURNED_AT_ONCE = 500
+CHURN_TOLD = 10_000
 SAMPLES = 4
 """In how many parts queues come and go; memory is looked at after each."""
 
@@ -116,23 +117,25 @@ async def _subscribed(router: MeasuredRouter, who: Credentials, count: int) -> W
 
 async def churn(sizes: Sizes, tell: Tell) -> list[Row]:
     """Anonymous memory of a router while the queues of one connection of a service come and go."""
-    part = sizes.churned // SAMPLES
-    rows = []
+    part, rows = sizes.churned // SAMPLES, []
     with measured_router(IN_MEMORY) as router:
         async with started(router):
             line = await Line.open(router, new_service())
             await _come_and_go(line, sizes.churn_warm_up)
             await asyncio.to_thread(router.settle)
             first, cpu = router.anonymous_memory(), router.cpu_ns()
-            for number in range(1, SAMPLES + 1):
-                await _come_and_go(line, part)
+            for number in range(SAMPLES):
+                for done in range(0, part, CHURN_TOLD):
+                    here = min(CHURN_TOLD, part - done)
+                    await _come_and_go(line, here)
+                    grown = (router.anonymous_memory() - first) / 2**20
+                    tell(f"churn: {number * part + done + here} queues came and went, {grown:+.2f} MB")
                 await asyncio.to_thread(router.settle)
                 grown = (router.anonymous_memory() - first) / 2**20
-                tell(f"churn: {number * part} queues came and went, {grown:+.2f} MB")
-                rows.append(row("churn", f"memory after {number * part} queues", "MB more", [grown]))
+                rows.append(row("churn", f"memory after {(number + 1) * part} queues", "MB more", [grown]))
             each_us = (router.cpu_ns() - cpu) / (SAMPLES * part) / 1000
             await line.close()
-    note = f"{1e6 / each_us:.0f} per CPU second; at the start the router had {first / 2**20:.0f} MB"
+    note = f"{1e6 / each_us:.0f} per CPU second; before them the router had {first / 2**20:.0f} MB"
     return [*rows, row("churn", "NEW and DEL of one queue", "us", [each_us], note=note)]
 
 
