@@ -24,7 +24,7 @@ from blindpost.ds.settings import CONFIG_NAME, Place, read_place, read_tokens
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
-from blindpost.serving.journal import JOURNAL_TEMPLATE
+from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 
 if TYPE_CHECKING:
     from blindpost.ds.client import Client
@@ -78,7 +78,10 @@ mode = "tokens"
 # "full" survives power loss, "os" is faster and survives kill -9.
 durability = "full"
 
-""" + JOURNAL_TEMPLATE.format(default="the name of this folder")
+""" + (
+    JOURNAL_TEMPLATE.format(default="the name of this folder")
+    + LAB_TEMPLATE.format(names="recipient keys", about="their queues")
+)
 
 
 @contextlib.contextmanager

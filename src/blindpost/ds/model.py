@@ -8,6 +8,7 @@ another payload than the one it was given for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from blindpost.wire.value import Value
@@ -43,6 +44,14 @@ def named(queue: bytes) -> tuple[bytes, bytes] | None:
     return queue[1 : 1 + KEY_SIZE], queue[2 + KEY_SIZE :]
 
 
+def is_of(queue: bytes, recipient_keys: Collection[bytes]) -> bool:
+    """Whether it is a delivery queue of one of these recipients."""
+    if not recipient_keys:
+        return False
+    found = named(queue)
+    return found is not None and found[0] in recipient_keys
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Ends(Value):
     """The next number of a queue, how many payloads it holds and how many bytes."""
@@ -71,14 +80,19 @@ class Entry(Value):
     @property
     def id(self) -> bytes:
         """What an acknowledgement names it by."""
-        return self.number.to_bytes(8, "big") + self.tag
+        return delivery_id(self.number, self.tag)
 
 
-def number_and_tag(delivery_id: bytes) -> tuple[int, bytes] | None:
+def delivery_id(number: int, tag: bytes) -> bytes:
+    """What an acknowledgement names a payload by."""
+    return number.to_bytes(8, "big") + tag
+
+
+def number_and_tag(given: bytes) -> tuple[int, bytes] | None:
     """What a delivery id says; None if it is none."""
-    if len(delivery_id) != 8 + TAG_SIZE:
+    if len(given) != 8 + TAG_SIZE:
         return None
-    return int.from_bytes(delivery_id[:8], "big"), delivery_id[8:]
+    return int.from_bytes(given[:8], "big"), given[8:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.ds import queues
 from blindpost.ds.auth import Authority
 from blindpost.ds.checks import UNAUTHENTICATED, Refusal, queue_of, refusal
+from blindpost.ds.lab import DsLab
 from blindpost.ds.meters import DsMeters, Meter
-from blindpost.ds.model import DsRules, number_and_tag
+from blindpost.ds.model import DsRules, is_of, number_and_tag
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
@@ -128,6 +129,8 @@ class DsPlan:
         self.undo = Undo()
         self.state = State(self.undo)
         self.meters = DsMeters()
+        self.lab: DsLab | None = None
+        """Who is told of what happens in the queues of the operator's own recipients."""
         self.rules = rules
         self._store = store
         self.authority = authority
@@ -143,7 +146,8 @@ class DsPlan:
 
     def _new_turn(self) -> Turn:
         now = self._shell.now()
-        return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now)
+        own_keys = () if self.lab is None else self.lab.keys
+        return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now, own_keys)
 
     async def prepare(self, batch: Sequence[Event]) -> None:
         self._turn = self._new_turn()
@@ -258,6 +262,8 @@ class DsPlan:
             case Canceled(peer) | Gone(peer):
                 wanted.touched.update(hold.queue for _, hold in peer.holds.items())
                 wanted.touched.update(wait.queue for _, wait in peer.waits.items())
+                if self.lab is not None:  # who tells how deep they are
+                    wanted.queues.update(queue for queue in wanted.touched if is_of(queue, self.lab.keys))
             case Wake(queue) if queue in self.state.waiters:
                 wanted.head(queue, self.rules.response_payloads)
             case Staged(stage):
@@ -348,6 +354,8 @@ class DsPlan:
 
     def _release(self, turn: Turn) -> None:
         shell = self._shell
+        if turn.happened and self.lab is not None:
+            self.lab.note(turn.now, turn.happened)
         if turn.answers:
             shell.send(turn.answers)
         for wait in turn.begun:

@@ -13,6 +13,7 @@ from typing import Any
 
 from blindpost.ds.auth import Authority, Open, Tokens
 from blindpost.ds.journaling import read_meters
+from blindpost.ds.lab import DsLab
 from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.settings import Place, read_tokens
@@ -22,6 +23,7 @@ from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
+from blindpost.journal.schema import L_DELIVERY
 from blindpost.serving import locking
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
@@ -94,6 +96,9 @@ class DsProcess:
         self._stop = asyncio.Event()
         keeping = keeping_of(place.settings.journal, place.folder, place.folder.name)
         self._journal = None if keeping is None else JournalKeeper(keeping, "ds", self._read_meters)
+        if self._journal is not None and place.settings.journal.lab:
+            keys = map(bytes.fromhex, place.settings.journal.lab)
+            self.service.plan.lab = DsLab(self._journal.lab(L_DELIVERY), keys)
 
     def stop(self) -> None:
         self._stop.set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from blindpost.ds.checks import Refusal, queue_of
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import LARGE_BYTES, TAG_SIZE, DsRules, Entry, number_and_tag
+from blindpost.ds.model import LARGE_BYTES, TAG_SIZE, DsRules, Entry, delivery_id, number_and_tag
 from blindpost.ds.state import Hold, Peer, Wait
 from blindpost.ds.turn import Stage, Taken, Turn
 from blindpost.wire.capnp.node import (
@@ -57,7 +57,7 @@ def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
         turn.stage(Stage(peer, question, queue, tag, payload))
     else:
         turn.view.add(queue, tag, payload)
-        _enqueued(turn, peer, question, queue, len(payload))
+        _enqueued(turn, peer, question, queue, tag, len(payload))
 
 
 def staged(turn: Turn, stage: Stage) -> None:
@@ -70,10 +70,11 @@ def staged(turn: Turn, stage: Stage) -> None:
         turn.drop(stage)
     else:
         turn.view.add_staged(queue, stage.tag, size)
-        _enqueued(turn, peer, question, queue, size)
+        _enqueued(turn, peer, question, queue, stage.tag, size)
 
 
-def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, size: int) -> None:
+def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, tag: bytes, size: int) -> None:
+    turn.tell("enqueued", queue, delivery_id(turn.view.ends(queue).tail - 1, tag))
     turn.count(Meter.ENQUEUED)
     turn.count(Meter.ENQUEUED_BYTES, size)
     turn.answer(peer, question, Done())
@@ -118,6 +119,7 @@ def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
         wait = Wait(peer, question, request, queue, turn.now, turn.now + timeout_s)
         turn.begin_wait(wait)
         turn.count(Meter.WAITS)
+        turn.tell_wait("waited", wait)
         if found.until is not None:
             turn.wake(queue, found.until - turn.now)
     return True
@@ -150,10 +152,12 @@ def _hand_out(
     for entry in entries:
         if state.take_away(queue, entry.number) is not None:
             turn.count(Meter.DISPLACED)
+            turn.tell("expired", queue, entry.id)
     is_lease = isinstance(request, Lease)
     hold_s = _lease_s(rules, request) if isinstance(request, Lease) else rules.hold_s
     state.hold(peer, question, queue, entries, turn.now + hold_s, is_lease=is_lease)
     turn.count(Meter.HANDED_OUT, len(entries))
+    turn.tell("leased", queue, *(entry.id for entry in entries))
     taken = Taken(queue, entries, is_lease)
     turn.answer(peer, question, taken if taken.apart else taken.result({}), is_held=True)
 
@@ -167,6 +171,7 @@ def finish(turn: Turn, peer: Peer, question: int) -> None:
     turn.count(Meter.FINISHED, len(entries))
     for entry in entries:
         turn.view.delete(hold.queue, entry)
+        turn.tell("acked", hold.queue, entry.id)
     turn.wake(hold.queue)
 
 
@@ -177,20 +182,23 @@ def _answered(peer: Peer, question: int) -> Hold | None:
 
 def give_back(turn: Turn, hold: Hold) -> None:
     """The answer was not taken, or the lease is over with its connection: everything is where it was."""
-    turn.count(Meter.PUT_BACK, len(turn.state.let_go(hold)))
+    entries = turn.state.let_go(hold)
+    turn.count(Meter.PUT_BACK, len(entries))
+    turn.tell("put_back", hold.queue, *(entry.id for entry in entries))
     turn.wake(hold.queue)
 
 
 def acknowledge(turn: Turn, peer: Peer, question: int, request: Ack) -> None:
     """Remove deliveries by id; those that are gone, or never were, are passed over."""
     queue = queue_of(request)
-    for delivery_id in request.ids:
-        named = number_and_tag(delivery_id)
+    for given in request.ids:
+        named = number_and_tag(given)
         entry = None if named is None else turn.view.entry(queue, named[0])
         if named is not None and entry is not None and entry.tag == named[1]:
             turn.state.take_away(queue, entry.number)
             turn.view.delete(queue, entry)
             turn.count(Meter.ACKNOWLEDGED)
+            turn.tell("acked", queue, entry.id)
     turn.answer(peer, question, Done())
     turn.wake(queue)
 
@@ -228,6 +236,7 @@ def wake(turn: Turn, queue: bytes) -> bool:
         if found.entries:
             turn.state.end_wait(wait)
             turn.observe_wait(turn.now - wait.started)
+            turn.tell_wait("woken", wait)
             _hand_out(turn, wait.peer, wait.question, wait.request, queue, found.entries)
         elif not found.is_complete:
             return False
@@ -248,6 +257,7 @@ def wait_over(turn: Turn, wait: Wait) -> bool:
         return False
     turn.state.end_wait(wait)
     turn.count(Meter.WAITS_EXPIRED)
+    turn.tell_wait("timed_out", wait)
     if found.entries:
         _hand_out(turn, wait.peer, wait.question, wait.request, wait.queue, found.entries)
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from blindpost.ds.model import DS_PORT, PAYLOAD_BYTES_MAX, DsRules
+from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX, DsRules
 from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
-from blindpost.serving.journal import JournalSection
+from blindpost.serving.journal import JournalSection, hexadecimal
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -69,6 +69,11 @@ class LimitsSection(Section):
     lease_s_max: Positive = _DEFAULT.lease_s_max
 
 
+class DsJournalSection(JournalSection):
+    lab: list[Annotated[str, AfterValidator(hexadecimal(KEY_SIZE))]] = Field(default_factory=list)
+    """Recipient keys of the operator's own canaries and load tests."""
+
+
 class Settings(Section):
     """Everything that an operator can set."""
 
@@ -78,7 +83,7 @@ class Settings(Section):
     store: StoreSection = StoreSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
-    journal: JournalSection = JournalSection()
+    journal: DsJournalSection = DsJournalSection()
 
     def rules(self) -> DsRules:
         return DsRules(**self.limits.model_dump())

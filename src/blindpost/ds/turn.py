@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds.checks import Refusal
 from blindpost.ds.meters import DsMeters, Meter
-from blindpost.ds.model import DsRules, Entry
+from blindpost.ds.model import DsRules, Entry, is_of
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import Deliveries, Delivery, Payloads, Result
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shape
 
 _T = TypeVar("_T")
 
@@ -62,6 +62,21 @@ class Answer(Value):
     """Whether the decisions must hear of the call's Finish."""
 
 
+class Happened(NamedTuple):
+    """Something happened in a queue of a recipient who is the operator's own."""
+
+    event: str
+    queue: bytes
+    payload: bytes
+    """The payload's id; empty where a wait is meant."""
+    depth: int
+    """Payloads in the queue after it."""
+    waited_s: float = 0.0
+
+    def __repr__(self) -> str:
+        return shape(type(self), zip(self._fields, self, strict=True))
+
+
 class Turn:
     """One batch. Everything that it says or starts is taken back with it."""
 
@@ -73,6 +88,7 @@ class Turn:
         meters: DsMeters,
         entropy: Entropy,
         now: float,
+        own_keys: Collection[bytes] = (),
     ) -> None:
         self._undo = undo
         self.state = state
@@ -81,6 +97,9 @@ class Turn:
         self.entropy = entropy
         self.now = now
         self.view = View(undo)
+        self.own_keys = own_keys
+        """Recipients of canaries and load tests: what happens in their queues is told, one by one."""
+        self.happened: list[Happened] = []
         self.answers: list[Answer] = []
         self.begun: list[Wait] = []
         """Calls that wait from now on."""
@@ -114,6 +133,20 @@ class Turn:
     def count(self, meter: Meter, by: int = 1) -> None:
         self.meters.add(meter, by)
         self._undo.add(lambda: self.meters.add(meter, -by))
+
+    def tell(self, event: str, queue: bytes, *payloads: bytes) -> None:
+        """Something happened to payloads: noted if their queue is the operator's own."""
+        if is_of(queue, self.own_keys):
+            depth = self.view.ends(queue).count
+            for payload in payloads:
+                self._append(self.happened, Happened(event, queue, payload, depth))
+
+    def tell_wait(self, event: str, wait: Wait) -> None:
+        """The same about a waiting call."""
+        if is_of(wait.queue, self.own_keys):
+            depth = self.view.ends(wait.queue).count
+            waited_s = self.now - wait.started
+            self._append(self.happened, Happened(event, wait.queue, b"", depth, waited_s))
 
     def observe_wait(self, seconds: float) -> None:
         self.meters.wait_s.observe(seconds)

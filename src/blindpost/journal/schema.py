@@ -444,8 +444,8 @@ L_MESSAGES = _events(
 
 L_NOTIFICATIONS = _events(
     "l_notifications",
-    "What happened to a notification about a canary's message; ids are blinded otherwise than in "
-    "`l_messages`.",
+    "What happened to a notification to a device of a canary or a load test; ids are blinded otherwise than "
+    "in `l_messages`.",
     Column("token", Type.INT64, "Which device token, blinded by the day."),
     Column("notification", Type.INT64, "Which notification, blinded by the day of `received`."),
     Column("state", Type.STRING, "The state that it entered.", values=NOTIFICATION_STATES),
@@ -455,14 +455,20 @@ DELIVERY_EVENTS = ("enqueued", "waited", "woken", "timed_out", "leased", "put_ba
 
 L_DELIVERY = _events(
     "l_delivery",
-    "What happened in the delivery service under a load test.",
+    "What happened in queues of a delivery service that belong to canaries and load tests: a payload was "
+    "`enqueued`, `leased` to a caller (by a fetch or a lease), `put_back` untouched, taken away after its "
+    "time (`expired`), `acked` when it left; a call `waited`, was `woken` with payloads, or `timed_out`.",
     Column("queue", Type.INT64, "Which queue, blinded by the day."),
     Column(
         "payload", Type.INT64, "Which payload of it, blinded by the day; 0 where the event is about a wait."
     ),
     Column("event", Type.STRING, "What happened.", values=DELIVERY_EVENTS),
     Column("depth", Type.INT32, "Payloads in the queue after it."),
-    Column("age_us", Type.INT64, "Since the payload came, or since the wait began."),
+    Column(
+        "age_us",
+        Type.INT64,
+        "Since the payload came (or was first seen by this process), or since the wait began.",
+    ),
 )
 
 MESSAGE_BALANCE = {
