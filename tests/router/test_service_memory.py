@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,3 +136,33 @@ async def test_ten_thousand_queues_made_and_deleted_leave_nothing_behind(tmp_pat
         assert running.router.store.counts()["queues"] == 1
         for one in (line, sender):
             await one.stream.close()
+
+
+async def test_turns_leave_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    """A ring of references would keep whole turns, bodies of messages too, until some collection."""
+    async with running_router(tmp_path, network=MemoryNetwork()) as running:
+        line, sender = await open_service(running, new_service()), await open_line(running)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(3):
+                queues = await service_queues(line, 20)
+                for queue in queues[:5]:
+                    await queue.send(sender, b"a message")
+                    assert await pushed(line, queue) == b"a message"
+                    assert await queue.ask(line, ACK(queue.last_id)) == OK()
+                assert await line.ask_many([queue.said(DEL()) for queue in queues]) == [OK()] * 20
+            gc.collect()
+            found = {type(one).__qualname__ for one in gc.garbage if _is_ours(one)}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert found == set()
+        for one in (line, sender):
+            await one.stream.close()
+
+
+def _is_ours(one: object) -> bool:
+    return type(one).__module__.startswith(("blindpost.router", "blindpost.engine", "blindpost.wire"))
