@@ -362,7 +362,7 @@ async def test_a_takeover_leaves_alone_what_the_old_connection_has_on_its_own(
     assert await read.ask(old, GET()) == OK()
     client, state = client_of(running, old), running.router.plan.state
     state.queues.take_over(own.recipient_id, client)
-    state.set_sub(client, own.recipient_id, PUSH_IDLE)
+    client.subs.put(own.recipient_id, PUSH_IDLE)
     await served.send(sender, b"in flight")
     assert await pushed(old, served) == b"in flight"
     new = await open_service(running, credentials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blindpost.wire.batch import BATCH_COUNT_MAX, NTF_BATCH_LIMIT, SMP_BATCH_LIMIT, write_item
+from blindpost.wire.batch import BATCH_COUNT_MAX, NTF_BATCH_LIMIT, SMP_BATCH_LIMIT, payload_of
 from blindpost.wire.ntf.blocks import PAYLOAD_MAX
 from blindpost.wire.primitives import Writer
 
@@ -40,10 +40,7 @@ class Framing:
         if not self.batched:
             (alone,) = transmissions
             return alone
-        payload = Writer().u8(len(transmissions))
-        for transmission in transmissions:
-            write_item(payload, transmission)
-        return payload
+        return payload_of(transmissions)
 
 
 SMP_FRAMING = Framing(SMP_BATCH_LIMIT, SMP_BATCH_LIMIT - _LENGTH_SIZE)

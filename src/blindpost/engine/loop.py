@@ -84,7 +84,7 @@ class Engine(Generic[E]):
         self._plan = plan
         self._undo = undo
         self._inbox: Inbox[E] = Inbox(budget or Budget())
-        self._wake = asyncio.Event()
+        self._sleeping: asyncio.Future[None] | None = None
         self._stopping = False
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -101,12 +101,13 @@ class Engine(Generic[E]):
     def put(self, source: Source, event: E, commands: int = 1, size: int = 0) -> None:
         """An event that came from `source`."""
         self._inbox.put(source, event, commands, size)
-        self._wake.set()
+        if self._sleeping is not None:
+            self._wake()
 
     def put_own(self, event: E) -> None:
         """An event of the engine itself: a disconnect, a drained buffer, the result of an effect."""
         self._inbox.put_own(event)
-        self._wake.set()
+        self._wake()
 
     def forget(self, source: Source) -> None:
         """`source` will bring nothing more; what it brought is still decided."""
@@ -129,11 +130,11 @@ class Engine(Generic[E]):
                 if not self._inbox:
                     if self._stopping:
                         return
-                    self._wake.clear()
-                    await self._wake.wait()
+                    await self._sleep()
                     continue
                 await self._turn(self._inbox.collect())
-                await asyncio.sleep(0)
+                if self._inbox:
+                    await asyncio.sleep(0)
         finally:
             for handle in self._timers:
                 handle.cancel()
@@ -142,7 +143,19 @@ class Engine(Generic[E]):
     def stop(self) -> None:
         """Let `run` return once nothing that was accepted is left undecided."""
         self._stopping = True
-        self._wake.set()
+        self._wake()
+
+    async def _sleep(self) -> None:
+        """Until something comes. An `asyncio.Event` does the same with more ado, and every turn ends here."""
+        self._sleeping = asyncio.get_running_loop().create_future()
+        try:
+            await self._sleeping
+        finally:
+            self._sleeping = None
+
+    def _wake(self) -> None:
+        if self._sleeping is not None and not self._sleeping.done():
+            self._sleeping.set_result(None)
 
     async def _turn(self, batch: list[E]) -> None:
         plan, meters = self._plan, self.meters
@@ -185,7 +198,7 @@ class Engine(Generic[E]):
     async def _outcome(self, error: OutcomeUnknownError) -> bool:
         """Whether a commit is there, once the store can tell; whoever comes meanwhile is refused at once."""
         outcome = error.outcome
-        outcome.add_done_callback(lambda _: self._wake.set())
+        outcome.add_done_callback(lambda _: self._wake())
         while not outcome.done():
             if self._inbox:
                 self.meters.turns_refused += 1
@@ -196,8 +209,7 @@ class Engine(Generic[E]):
                 if not outcome.done():
                     raise error
             else:
-                self._wake.clear()
-                await self._wake.wait()
+                await self._sleep()
         return outcome.result()
 
     def _decide(self, event: E) -> None:

@@ -6,7 +6,7 @@ or the signature is wrong, so that nobody learns from time which it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from blindpost.crypto.authorizers import (
@@ -70,6 +70,8 @@ def want(wanted: Wanted, request: Request) -> None:
     party = PARTIES[type(command)]
     if party is RECIPIENT:
         wanted.recipients.add(request.entity_id)
+        if type(command) is LSET:
+            wanted.links.add(command.link_id)
     elif party is SENDER:
         wanted.senders.add(request.entity_id)
     elif party is NOTIFIER:
@@ -78,8 +80,6 @@ def want(wanted: Wanted, request: Request) -> None:
         wanted.links.add(request.entity_id)
     elif type(command) in SERVICE_SUBSCRIPTIONS:
         wanted.services.add(request.entity_id)
-    if isinstance(command, LSET):
-        wanted.links.add(command.link_id)
     elif isinstance(command, NEW) and command.request is not None and command.request.link is not None:
         wanted.senders.add(command.request.link.sender_id)
         if command.request.link.link_id is not None:
@@ -100,6 +100,8 @@ def _named_id(view: View, request: Request) -> bytes | None:
 
 def named_queue(view: View, request: Request) -> QueueRecord | None:
     """The queue that a request names, as it is now."""
+    if PARTIES[type(request.command)] is RECIPIENT:
+        return view.records.get(request.entity_id)
     recipient_id = _named_id(view, request)
     return None if recipient_id is None else view.records.get(recipient_id)
 
@@ -137,7 +139,6 @@ class Keys(NamedTuple):
     open: bool = False
 
 
-NO_KEY = (None,)
 NOBODY = Keys()
 ANYBODY = Keys(open=True)
 
@@ -172,21 +173,25 @@ def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
     if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
         authorized = with_fingerprint(client.service.fingerprint, authorized)
     kind = kind_of(offered)
-    candidates: Sequence[PublicKey | None] = [key for key in keys.keys if key.algorithm is kind] or NO_KEY
     corr_id, secrets = request.corr_id, client.secrets
-    return [check_of(key, offered, authorized, corr_id, secrets) for key in candidates]
+    checks = []
+    for key in keys.keys:
+        if key.algorithm is kind:
+            checks.append(check_of(key, offered, authorized, corr_id, secrets))
+    return checks or [check_of(None, offered, authorized, corr_id, secrets)]
 
 
-def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Sequence[bool]) -> bool:
-    """Whether the checks authorize the request."""
+def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Iterator[bool]) -> bool:
+    """Whether the checks authorize the request, by the next results, one for each."""
     if not checks:
         return keys.open
-    for check, valid in zip(checks, results, strict=True):
-        if valid:
-            if isinstance(check, AuthenticatorCheck):
+    authorized = False
+    for check in checks:
+        if next(results) and not authorized:
+            authorized = True
+            if type(check) is AuthenticatorCheck:
                 client.secrets.keep(check)
-            return True
-    return False
+    return authorized
 
 
 def service_checks(client: Client, request: Request) -> list[Check]:
@@ -227,15 +232,18 @@ def verdicts(
     results = iter(verifier.verify_many(checks))
     found = {}
     for client, request, record, keys, own, by_service in pending:
-        authorized = judged(client, keys, own, [next(results) for _ in own])
-        vouched = bool(by_service) and next(results)
-        found[id(request)] = Verdict(authorized, record, keys, _service_rule(client, request, vouched))
+        authorized = judged(client, keys, own, results)
+        if client.service is None:
+            vouched = request.service_signature is None
+        else:
+            vouched = _service_rule(request, bool(by_service) and next(results))
+        found[id(request)] = Verdict(authorized, record, keys, vouched)
     return found
 
 
-def _service_rule(client: Client, request: Request, valid: bool) -> bool:
+def _service_rule(request: Request, valid: bool) -> bool:
     """A service signs NEW, SUB and NSUB a second time; nobody signs anything else twice."""
-    if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
+    if type(request.command) in SERVICE_SIGNED_COMMANDS:
         return valid
     return request.service_signature is None
 
@@ -253,4 +261,4 @@ def still_authorized(
     if keys == verdict.keys:
         return verdict.authorized
     checks = checks_of(client, request, keys)
-    return judged(client, keys, checks, verifier.verify_many(checks))
+    return judged(client, keys, checks, iter(verifier.verify_many(checks)))

@@ -16,6 +16,9 @@ from blindpost.router.model import (
 from blindpost.wire.smp.values import LinkData
 from blindpost.wire.value import Value, shown
 
+HEADS_OF_ACK = 2
+"""An ACK looks at the message that it removes and at the next."""
+
 
 @dataclass(slots=True)
 class Wanted:
@@ -36,6 +39,9 @@ class Needed:
     ends: set[bytes] = field(default_factory=set)
     messages: dict[bytes, int] = field(default_factory=dict)
     """Of which queues, and how many from the head."""
+    acknowledged: dict[bytes, int] = field(default_factory=dict)
+    """By queue the number of the message that an ACK removes. If nothing else of the batch looks at messages
+    of the queue, so that `HEADS_OF_ACK` are asked for, it leaves unseen and need not be loaded."""
     expire: set[bytes] = field(default_factory=set)
     """Of which queues the messages that expired before `expire_before`, and the first that did not."""
     expire_before: int = 0

@@ -115,7 +115,7 @@ def _answer(
         if is_damaged(turn.view, request):
             return ERR(STORE(DAMAGED))
         return _refused(turn, command)
-    if not role_allows(client, command):
+    if client.service is not None and not role_allows(client, command):
         return ERR(PROHIBITED)
     if kind in UNVERIFIED:
         if isinstance(command, PRXY | PFWD):
@@ -124,14 +124,17 @@ def _answer(
     assert verdict is not None, "a command that was not verified"
     if not verdict.service:
         return ERR(Code.SERVICE)
-    authorized = still_authorized(record, verifier, client, request, verdict)
+    authorized = verdict.authorized
+    if record is not verdict.record:
+        authorized = still_authorized(record, verifier, client, request, verdict)
     if record is None and isinstance(command, SUBS | NSUBS):
         if client.service is None or client.service.service_id != request.entity_id or not authorized:
             return ERR(Code.SERVICE)
         return services.subscribe_service(turn, client, command)
     if not authorized:
         return _refused(turn, command)
-    if isinstance(command, NEW):
+    if kind is NEW:
+        assert isinstance(command, NEW)
         return queues.new(turn, client, request.corr_id, command)
     assert record is not None
     if isinstance(record.status, BLOCKED) and kind not in ALLOWED_WHEN_BLOCKED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
 from blindpost.router.authority import Verdict, repeated_queue, role_allows, verdicts, want
-from blindpost.router.changes import Needed, Wanted
+from blindpost.router.changes import HEADS_OF_ACK, Needed, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import expire_head, expire_notifications
 from blindpost.router.forwarding import Forwarded, open_forwarded
@@ -49,7 +49,7 @@ from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Refused, Request
 
 REKEYING: frozenset[type[Command]] = frozenset({KEY, SKEY, LKEY, RKEY})
-HEADS_READ: dict[type[Command], int] = {SUB: 1, GET: 1, QUE: 1, NEW: 1, ACK: 2}
+HEADS_READ: dict[type[Command], int] = {SUB: 1, GET: 1, QUE: 1, NEW: 1, ACK: HEADS_OF_ACK}
 """Which commands look at messages, and at how many from the head."""
 LINK_READERS: frozenset[type[Command]] = frozenset({LSET, LKEY, LGET})
 NOTIFICATION_READERS: frozenset[type[Command]] = frozenset({NSUB, NKEY, NDEL, DEL})
@@ -182,59 +182,63 @@ class RouterPlan:
         turn = self._turn = self._new_turn()
         self._serving.clear()
         self._forwarded.clear()
-        wanted, requests = Wanted(), []
+        wanted = Wanted()
+        requests: list[tuple[Client, Request]] = []
+        own: list[Event] = []
         for event in batch:
-            if isinstance(event, Commands):
-                if event.client.service is not None:
-                    wanted.services.add(event.client.service.service_id)
-                found = list(self._requests_of(event))
-                requests += found
-                for _, request in found:
-                    want(wanted, request)
+            if type(event) is Commands:
+                self._want_commands(wanted, requests, event)
             else:
+                own.append(event)
                 await self._want_own(wanted, event)
         await self._store.load(wanted, turn.view)
         self._verdicts = verdicts(turn.view, self._verifier, requests)
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
             needed.expire_before = turn.now - self.rules.message_ttl_s
-        self._need_of(needed, [request for _, request in requests])
-        for event in batch:
+        self._need_of(needed, requests)
+        for event in own:
             self._need_own(needed, event)
         await self._store.load_needed(needed, turn.view)
 
-    def _need_of(self, needed: Needed, requests: Sequence[Request]) -> None:
+    def _want_commands(self, wanted: Wanted, requests: list[tuple[Client, Request]], event: Commands) -> None:
+        """Add the requests of a block, each with the connection on whose behalf it is made."""
+        client, items = event
+        if client.service is not None:
+            wanted.services.add(client.service.service_id)
+        for item in items:
+            if type(item) is not Request:
+                continue
+            if type(item.command) is RFWD and role_allows(client, item.command):
+                opened = open_forwarded(client, item, self.undo)
+                self._forwarded[id(item)] = opened
+                if isinstance(opened, Forwarded) and isinstance(opened.inner, Request):
+                    requests.append((opened.sender, opened.inner))
+                    want(wanted, opened.inner)
+            else:
+                requests.append((client, item))
+                want(wanted, item)
+
+    def _need_of(self, needed: Needed, requests: Sequence[tuple[Client, Request]]) -> None:
         """What authorized requests may reach, and those that the batch itself may come to authorize."""
         rekeyed, refused = set(), []
-        for request in requests:
-            verdict = self._verdicts.get(id(request))
+        verdict_of = self._verdicts.get
+        for client, request in requests:
+            verdict = verdict_of(id(request))
             if verdict is None:
                 continue
             record = verdict.record or repeated_queue(self._turn.view, request)
             if record is None:
                 continue
             if not verdict.authorized:
-                refused.append((request, record))
+                refused.append((client, request, record))
                 continue
-            need(needed, request, record)
+            need(needed, client, request, record)
             if type(request.command) in REKEYING:
                 rekeyed.add(record.recipient_id)
-        for request, record in refused:
+        for client, request, record in refused:
             if record.recipient_id in rekeyed:
-                need(needed, request, record)
-
-    def _requests_of(self, event: Commands) -> Iterator[tuple[Client, Request]]:
-        """The requests of a block, each with the connection on whose behalf it is made."""
-        for item in event.items:
-            if not isinstance(item, Request):
-                continue
-            if isinstance(item.command, RFWD) and role_allows(event.client, item.command):
-                opened = open_forwarded(event.client, item, self.undo)
-                self._forwarded[id(item)] = opened
-                if isinstance(opened, Forwarded) and isinstance(opened.inner, Request):
-                    yield opened.sender, opened.inner
-            else:
-                yield event.client, item
+                need(needed, client, request, record)
 
     async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
@@ -317,7 +321,7 @@ class RouterPlan:
     def _decide_one(self, turn: Turn, client: Client, item: Request | Refused) -> None:
         """A bug in one command of a block is answered INTERNAL to that one."""
         mark = self.undo.mark()
-        opened = self._forwarded.get(id(item))
+        opened = self._forwarded.get(id(item)) if self._forwarded else None
         try:
             if isinstance(opened, Forwarded):
                 verdict = self._verdicts.get(id(opened.inner))
@@ -408,12 +412,17 @@ class RouterPlan:
                 self._put_own(Serve(client))
 
 
-def need(needed: Needed, request: Request, record: QueueRecord) -> None:
+def need(needed: Needed, client: Client, request: Request, record: QueueRecord) -> None:
     """What an authorized command may reach of its queue."""
-    kind, recipient_id = type(request.command), record.recipient_id
+    command, recipient_id = request.command, record.recipient_id
+    kind = type(command)
     count = HEADS_READ.get(kind)
     if count is not None:
         needed.head(recipient_id, count)
+        if isinstance(command, ACK):
+            held = client.subs.get(recipient_id)
+            if held is not None and held.delivered is not None and held.delivered.msg_id == command.msg_id:
+                needed.acknowledged[recipient_id] = held.delivered.number
     elif kind is SEND:
         needed.ends.add(recipient_id)
         if needed.expire_before:

@@ -10,7 +10,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.router.delivery import append, count_deleted, message_arrived, push_head
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
-from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage, day_of
+from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage
 from blindpost.router.notifications import notifier_gone, notify
 from blindpost.router.state import Client, SubKind
 from blindpost.router.subscriptions import queue_gone, subscribe
@@ -90,7 +90,7 @@ def _created(turn: Turn, command: NEW) -> QueueRecord:
         mode=None if request is None else request.mode,
         link_id=link_id,
         notifier=None if creds is None else new_notifier(turn, creds),
-        updated_day=day_of(turn.now),
+        updated_day=turn.today,
     )
 
 
@@ -283,9 +283,8 @@ def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Respon
 
 def touch(turn: Turn, record: QueueRecord) -> QueueRecord:
     """Mark the queue as used today; at most one write a day."""
-    today = day_of(turn.now)
-    if record.updated_day == today:
+    if record.updated_day == turn.today:
         return record
-    touched = replace(record, updated_day=today)
+    touched = replace(record, updated_day=turn.today)
     turn.view.put_queue(touched)
     return touched

@@ -63,31 +63,55 @@ def queue_to_row(record: QueueRecord) -> bytes:
 
 
 def queue_from_row(row: bytes) -> QueueRecord:
-    """Written out, since it runs for every queue that is not in the cache."""
-    reader = Reader(row)
-    short, u8 = reader.short, reader.u8
-    if u8() != _FORMAT:
-        raise WireError("a row of a known format expected")
-    recipient_id, sender_id = short(), short()
-    recipient_keys = tuple([_auth_key(short()) for _ in range(u8())])
-    recipient_dh_key = _from_spki(short()) if _MARKS[u8()] else None
-    secret = Secret(short())
-    router_dh_key = _from_spki(short()) if _MARKS[u8()] else None
+    """Walks over the row itself as far as all queues have it: it runs for each that is not in the cache.
+
+    Fields are cut out by their lengths; if the row ends among them, the reader of the rest finds nothing.
+    """
+    try:
+        if row[0] != _FORMAT:
+            raise WireError("a row of a known format expected")
+        stop = 2 + row[1]
+        recipient_id = row[2:stop]
+        start, stop = stop + 1, stop + 1 + row[stop]
+        sender_id = row[start:stop]
+        count, stop = row[stop], stop + 1
+        keys = []
+        for _ in range(count):
+            start, stop = stop + 1, stop + 1 + row[stop]
+            keys.append(_auth_key(row[start:stop]))
+        recipient_dh_key, stop = _optional(row, stop)
+        start, stop = stop + 1, stop + 1 + row[stop]
+        secret = row[start:stop]
+        router_dh_key, stop = _optional(row, stop)
+        mode = _MODES[row[stop]]
+        sender_key, stop = _optional(row, stop + 1)
+        link_id, stop = _optional(row, stop)
+    except IndexError as error:
+        raise WireError("the row of a queue expected") from error
+    rest = Reader(row, stop)
     return QueueRecord(
         recipient_id,
         sender_id,
-        recipient_keys,
-        recipient_dh_key,
-        secret,
-        router_dh_key,
-        _MODES[u8()],
-        _auth_key(short()) if _MARKS[u8()] else None,
-        short() if _MARKS[u8()] else None,
-        _read_notifier(reader) if _MARKS[u8()] else None,
-        updated_day=reader.i64(),
-        service_id=short() if _MARKS[u8()] else None,
-        status=_read_status(reader),
+        tuple(keys),
+        None if recipient_dh_key is None else _from_spki(recipient_dh_key),
+        Secret(secret),
+        None if router_dh_key is None else _from_spki(router_dh_key),
+        mode,
+        None if sender_key is None else _auth_key(sender_key),
+        link_id,
+        _read_notifier(rest) if _MARKS[rest.u8()] else None,
+        updated_day=rest.i64(),
+        service_id=rest.short() if _MARKS[rest.u8()] else None,
+        status=_read_status(rest),
     )
+
+
+def _optional(row: bytes, place: int) -> tuple[bytes | None, int]:
+    """The field behind the mark at `place`, if there is one, and where it ends."""
+    if not _MARKS[row[place]]:
+        return None, place + 1
+    stop = place + 2 + row[place + 1]
+    return row[place + 2 : stop], stop
 
 
 def _auth_key(spki: bytes) -> PublicKey:

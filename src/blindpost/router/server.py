@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -39,7 +40,7 @@ from blindpost.transport.session import Handler, Session
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
-from blindpost.wire.smp.messages import Message, QuotaMarker, write_message
+from blindpost.wire.smp.messages import QuotaMarker, message_parts, write_message
 from blindpost.wire.smp.responses import MSG, Response
 from blindpost.wire.smp.transmissions import (
     BAD_BLOCK,
@@ -56,6 +57,10 @@ RETRY_S = 1.0
 
 RELAY_COMMANDS_MAX = 32
 """How many commands of one connection may be on their way to relays at once."""
+
+
+LATE = (Delivery, ForwardedAnswer)
+"""What is encrypted when it is sent, not when it is decided."""
 
 
 class Connection:
@@ -261,42 +266,38 @@ class Router(Handler):
 
     def _send(self, outbox: Sequence[Outgoing]) -> None:
         """Everything that one turn says, in the fewest blocks for each connection."""
-        by_client: dict[int, list[Writer]] = {}
-        for outgoing in outbox:
-            connection = self.connections.get(outgoing.client_id)
-            if connection is not None:
-                transmission = _transmission(connection.client, outgoing)
-                by_client.setdefault(outgoing.client_id, []).append(transmission)
-        for client_id, transmissions in by_client.items():
-            connection = self.connections[client_id]
-            try:
-                connection.session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
-            except errors.ClosedError:
-                pass
-            if connection.session.congested and not connection.client.congested:
+        by_connection: dict[Connection, list[Writer]] = {}
+        for client_id, corr_id, entity_id, response in outbox:
+            connection = self.connections.get(client_id)
+            if connection is None:
+                continue
+            client = connection.client
+            sent = _sealed(response) if isinstance(response, LATE) else response
+            transmission = response_transmission(client.layout, client.version, corr_id, entity_id, sent)
+            others = by_connection.get(connection)
+            if others is None:
+                by_connection[connection] = [transmission]
+            else:
+                others.append(transmission)
+        for connection, transmissions in by_connection.items():
+            session = connection.session
+            with contextlib.suppress(errors.ClosedError):
+                session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
+            if session.congested and not connection.client.congested:
                 connection.congested()
 
 
-def _transmission(client: Client, outgoing: Outgoing) -> Writer:
-    response = outgoing.response
-    if isinstance(response, Delivery):
-        sent: Response = _sealed(response)
-    elif isinstance(response, ForwardedAnswer):
-        sent = response.sealed()
-    else:
-        sent = response
-    return response_transmission(client.layout, client.version, outgoing.corr_id, outgoing.entity_id, sent)
-
-
-def _sealed(delivery: Delivery) -> MSG:
-    """The message, encrypted to its recipient; its id is the nonce."""
-    message = delivery.message
-    plain = Writer()
+def _sealed(answer: Delivery | ForwardedAnswer) -> Response:
+    """What is encrypted at the last moment. A message goes to its recipient, with its id as the nonce."""
+    if isinstance(answer, ForwardedAnswer):
+        return answer.sealed()
+    message = answer.message
     if message.body is None:
-        write_message(plain, QuotaMarker(message.seconds))
+        marker = Writer()
+        write_message(marker, QuotaMarker(message.seconds))
+        parts, size = marker.parts, marker.size
     else:
-        write_message(plain, Message(message.seconds, message.notify, message.body))
-    key = BoxKey(delivery.secret.raw)
-    return MSG(
-        message.msg_id, key.seal_parts(nonce_of(message.msg_id), plain.parts, plain.size, MSG_PADDED_SIZE)
-    )
+        parts = message_parts(message.seconds, message.notify, message.body)
+        size = len(parts[0]) + len(message.body)
+    box = BoxKey(answer.secret.raw).seal_parts(nonce_of(message.msg_id), parts, size, MSG_PADDED_SIZE)
+    return MSG(message.msg_id, box)

@@ -226,9 +226,6 @@ class State:
         client.subs.pop(recipient_id)
         client.waiting.pop(recipient_id)
 
-    def set_sub(self, client: Client, recipient_id: bytes, sub: Sub) -> None:
-        client.subs.put(recipient_id, sub)
-
     def delivered(self, client: Client, recipient_id: bytes, message: Delivered) -> None:
         sub = client.subs.get(recipient_id) or PUSH_IDLE
         client.subs.put(recipient_id, Sub(sub.kind, message))

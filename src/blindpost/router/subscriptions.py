@@ -11,6 +11,8 @@ from blindpost.router.turn import Delivery, Turn
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK, Response
 
+SUBSCRIBED, DONE = SOK(None), OK()
+
 
 def subscribe(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
     """Make `client` the subscriber; another one that was loses everything about the queue at once.
@@ -23,9 +25,12 @@ def subscribe(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
         _displaced(turn, client, turn.state.queues.remove(recipient_id), recipient_id)
         turn.state.drop_sub(client, recipient_id)
     else:
-        record = dissociate_queue(turn, client, record)
-        _displaced(turn, client, turn.state.queues.take_over(recipient_id, client), recipient_id)
-        turn.state.set_sub(client, recipient_id, PUSH_IDLE)
+        if record.service_id is not None:
+            record = dissociate_queue(turn, client, record)
+        loser = turn.state.queues.take_over(recipient_id, client)
+        if loser is not None:
+            _displaced(turn, client, loser, recipient_id)
+        client.subs.put(recipient_id, PUSH_IDLE)
     return record
 
 
@@ -47,7 +52,9 @@ def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None
     if held is not None:
         turn.count(Meter.SUB_DUPLICATE)
     record = subscribe(turn, client, record)
-    turn.answer(client, corr_id, recipient_id, SOK(record.service_id))
+    turn.answer(
+        client, corr_id, recipient_id, SUBSCRIBED if record.service_id is None else SOK(record.service_id)
+    )
     if turn.view.ends(recipient_id).size:
         turn.count(Meter.SUBS)
         push_head(turn, client, record)
@@ -61,7 +68,7 @@ def get(turn: Turn, client: Client, record: QueueRecord) -> Response | Delivery:
         turn.count(Meter.GET_PROHIBITED)
         return ERR(PROHIBITED)
     if held is None:
-        turn.state.set_sub(client, recipient_id, GET_IDLE)
+        client.subs.put(recipient_id, GET_IDLE)
     elif held.delivered is not None:
         turn.count(Meter.GET_DUPLICATE)
     delivery = take_head(turn, client, record)
@@ -82,17 +89,17 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
     if by_service:
         turn.state.drop_sub(client, recipient_id)
     else:
-        turn.state.set_sub(client, recipient_id, GET_IDLE if held.kind is SubKind.GET else PUSH_IDLE)
+        client.subs.put(recipient_id, GET_IDLE if held.kind is SubKind.GET else PUSH_IDLE)
     ends = turn.view.ends(recipient_id)
     if msg_id and ends.size and ends.head == held.delivered.number:
         ends = remove_head(turn, recipient_id, ends)
         count_received(turn, recipient_id, held.delivered, held.kind)
     if held.kind is SubKind.GET or not ends.size:
-        return OK()
+        return DONE
     if client.congested:
         wait(client, record)
-        return OK()
-    return take_head(turn, client, record) or OK()
+        return DONE
+    return take_head(turn, client, record) or DONE
 
 
 def queue_gone(turn: Turn, client: Client | None, record: QueueRecord) -> None:

@@ -8,12 +8,14 @@ are met first: from the time of a refusal nobody learns which ids exist.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from blindpost.crypto.authorizers import DUMMY_KEYS
 from blindpost.router.changes import (
+    HEADS_OF_ACK,
     AddMessage,
     AddNotification,
     Change,
@@ -155,8 +157,8 @@ class LmdbTables:
 
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
         self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
-        self._cache: dict[bytes, QueueRecord] = {}
-        self._unknown: dict[bytes, None] = {}
+        self._cache: OrderedDict[bytes, QueueRecord] = OrderedDict()
+        self._unknown: OrderedDict[bytes, None] = OrderedDict()
         """Ids that no queue has."""
         self.reads = 0
         """Rows looked up, for the test that refusals cost the same."""
@@ -225,17 +227,11 @@ class LmdbTables:
         with self.store.read() as read:
             for recipient_id in needed.ends:
                 row = read.get(ENDS, recipient_id)
-                ends = Ends() if row is None else ends_from_row(row)
-                view.fill_ends(recipient_id, ends)
-                count = needed.messages.get(recipient_id, 0)
-                expire = recipient_id in needed.expire
-                for number in range(ends.head, ends.tail):
-                    if number >= ends.head + count and not expire:
-                        break
-                    message = read.get(MESSAGES, message_key(recipient_id, number))
-                    if message is not None:
-                        expire = expire and is_expired_row(message, needed.expire_before)
-                        _fill_message(view, recipient_id, number, message)
+                if row is not None:
+                    ends = ends_from_row(row)
+                    view.fill_ends(recipient_id, ends)
+                    if ends.size:
+                        _load_messages(read, view, needed, recipient_id, ends)
             for link_id in needed.link_data:
                 row = read.get(LINKS, link_key(link_id))
                 if row is not None:
@@ -310,10 +306,26 @@ class LmdbTables:
         self.store.close()
 
 
-def _make_room(cache: dict[bytes, Any]) -> None:
-    """What was kept first makes room for one more."""
+def _make_room(cache: OrderedDict[bytes, Any]) -> None:
+    """What was kept first makes room for one more; in a plain dict it would have to be looked for."""
     if len(cache) >= CACHE_MAX:
-        del cache[next(iter(cache))]
+        cache.popitem(last=False)
+
+
+def _load_messages(read: Read, view: View, needed: Needed, recipient_id: bytes, ends: Ends) -> None:
+    count = needed.messages.get(recipient_id, 0)
+    unseen = needed.acknowledged.get(recipient_id) if count == HEADS_OF_ACK else None
+    expire = recipient_id in needed.expire
+    for number in range(ends.head, ends.tail):
+        if not expire:
+            if number >= ends.head + count:
+                break
+            if number == unseen:
+                continue
+        message = read.get(MESSAGES, message_key(recipient_id, number))
+        if message is not None:
+            expire = expire and is_expired_row(message, needed.expire_before)
+            _fill_message(view, recipient_id, number, message)
 
 
 def _fill_message(view: View, recipient_id: bytes, number: int, row: bytes) -> None:

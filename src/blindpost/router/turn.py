@@ -13,7 +13,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import Domain, Secret, StoredMessage
+from blindpost.router.model import Domain, Secret, StoredMessage, day_of
 from blindpost.router.state import Client, State
 from blindpost.router.view import View
 from blindpost.wire.addresses import Server
@@ -83,6 +83,7 @@ class Turn:
         self.meters = meters
         self.entropy = entropy
         self.now = now
+        self.today = day_of(now)
         self.view = view
         self._undo = state.undo.steps
         self.outbox: list[Outgoing] = []

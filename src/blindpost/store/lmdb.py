@@ -158,21 +158,28 @@ class LmdbStore:
             self._broken = True
             return self._begin(write=write)
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[Read]:
+    def read(self) -> Reading:
         """A short look at what is committed; `StoreFailedError` if it cannot be read."""
+        return Reading(self)
+
+    def begin_reading(self) -> lmdb.Transaction:
         with self._unread:
             self._readers += 1
         try:
-            with self._begin() as transaction:
-                yield Read(transaction, self._tables)
-        except lmdb.Error as error:
-            raise StoreFailedError(_explained(error)) from error
-        finally:
-            with self._unread:
-                self._readers -= 1
-                if not self._readers:
-                    self._unread.notify_all()
+            return self._begin()
+        except BaseException:
+            self.end_reading()
+            raise
+
+    def end_reading(self) -> None:
+        with self._unread:
+            self._readers -= 1
+            if not self._readers:
+                self._unread.notify_all()
+
+    def opened(self, transaction: lmdb.Transaction) -> Read:
+        """The tables, as this transaction sees them."""
+        return Read(transaction, self._tables)
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""
@@ -234,6 +241,28 @@ class LmdbStore:
             raise StoreVersionError(done, len(migrations))
         for number, migration in enumerate(migrations[done:], start=done + 1):
             self.write(functools.partial(_step, migration=migration, number=number))
+
+
+class Reading:
+    """The `with` block of one reader. Every turn of a server has two, and a generator costs more."""
+
+    __slots__ = ("_store", "_transaction")
+
+    def __init__(self, store: LmdbStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> Read:
+        try:
+            self._transaction = self._store.begin_reading()
+        except lmdb.Error as error:
+            raise StoreFailedError(_explained(error)) from error
+        return self._store.opened(self._transaction)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._transaction.abort()
+        self._store.end_reading()
+        if isinstance(error, lmdb.Error):
+            raise StoreFailedError(_explained(error)) from error
 
 
 def copy_store(folder: Path, target: Path) -> None:

@@ -6,12 +6,12 @@ Nothing here knows a protocol. SMP and NTF differ in the size of a block and in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blindpost.wire.errors import WireError
 from blindpost.wire.padding import pad_parts
 from blindpost.wire.primitives import LARGE_MAX, Reader, Writer
-from blindpost.wire.value import Buffer, Value
+from blindpost.wire.value import Buffer
 
 SMP_BLOCK_SIZE = 16384
 NTF_BLOCK_SIZE = 512
@@ -32,8 +32,7 @@ SMP_BATCH_LIMIT = batch_limit(SMP_BLOCK_SIZE)
 NTF_BATCH_LIMIT = batch_limit(NTF_BLOCK_SIZE)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Packed(Value):
+class Packed(NamedTuple):
     """Payloads to send in this order, and the places of the transmissions that fit into no block."""
 
     payloads: tuple[Writer, ...]
@@ -66,29 +65,28 @@ def pack(transmissions: Sequence[Writer], limit: int) -> Packed:
         used += size
     if batch:
         batches.append(batch)
-    return Packed(tuple(_payload(batch) for batch in reversed(batches)), tuple(reversed(oversize)))
+    for batch in batches:
+        batch.reverse()
+    return Packed(tuple(payload_of(batch) for batch in reversed(batches)), tuple(reversed(oversize)))
 
 
-def _payload(backwards: list[Writer]) -> Writer:
-    backwards.reverse()
-    payload = Writer().u8(len(backwards))
-    for transmission in backwards:
-        write_item(payload, transmission)
-    return payload
-
-
-def write_item(payload: Writer, transmission: Writer) -> None:
-    """One transmission behind its length; its parts are shared, not copied."""
-    if transmission.size > LARGE_MAX:
-        raise WireError(f"at most {LARGE_MAX} bytes fit into a batch item, not {transmission.size}")
-    payload.raw(transmission.size.to_bytes(2, "big")).extend(transmission)
+def payload_of(transmissions: Sequence[Writer]) -> Writer:
+    """The payload that holds these transmissions, which fit; their parts are shared, not copied."""
+    parts: list[Buffer] = [len(transmissions).to_bytes(1, "big")]
+    size = 1
+    for transmission in transmissions:
+        parts.append(transmission.size.to_bytes(2, "big"))
+        parts += transmission.parts
+        size += 2 + transmission.size
+    return Writer(parts, size)
 
 
 def batch_of_one(transmission: Writer) -> Writer:
     """The payload that holds just this transmission, whatever its size."""
-    payload = Writer().raw(b"\x01")
-    write_item(payload, transmission)
-    return payload
+    size = transmission.size
+    if size > LARGE_MAX:
+        raise WireError(f"at most {LARGE_MAX} bytes fit into a batch item, not {size}")
+    return Writer([b"\x01", size.to_bytes(2, "big"), *transmission.parts], 3 + size)
 
 
 def padded(payload: Writer, size: int) -> bytes:

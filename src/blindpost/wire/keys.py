@@ -30,7 +30,7 @@ class Algorithm(Enum):
 AUTH_ALGORITHMS = frozenset({Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519})
 """Algorithms of keys that may authorize a command."""
 
-_set = object.__setattr__
+_new, _set = object.__new__, object.__setattr__
 _BY_PREFIX = {algorithm.spki_prefix: algorithm for algorithm in Algorithm}
 
 
@@ -56,7 +56,10 @@ class PublicKey:
         algorithm = _BY_PREFIX.get(der[:12])
         if algorithm is None or len(der) != algorithm.spki_size:
             raise WireError("a public key of a known algorithm in DER expected")
-        return cls(algorithm, der[12:])
+        key = _new(cls)
+        _set(key, "algorithm", algorithm)
+        _set(key, "raw", der[12:])
+        return key
 
     def __repr__(self) -> str:
         return f"{self.algorithm.label}({hashlib.sha256(self.spki).hexdigest()[:12]})"

@@ -202,28 +202,24 @@ class Reader:
 class Writer:
     """Collects encoded fields; `done` joins them. Values that do not fit their field raise `WireError`."""
 
-    __slots__ = ("_parts", "size")
+    __slots__ = ("parts", "size")
 
-    def __init__(self) -> None:
-        self._parts: list[Buffer] = []
-        self.size = 0
-
-    @property
-    def parts(self) -> list[Buffer]:
+    def __init__(self, parts: list[Buffer] | None = None, size: int = 0) -> None:
+        self.parts: list[Buffer] = [] if parts is None else parts
         """What was written, in order, for a caller that joins it into a block of its own."""
-        return self._parts
+        self.size = size
 
     def done(self) -> bytes:
-        return b"".join(self._parts)
+        return b"".join(self.parts)
 
     def raw(self, data: Buffer) -> Writer:
-        self._parts.append(data)
+        self.parts.append(data)
         self.size += len(data)
         return self
 
     def extend(self, other: Writer) -> Writer:
         """Everything that `other` collected, without a copy."""
-        self._parts.extend(other._parts)
+        self.parts.extend(other.parts)
         self.size += other.size
         return self
 
@@ -249,8 +245,8 @@ class Writer:
         count = len(data)
         if count > SHORT_MAX:
             raise WireError(f"at most {SHORT_MAX} bytes fit here, not {count}")
-        self._parts.append(count.to_bytes(1, "big"))
-        self._parts.append(data)
+        self.parts.append(count.to_bytes(1, "big"))
+        self.parts.append(data)
         self.size += 1 + count
         return self
 
@@ -258,8 +254,8 @@ class Writer:
         count = len(data)
         if count > LARGE_MAX:
             raise WireError(f"at most {LARGE_MAX} bytes fit here, not {count}")
-        self._parts.append(count.to_bytes(2, "big"))
-        self._parts.append(data)
+        self.parts.append(count.to_bytes(2, "big"))
+        self.parts.append(data)
         self.size += 2 + count
         return self
 

@@ -159,7 +159,11 @@ def transmission_of(
 def start_response(layout: Layout, corr_id: bytes, entity_id: bytes) -> Writer:
     """A transmission without authorization, complete up to the response that is to be written next."""
     session = layout.session_field if layout.session_sent else b""
-    return Writer().raw(b"".join((b"\0", session, _short(corr_id), _short(entity_id))))
+    try:
+        start = b"\0%b%c%b%c%b" % (session, len(corr_id), corr_id, len(entity_id), entity_id)
+    except OverflowError as error:
+        raise WireError(f"at most {SHORT_MAX} bytes fit here") from error
+    return Writer([start], len(start))
 
 
 def _short(data: bytes) -> bytes:

@@ -40,7 +40,11 @@ BATCHES: dict[type[Command], Meter] = {
 }
 """Which received blocks are counted, by their first command."""
 
-ENDINGS, NOTIFICATIONS = frozenset({END, DELD}), frozenset({NMSG})
+EVENT_BATCHES: dict[type, Meter] = {
+    END: Meter.SUB_END_BATCHES,
+    DELD: Meter.SUB_END_BATCHES,
+    NMSG: Meter.NTF_BATCHES,
+}
 """Events whose batches are counted: one for each connection and turn."""
 
 
@@ -93,17 +97,21 @@ class GuardedRouter(Router):
             meter = BATCHES.get(type(first.command))
             if meter is not None:
                 self.plan.meters.add(meter)
-        if not any(isinstance(item, Request) and type(item.command) is NEW for item in items):
-            return items
-        key = self.addresses.get(session)
-        return [self._admitted(key, item) for item in items]
+        for item in items:
+            if type(item) is Request and type(item.command) is NEW:
+                key = self.addresses.get(session)
+                return [self._admitted(key, item) for item in items]
+        return items
 
     def _send(self, outbox: Sequence[Outgoing]) -> None:
         super()._send(outbox)
-        for kinds, meter in ((ENDINGS, Meter.SUB_END_BATCHES), (NOTIFICATIONS, Meter.NTF_BATCHES)):
-            told = {outgoing.client_id for outgoing in outbox if type(outgoing.response) in kinds}
-            if told:
-                self.plan.meters.add(meter, len(told))
+        told: set[tuple[Meter, int]] = set()
+        for client_id, _, _, response in outbox:
+            meter = EVENT_BATCHES.get(type(response))
+            if meter is not None:
+                told.add((meter, client_id))
+        for meter, _ in told:
+            self.plan.meters.add(meter)
 
     def _admitted(self, key: AddressKey | None, item: Request | Refused) -> Request | Refused:
         if not isinstance(item, Request) or not isinstance(item.command, NEW) or self.limits.new_queue(key):

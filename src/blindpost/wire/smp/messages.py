@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blindpost.wire.errors import WireError
 from blindpost.wire.keys import PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
-from blindpost.wire.smp.values import read_flags, write_flags
+from blindpost.wire.smp.values import read_flags
 from blindpost.wire.value import Buffer, Value
 
 _QUOTA = b"QUOTA "
@@ -47,8 +48,16 @@ def write_message(writer: Writer, message: ReceivedMessage) -> None:
         case QuotaMarker(seconds):
             writer.raw(_QUOTA).i64(seconds)
         case Message(seconds, notify, body):
-            write_flags(writer.i64(seconds), notify)
-            writer.raw(body)
+            for part in message_parts(seconds, notify, body):
+                writer.raw(part)
+
+
+def message_parts(seconds: int, notify: bool, body: Buffer) -> list[Buffer]:
+    """An ordinary message as MSG encrypts it, with its body where it lies."""
+    try:
+        return [b"%b%b" % (seconds.to_bytes(8, "big", signed=True), b"T " if notify else b"F "), body]
+    except OverflowError as error:
+        raise WireError("a signed 64-bit number expected") from error
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -132,8 +132,10 @@ class SOK(Value):
     def write(self, writer: Writer, version: int) -> None:
         if version < SERVICE_CERTS_VERSION:
             writer.raw(b"OK")
+        elif self.service_id is None:
+            writer.raw(b"SOK 0")
         else:
-            writer.raw(b"SOK ").opt(self.service_id, Writer.short)
+            writer.raw(b"SOK 1").short(self.service_id)
 
     @classmethod
     def read(cls, reader: Reader, version: int) -> SOK:
