@@ -100,7 +100,11 @@ class Synchronisation:
             tx.failed(whole.conn_id, error)
 
     def decrypted(self, tx: Tx, whole: Whole) -> None:
-        self._step(tx, whole, SyncEvent.READ)
+        state = connections.load(tx, whole.conn_id).sync_state
+        move = SYNC.step(state, SyncEvent.READ)
+        if move.to is not state or move.effects:
+            with tx.attempt(whole.conn_id):
+                self._step(tx, whole, SyncEvent.READ)
 
     def _step(
         self,

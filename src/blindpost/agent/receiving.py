@@ -226,8 +226,7 @@ def _message(
 
 def _read(tx: Tx, whole: Whole, arrival: content.Arrival, opened: Opened) -> Fate:
     assert opened.plaintext is not None
-    with tx.attempt(whole.conn_id):
-        tx.runtime.handlers.sync.decrypted(tx, whole)
+    tx.runtime.handlers.sync.decrypted(tx, whole)
     message = parsed(opened.plaintext)
     if not isinstance(message, AgentMessage):
         raise refused("msg: bad agent msg")

@@ -60,7 +60,11 @@ class SqliteStore:
 
     @classmethod
     def open(
-        cls, path: Path, migrations: Sequence[Migration], durability: Durability = Durability.FULL
+        cls,
+        path: Path,
+        migrations: Sequence[Migration],
+        durability: Durability = Durability.FULL,
+        connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> SqliteStore:
         """The store at `path`, created if there is none, brought to the newest schema version.
 
@@ -68,7 +72,9 @@ class SqliteStore:
         """
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, _PRIVATE))
-        connection = sqlite3.connect(path, isolation_level=None, timeout=0, cached_statements=512)
+        connection = sqlite3.connect(
+            path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type
+        )
         try:
             _prepare(connection, path, durability)
             _migrate(connection, migrations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from blindpost.agent.errors import ConnectionCode, ConnError
@@ -39,10 +40,13 @@ def insert(
 
 def find(db: Db, conn_id: ConnId, *, deleted: bool = False) -> ConnRecord | None:
     """The record, or None; those that are being deleted only when asked for."""
+    record = db.sql.known("connection", conn_id, lambda: _found(db, conn_id))
+    return None if record is None or (record.deleted and not deleted) else record
+
+
+def _found(db: Db, conn_id: ConnId) -> ConnRecord | None:
     row = db.sql.execute("SELECT * FROM connection_rows WHERE conn_id = ?", (conn_id,)).fetchone()
-    if row is None or (row[15] and not deleted):
-        return None
-    return db.memo.of("connection", row, lambda: _read(db, row))
+    return None if row is None else db.memo.of("connection", row, lambda: _read(db, row))
 
 
 def _read(db: Db, row: tuple[Any, ...]) -> ConnRecord:
@@ -111,22 +115,38 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
 def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
     """Take the next internal id and the next number on the wire for a message with this hash."""
     internal_id, snd_id = record.last_internal_id + 1, record.last_snd_id + 1
-    db.sql.execute(
+    db.sql.execute_known(
         "UPDATE connections SET last_internal_msg_id = ?, last_internal_snd_msg_id = ?,"
         " last_snd_msg_hash = ? WHERE conn_id = ?",
         (internal_id, snd_id, msg_hash, record.conn_id),
     )
+
+    def taken(known: ConnRecord) -> ConnRecord:
+        return replace(known, last_internal_id=internal_id, last_snd_id=snd_id, last_snd_hash=msg_hash)
+
+    db.sql.replace_known("connection", record.conn_id, taken)
     return internal_id, snd_id
 
 
 def next_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> tuple[int, int]:
     """Take the next ids for a received message that has this number and hash with the peer."""
     internal_id, rcv_id = record.last_internal_id + 1, record.last_rcv_id + 1
-    db.sql.execute(
+    db.sql.execute_known(
         "UPDATE connections SET last_internal_msg_id = ?, last_internal_rcv_msg_id = ?,"
         " last_external_snd_msg_id = ?, last_rcv_msg_hash = ? WHERE conn_id = ?",
         (internal_id, rcv_id, external_id, msg_hash, record.conn_id),
     )
+
+    def taken(known: ConnRecord) -> ConnRecord:
+        return replace(
+            known,
+            last_internal_id=internal_id,
+            last_rcv_id=rcv_id,
+            last_external_id=external_id,
+            last_rcv_hash=msg_hash,
+        )
+
+    db.sql.replace_known("connection", record.conn_id, taken)
     return internal_id, rcv_id
 
 

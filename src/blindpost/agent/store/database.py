@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.vault import Vault, open_vault
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -47,7 +47,7 @@ class Db:
 
     __slots__ = ("memo", "sql", "vault")
 
-    def __init__(self, sql: sqlite3.Connection, vault: Vault, memo: Memo) -> None:
+    def __init__(self, sql: RememberingConnection, vault: Vault, memo: Memo) -> None:
         self.sql = sql
         self.vault = vault
         self.memo = memo
@@ -58,6 +58,7 @@ class AgentStore:
 
     def __init__(self, file: SqliteStore, vault: Vault) -> None:
         self._file = file
+        assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
 
     @classmethod
@@ -70,7 +71,7 @@ class AgentStore:
         entropy: Entropy = system_entropy,
     ) -> AgentStore:
         """The store at `path`, made if there is none; a new one is sealed with the passphrase, if any."""
-        file = SqliteStore.open(path, MIGRATIONS, durability)
+        file = SqliteStore.open(path, MIGRATIONS, durability, RememberingConnection)
         try:
             add_functions(file.reading)
             with file.transaction() as sql:

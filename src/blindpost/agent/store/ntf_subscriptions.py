@@ -205,7 +205,7 @@ def set_enabled(db: Db, conn_id: ConnId, enabled: bool) -> None:
 
 def came(db: Db, queue: RcvQueue, seconds: int) -> None:
     """A message of this time is known, or is not there any more; times never go back."""
-    db.sql.execute(
+    db.sql.execute_known(
         "UPDATE rcv_queues SET last_broker_ts = MAX(COALESCE(last_broker_ts, 0), ?)"
         " WHERE conn_id = ? AND rcv_queue_id = ?",
         (seconds, queue.conn_id, queue.number),

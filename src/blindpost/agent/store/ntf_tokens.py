@@ -28,8 +28,12 @@ def store_server(db: Db, server: Server) -> tuple[str, str]:
 
 def find(db: Db) -> Token | None:
     """The token in use; there is at most one."""
-    row = db.sql.execute("SELECT * FROM ntf_token_rows LIMIT 1").fetchone()
-    return None if row is None else db.memo.of("token", row, lambda: _read(db, row))
+
+    def read() -> Token | None:
+        row = db.sql.execute("SELECT * FROM ntf_token_rows LIMIT 1").fetchone()
+        return None if row is None else db.memo.of("token", row, lambda: _read(db, row))
+
+    return db.sql.known("token", None, read)
 
 
 def _read(db: Db, row: tuple[Any, ...]) -> Token:

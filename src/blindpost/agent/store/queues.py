@@ -122,19 +122,29 @@ def rcv_queues(db: Db, conn_id: ConnId, *, deleted: bool = False) -> tuple[RcvQu
         "SELECT * FROM rcv_queue_rows WHERE conn_id = ? AND deleted <= ?"
         " ORDER BY rcv_primary DESC, replace_rcv_queue_id IS NOT NULL, rcv_queue_id"
     )
-    return tuple(read_rcv(db, row) for row in db.sql.execute(query, (conn_id, int(deleted))))
+
+    def read() -> tuple[RcvQueue, ...]:
+        return tuple(read_rcv(db, row) for row in db.sql.execute(query, (conn_id, int(deleted))))
+
+    return db.sql.known("rcv queues", (conn_id, deleted), read)
 
 
 def find_rcv(db: Db, server: Server, rcv_id: bytes) -> RcvQueue | None:
     query = "SELECT * FROM rcv_queue_rows WHERE host = ? AND port = ? AND rcv_id = ?"
-    row = db.sql.execute(query, (*server_key(server), rcv_id)).fetchone()
-    return None if row is None else read_rcv(db, row)
+    return _one_rcv(db, query, (*server_key(server), rcv_id))
 
 
 def find_rcv_number(db: Db, conn_id: ConnId, number: int) -> RcvQueue | None:
     query = "SELECT * FROM rcv_queue_rows WHERE conn_id = ? AND rcv_queue_id = ?"
-    row = db.sql.execute(query, (conn_id, number)).fetchone()
-    return None if row is None else read_rcv(db, row)
+    return _one_rcv(db, query, (conn_id, number))
+
+
+def _one_rcv(db: Db, query: str, key: tuple[object, ...]) -> RcvQueue | None:
+    def read() -> RcvQueue | None:
+        row = db.sql.execute(query, key).fetchone()
+        return None if row is None else read_rcv(db, row)
+
+    return db.sql.known("rcv", key, read)
 
 
 def set_rcv_status(db: Db, queue: RcvQueue, status: QueueStatus) -> None:
@@ -355,13 +365,21 @@ def snd_queues(db: Db, conn_id: ConnId) -> tuple[SndQueue, ...]:
         "SELECT * FROM snd_queue_rows WHERE conn_id = ?"
         " ORDER BY snd_primary DESC, replace_snd_queue_id IS NOT NULL, snd_queue_id"
     )
-    return tuple(_read_snd(db, row) for row in db.sql.execute(query, (conn_id,)))
+
+    def read() -> tuple[SndQueue, ...]:
+        return tuple(_read_snd(db, row) for row in db.sql.execute(query, (conn_id,)))
+
+    return db.sql.known("snd queues", conn_id, read)
 
 
 def find_snd_number(db: Db, conn_id: ConnId, number: int) -> SndQueue | None:
     query = "SELECT * FROM snd_queue_rows WHERE conn_id = ? AND snd_queue_id = ?"
-    row = db.sql.execute(query, (conn_id, number)).fetchone()
-    return None if row is None else _read_snd(db, row)
+
+    def read() -> SndQueue | None:
+        row = db.sql.execute(query, (conn_id, number)).fetchone()
+        return None if row is None else _read_snd(db, row)
+
+    return db.sql.known("snd", (conn_id, number), read)
 
 
 def set_snd_status(db: Db, queue: SndQueue, status: QueueStatus) -> None:

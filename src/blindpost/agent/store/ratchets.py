@@ -62,10 +62,11 @@ def _stored(db: Db, ratchet: Ratchet) -> bytes:
 
 def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step while keys for another ratchet may be waiting."""
-    db.sql.execute(
+    db.sql.execute_known(
         "UPDATE ratchets SET ratchet_state = ? WHERE conn_id = ?",
         (_stored(db, ratchet), conn_id),
     )
+    db.sql.replace_known("ratchet", conn_id, lambda _: ratchet)
 
 
 def set_sending(db: Db, conn_id: ConnId, ratchet: Ratchet, public: E2EParams) -> None:
@@ -83,10 +84,13 @@ def find_public(db: Db, conn_id: ConnId) -> E2EParams | None:
 
 
 def find_ratchet(db: Db, conn_id: ConnId) -> Ratchet | None:
-    row = db.sql.execute("SELECT ratchet_state FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
-    if row is None or row[0] is None:
-        return None
-    return db.memo.of("ratchet", row[0], lambda: load_ratchet(db.vault.open(row[0])))
+    def read() -> Ratchet | None:
+        row = db.sql.execute("SELECT ratchet_state FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return db.memo.of("ratchet", row[0], lambda: load_ratchet(db.vault.open(row[0])))
+
+    return db.sql.known("ratchet", conn_id, read)
 
 
 def delete_ratchet(db: Db, conn_id: ConnId) -> None:

@@ -22,7 +22,7 @@ def stored_server(db: Db, server: Server) -> ServerRow:
     """The columns for a router, which is made known if it was not."""
     host, port = server_key(server)
     query = "SELECT key_hash FROM servers WHERE host = ? AND port = ?"
-    row = db.sql.execute(query, (host, port)).fetchone()
+    row = db.sql.known("server", (host, port), lambda: db.sql.execute(query, (host, port)).fetchone())
     if row is None:
         new = "INSERT INTO servers (host, port, key_hash) VALUES (?, ?, ?)"
         db.sql.execute(new, (host, port, server.key_hash))

@@ -1,0 +1,97 @@
+"""A connection to SQLite that remembers what was read of some tables until one of them changes.
+
+Every message needs its connection, its queues and its ratchet, several times over and almost always as they
+were. Any statement that may change one of their tables, any that fails and any rollback makes everything
+forgotten; the few that change a row with every message say themselves what is known after them.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+TABLES = frozenset(
+    {
+        "users",
+        "servers",
+        "connections",
+        "rcv_queues",
+        "snd_queues",
+        "ratchets",
+        "ntf_servers",
+        "ntf_tokens",
+    }
+)
+"""What is remembered is made of these; where one of them loses rows by a cascade, another one is named."""
+
+_KNOWN_MAX = 4096
+_STATEMENTS_MAX = 1024
+_READS = re.compile(r"\s*(?:SELECT|SAVEPOINT|RELEASE|BEGIN|COMMIT)\b")
+_WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE(?: OR \w+)?|DELETE FROM)\s+(\w+)")
+
+V = TypeVar("V")
+
+
+def may_change(statement: str) -> bool:
+    """Whether something remembered may be another after this statement."""
+    if _READS.match(statement):
+        return False
+    written = _WRITES.match(statement)
+    return written is None or written[1] in TABLES
+
+
+class RememberingConnection(sqlite3.Connection):
+    """Used as any other connection; `known` is what functions of these tables add."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._known: dict[Hashable, Any] = {}
+        self._changing: dict[str, bool] = {}
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        self._look(statement)
+        return self.execute_known(statement, values)
+
+    def executemany(self, statement: str, values: Any, /) -> sqlite3.Cursor:
+        self._look(statement)
+        try:
+            return super().executemany(statement, values)
+        except BaseException:
+            self._known.clear()
+            raise
+
+    def execute_known(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        """A statement of which the caller knows what it does to what is remembered."""
+        try:
+            return super().execute(statement, values)
+        except BaseException:
+            self._known.clear()
+            raise
+
+    def _look(self, statement: str) -> None:
+        changes = self._changing.get(statement)
+        if changes is None:
+            changes = may_change(statement)
+            if len(self._changing) < _STATEMENTS_MAX:
+                self._changing[statement] = changes
+        if changes:
+            self._known.clear()
+
+    def known(self, kind: str, key: Hashable, read: Callable[[], V]) -> V:
+        """What is remembered under this key; otherwise it is read. Nothing found is remembered too."""
+        place = (kind, key)
+        try:
+            found: V = self._known[place]
+        except KeyError:
+            found = self._known[place] = read()
+            if len(self._known) > _KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+        return found
+
+    def replace_known(self, kind: str, key: Hashable, change: Callable[[V], V]) -> None:
+        """What is remembered under this key has changed; nothing happens if it is not."""
+        place = (kind, key)
+        if place in self._known:
+            self._known[place] = change(self._known[place])

@@ -1,0 +1,185 @@
+"""What the agent's store remembers is what it would read, whatever was written or taken back meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.agent.model import SyncState
+from blindpost.agent.store.remembering import RememberingConnection, may_change
+from blindpost.testing.clock import run_virtual
+from tests.support.friends import friends
+
+BEHIND = (
+    *("users", "servers", "connections", "rcv_queues", "snd_queues"),
+    *("ratchets", "ntf_servers", "ntf_tokens"),
+)
+"""All that is remembered comes from these tables, by whatever view, or goes with them by a cascade."""
+
+
+@contextmanager
+def verified() -> Iterator[list[str]]:
+    """Everything that is remembered is read as well, and must be the same; of which kinds it was."""
+    kinds: list[str] = []
+    real = RememberingConnection.known
+
+    def known(self: RememberingConnection, kind: str, key: Hashable, read: Callable[[], Any]) -> Any:
+        if (kind, key) in self._known:
+            kinds.append(kind)
+            assert self._known[kind, key] == read(), f"{kind} is not what it was"
+        return real(self, kind, key, read)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RememberingConnection, "known", known)
+        yield kinds
+
+
+def test_a_whole_life_of_a_connection(tmp_path: Path) -> None:
+    """Made, talking, rotating, restarted, restored, synchronised and deleted."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob = pair.alice, pair.bob
+            for number in range(3):
+                await pair.talk(number)
+            await alice.conn.switch()
+            await pair.quiet(60)
+            await pair.talk("after a rotation")
+            alice.agent.backup(tmp_path / "older.db")
+            for number in range(3):
+                await pair.talk(f"after a copy {number}")
+            await alice.stop()
+            alice.restore(tmp_path / "older.db")
+            await alice.start()
+            await bob.conn.send(b"that nobody can read")
+            await alice.until(lambda: alice.state is SyncState.REQUIRED)
+            await alice.conn.synchronize()
+            await alice.until(lambda: alice.state is SyncState.OK)
+            await pair.quiet(60)
+            await pair.talk("again")
+            await alice.conn.delete()
+            await pair.quiet(60)
+
+    with verified() as kinds:
+        run_virtual(main())
+    assert set(kinds) == {
+        "connection",
+        "ratchet",
+        "rcv",
+        "rcv queues",
+        "server",
+        "snd",
+        "snd queues",
+        "token",
+    }
+
+
+@pytest.fixture
+def sql() -> Iterator[RememberingConnection]:
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=RememberingConnection)
+    connection.execute("CREATE TABLE connections (conn_id INTEGER PRIMARY KEY, version INTEGER)")
+    connection.execute("CREATE TABLE messages (conn_id INTEGER)")
+    connection.execute("INSERT INTO connections VALUES (1, 1)")
+    yield connection
+    connection.close()
+
+
+def version(sql: RememberingConnection) -> int:
+    query = "SELECT version FROM connections WHERE conn_id = 1"
+    return sql.known("version", 1, lambda: int(sql.execute(query).fetchone()[0]))
+
+
+def test_a_row_is_read_once_until_its_table_changes(sql: RememberingConnection) -> None:
+    assert version(sql) == 1
+    sql.execute_known("UPDATE connections SET version = 2")
+    assert version(sql) == 1, "the caller did not say what it changed"
+    sql.replace_known("version", 1, lambda before: before + 1)
+    assert version(sql) == 2
+    sql.execute("INSERT INTO messages VALUES (1)")
+    sql.execute_known("UPDATE connections SET version = 3")
+    assert version(sql) == 2
+    sql.execute("UPDATE connections SET version = 4")
+    assert version(sql) == 4
+    sql.executemany("UPDATE connections SET version = ?", [(5,)])
+    assert version(sql) == 5
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "ROLLBACK TO attempt"])
+def test_what_was_taken_back_is_not_remembered(sql: RememberingConnection, end: str) -> None:
+    assert version(sql) == 1
+    sql.execute("BEGIN IMMEDIATE")
+    sql.execute("SAVEPOINT attempt")
+    sql.execute("UPDATE connections SET version = 2")
+    assert version(sql) == 2
+    sql.execute(end)
+    assert version(sql) == 1
+
+
+def test_a_statement_that_fails_may_have_taken_everything_back(sql: RememberingConnection) -> None:
+    sql.execute("BEGIN IMMEDIATE")
+    sql.execute("UPDATE connections SET version = 2")
+    assert version(sql) == 2
+    with pytest.raises(sqlite3.IntegrityError):
+        sql.execute("INSERT OR ROLLBACK INTO connections VALUES (1, 1)")
+    assert not sql.in_transaction
+    assert version(sql) == 1
+    sql.execute("BEGIN IMMEDIATE")
+    sql.execute("UPDATE connections SET version = 2")
+    assert version(sql) == 2
+    with pytest.raises(sqlite3.IntegrityError):
+        sql.execute_known("INSERT OR ROLLBACK INTO connections VALUES (1, 1)")
+    assert version(sql) == 1
+
+
+def test_nothing_found_is_remembered_and_the_oldest_go_first(
+    sql: RememberingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpost.agent.store.remembering._KNOWN_MAX", 3)
+    read: list[int] = []
+
+    def nothing(number: int) -> None:
+        sql.known("nothing", number, lambda: read.append(number))
+
+    for number in (1, 1, 2, 3, 1, 4, 1):
+        nothing(number)
+    assert read == [1, 2, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("SELECT 1 FROM connections", False),
+        ("\n  SELECT 1", False),
+        ("BEGIN IMMEDIATE", False),
+        ("COMMIT", False),
+        ("SAVEPOINT attempt", False),
+        ("RELEASE attempt", False),
+        ("ROLLBACK", True),
+        ("ROLLBACK TO attempt", True),
+        ("INSERT INTO messages (conn_id) VALUES (1)", False),
+        ("INSERT OR REPLACE INTO ntf_subscriptions (conn_id) VALUES (1)", False),
+        ("DELETE FROM messages WHERE conn_id IN (SELECT conn_id FROM connections)", False),
+        ("UPDATE rcv_messages SET user_ack = 1", False),
+        ("REPLACE INTO messages VALUES (1)", True),
+        ("WITH x AS (SELECT 1) DELETE FROM connections", True),
+        ("ALTER TABLE messages ADD COLUMN x", True),
+        ("PRAGMA foreign_keys = OFF", True),
+        *(
+            (statement.replace("TABLE", table), True)
+            for table in BEHIND
+            for statement in (
+                "INSERT INTO TABLE (a) VALUES (1)",
+                "INSERT OR IGNORE INTO TABLE (a) VALUES (1)",
+                "UPDATE TABLE SET a = 1",
+                "DELETE FROM TABLE",
+            )
+        ),
+    ],
+)
+def test_which_statements_change_what_is_remembered(statement: str, changes: bool) -> None:
+    assert may_change(statement) is changes
