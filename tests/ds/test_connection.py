@@ -57,7 +57,7 @@ class Scripted:
     def _broke(self) -> None:
         self.broken += 1
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         self.sent += data
 
     def close(self) -> None:

@@ -8,8 +8,10 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from blindpost.ds.client import Client
+from blindpost.serving.control import ask
 from tests.support.commands import COMMAND, ENVIRONMENT, run
 from tests.support.processes import free_port
 
@@ -56,6 +58,10 @@ class StartedDs:
         return await Client.connect(
             "127.0.0.1", self.port, token=token, fingerprint=self.fingerprint, quic=quic
         )
+
+    async def status(self) -> dict[str, Any]:
+        """What the service says about itself."""
+        return await asyncio.to_thread(ask, self.folder / "control.sock", "status")
 
     async def close(self) -> None:
         if self._process is not None:
