@@ -27,6 +27,10 @@ def demo(
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Run the Spark pipeline at the end.")
     ] = True,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Only this table of the pipeline. May be repeated.", show_default="all"),
+    ] = None,
     queues: Annotated[
         int, typer.Option(min=1_000, help="How many queues the service has; whole thousands.")
     ] = 10_000,
@@ -40,7 +44,7 @@ def demo(
         if place.exists():
             raise OperatorError(f"{folder}: it exists already. Name a new folder for the demonstration.")
         place.mkdir(parents=True)
-    shown = _played(place, queues, with_report, quiet=as_json)
+    shown = _played(place, queues, with_report, table or [], quiet=as_json)
     if as_json:
         rows = {row.name: {"value": row.value, "good": row.good} for row in shown.rows}
         typer.echo(json.dumps({"good": shown.good, "seconds": round(shown.taken_s, 1), "rows": rows}))
@@ -50,7 +54,7 @@ def demo(
         sys.exit(1)
 
 
-def _played(place: Path, queues: int, with_report: bool, *, quiet: bool) -> Shown:
+def _played(place: Path, queues: int, with_report: bool, tables: list[str], *, quiet: bool) -> Shown:
     from blindpost.demo.stage import CommandFailedError, DidNotStartError
     from blindpost.demo.story import tell
 
@@ -61,7 +65,7 @@ def _played(place: Path, queues: int, with_report: bool, *, quiet: bool) -> Show
             typer.echo(f"  {time.monotonic() - started:5.1f} s  {line}")
 
     try:
-        return asyncio.run(tell(place, say, queues=queues, with_report=with_report))
+        return asyncio.run(tell(place, say, queues=queues, with_report=with_report, tables=tables))
     except (CommandFailedError, DidNotStartError) as error:
         raise OperatorError(
             f"the demonstration stopped: {error}\nIts files and logs are in {place}."

@@ -57,9 +57,9 @@ def failing(on_failure: Callable[[str], NoReturn]) -> Iterator[None]:
         on_failure(str(about_file(error, Path(error.filename or "."))))
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, code: int = 1) -> NoReturn:
     typer.secho(f"blindpost: {message}", fg="red", err=True)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def say(message: str) -> None:
@@ -90,7 +90,7 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
             for inner, count in value.items():
                 table.add_row(f"{name}: {inner}".replace("_", " "), _shown(count))
         else:
-            table.add_row(name.replace("_", " "), _shown(value))
+            table.add_row(name.replace("_", " "), str(value) if name == "port" else _shown(value))
     Console(soft_wrap=True, highlight=False).print(table)
 
 

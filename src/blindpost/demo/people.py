@@ -72,9 +72,17 @@ class Person:
 
 
 @contextlib.asynccontextmanager
-async def person(name: str, store: Path, servers: list[str]) -> AsyncIterator[Person]:
+async def person(
+    name: str,
+    store: Path,
+    servers: list[str],
+    *,
+    ntf_servers: list[str] | None = None,
+    subscribe: bool = True,
+) -> AsyncIterator[Person]:
     """Somebody whose agent is open while the block lasts."""
-    async with Agent.open(store, servers, config=AgentConfig(key_pairs=2)) as agent:
+    config = AgentConfig(key_pairs=2, subscribe=subscribe)
+    async with Agent.open(store, servers, config=config, ntf_servers=ntf_servers or ()) as agent:
         somebody = Person(name, agent)
         listening = asyncio.create_task(somebody.listen())
         try:
@@ -85,7 +93,8 @@ async def person(name: str, store: Path, servers: list[str]) -> AsyncIterator[Pe
 
 
 async def introduce(inviting: Person, joining: Person) -> None:
-    """One hands a link to the other; both can write when this returns."""
+    """One hands a link to the other; both can write to each other when this returns."""
+    inviting.peer = joining.peer = None
     link = await inviting.agent.invite()
     await joining.agent.join(str(link))
     for somebody in (inviting, joining):

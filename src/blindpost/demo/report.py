@@ -5,25 +5,52 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.stage import CommandFailedError, command
 
+_LOOK_S = 2.0
 
-async def make(journal: Path, folder: Path, say: Say) -> tuple[Path, list[Row]]:
-    """Seal the journal, compute every table, write the report."""
+
+async def make(journal: Path, folder: Path, tables: Sequence[str], say: Say) -> tuple[Path, list[Row]]:
+    """Seal the journal, compute every table or those that are named, write the report."""
     await _seal(journal)
     lake, report = folder / "lake", folder / "report.html"
     say("the Spark pipeline computes what an operator must know from what was recorded")
     started = time.monotonic()
-    await command(
-        "pipeline", "run", "--journal", journal, "--out", lake, "--set", "spark.sql.shuffle.partitions=2"
+    settings = ("--set", "spark.sql.shuffle.partitions=2")
+    running = asyncio.create_task(
+        command("pipeline", "run", "--journal", journal, "--out", lake, *settings, *_only(tables))
     )
+    await _follow(running, lake, say)
+    say("the report is drawn from these tables")
     await command("pipeline", "report", "--out", lake, "--file", report)
     taken = time.monotonic() - started
     say(f"the report is written, after {taken:.0f} s")
     return report, [Row("pipeline on Spark, report", f"{taken:.0f} s", report.exists())]
+
+
+def _only(tables: Sequence[str]) -> list[str]:
+    return [word for table in tables for word in ("--table", table)]
+
+
+def _published(lake: Path) -> set[str]:
+    return {file.parent.name for file in lake.glob("gold/*/_CURRENT")}
+
+
+async def _follow(running: asyncio.Task[str], lake: Path, say: Say) -> None:
+    """Tell of each table when it is published, which is what takes the time."""
+    told: set[str] = set()
+    done = False
+    while not done:
+        done = bool((await asyncio.wait([running], timeout=_LOOK_S))[0])
+        found = _published(lake)
+        if new := sorted(found - told):
+            told |= found
+            say(f"{len(told)} tables so far; new: {', '.join(new).replace('_', ' ')}")
+    await running
 
 
 async def _seal(journal: Path) -> None:

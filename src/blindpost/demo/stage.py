@@ -18,6 +18,7 @@ from blindpost.serving.control import NotRunningError, ask
 
 COMMAND = (sys.executable, "-m", "blindpost.cli")
 _POLL_S = 0.02
+_ASK_AGAIN_S = 0.1
 _START_S_MAX = 60.0
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Ports that the system gives to no outgoing connection, so that a killed server finds its own free again."""
@@ -104,6 +105,14 @@ class Served:
 
     async def ask(self, question: str) -> dict[str, Any]:
         return await asyncio.to_thread(ask, self.folder / "control.sock", question)
+
+    async def until(self, name: str, count: int) -> dict[str, Any]:
+        """Its status, when that counts so many."""
+        told = await self.ask("status")
+        while told[name] < count:
+            await asyncio.sleep(_ASK_AGAIN_S)
+            told = await self.ask("status")
+        return told
 
     async def kill(self) -> None:
         """`kill -9`."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from blindpost.demo.stage import Router, Served, command, free_port, keep_journa
 from blindpost.testing.apns import ApnsServer
 
 JOURNAL = "journal"
-CANARY_MESSAGES, CANARY_POLL_S = 20, 0.2
+CANARY_MESSAGES = 20
 
 
 @dataclass
@@ -52,14 +53,16 @@ class Stage:
         return [*self.routers, self.ntf, self.ds, self.canary]
 
 
-async def tell(folder: Path, say: Say, *, queues: int, with_report: bool) -> Shown:
+async def tell(
+    folder: Path, say: Say, *, queues: int, with_report: bool, tables: Sequence[str] = ()
+) -> Shown:
     """Play everything with all files in `folder`; nothing runs afterwards."""
     started = time.monotonic()
     shown = Shown()
     async with ApnsServer() as apple:
         await _served(folder, apple, say, queues, shown)
     if with_report:
-        shown.report, rows = await report.make(folder / JOURNAL, folder, say)
+        shown.report, rows = await report.make(folder / JOURNAL, folder, tables, say)
         shown.rows += rows
     shown.taken_s = time.monotonic() - started
     return shown
@@ -67,12 +70,12 @@ async def tell(folder: Path, say: Say, *, queues: int, with_report: bool) -> Sho
 
 async def _served(folder: Path, apple: ApnsServer, say: Say, queues: int, shown: Shown) -> None:
     """Everything that needs servers."""
+    say("setting up two SMP routers, a notification router, a delivery service and a canary")
     stage = await _set_up(folder, apple)
     try:
         await asyncio.gather(*(server.start() for server in stage.servers))
-        say("two SMP routers, a notification router, a delivery service and a canary run, over TLS 1.3")
-        await _play(stage, say, queues, shown.rows)
-        shown.rows += await push.play(stage.routers[0], stage.ntf_address, apple, say)
+        say("all of them run, each a process of its own, and speak TLS 1.3")
+        await _play(stage, apple, say, queues, shown.rows)
         shown.rows += await _canary(stage.canary, say)
         for router in stage.routers:
             await command("router", "export-state", stage.journal, "-c", router.folder)
@@ -105,7 +108,7 @@ async def _set_up(folder: Path, apple: ApnsServer) -> Stage:
     return Stage(folder, journal, routers, ntf, address, ds, bytes.fromhex(made["fingerprint"]), canary)
 
 
-async def _play(stage: Stage, say: Say, queues: int, rows: list[Row]) -> None:
+async def _play(stage: Stage, apple: ApnsServer, say: Say, queues: int, rows: list[Row]) -> None:
     folder, addresses = stage.folder, [router.address for router in stage.routers]
     async with (
         person("Alice", folder / "alice.db", addresses) as alice,
@@ -117,15 +120,14 @@ async def _play(stage: Stage, say: Say, queues: int, rows: list[Row]) -> None:
         rows += await rotation.play(alice, bob, say)
         rows += await kill.play(alice, bob, stage.routers, say)
         rows += await recovery.play(alice, bobs, bob, store, say)
+        bell = push.Bell(stage.ntf, stage.ntf_address)
+        rows += await push.play(alice, folder, addresses[0], bell, apple, say)
     rows += await service.play(stage.routers[0], folder / "service.db", queues, say)
     rows += await payloads.play(stage.ds, stage.ds_fingerprint, say)
 
 
 async def _canary(canary: Served, say: Say) -> list[Row]:
-    told = await canary.ask("status")
-    while told["delivered"] < CANARY_MESSAGES:
-        await asyncio.sleep(CANARY_POLL_S)
-        told = await canary.ask("status")
+    told = await canary.until("delivered", CANARY_MESSAGES)
     say(f"meanwhile a canary followed {told['sent']} messages of its own from router to router")
     seen = f"{told['delivered']} delivered, {told['lost']} lost, half within {told['p50_ms']:.0f} ms"
     return [Row("canary between the routers", seen, told["lost"] == told["duplicate"] == 0)]

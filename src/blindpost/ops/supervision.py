@@ -20,7 +20,7 @@ from blindpost.serving.failures import OperatorError
 
 log = logging.getLogger("blindpost.up")
 
-COMMAND = (sys.executable, "-m", "blindpost.cli", ending.OPTION)
+COMMAND = (sys.executable, "-m", "blindpost.cli")
 _POLL_S = 0.05
 _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
@@ -52,7 +52,7 @@ class Supervised:
         while not self._stopping:
             started = time.monotonic()
             self.process = await asyncio.create_subprocess_exec(
-                *(*COMMAND, self.part.kind, "start", "-c", str(self.part.folder)),
+                *(*COMMAND, ending.OPTION, self.part.kind, "start", "-c", str(self.part.folder)),
                 stdin=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )

@@ -1,29 +1,30 @@
-"""A device that sleeps is told of a message: through the notification router and a server like Apple's."""
+"""A phone that sleeps is woken by a letter: through the notification router and a server like Apple's."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from blindpost.client.ntf import NtfClient
-from blindpost.client.smp import SmpClient
-from blindpost.crypto.entropy import system_entropy
-from blindpost.crypto.keys import PrivateKey
-from blindpost.crypto.pushes import open_message, open_meta, open_verification
 from blindpost.demo.figures import Row, Say
-from blindpost.demo.stage import Router, Served
+from blindpost.demo.people import Person, introduce, person
+from blindpost.demo.stage import Served
 from blindpost.testing.apns import ApnsServer
-from blindpost.wire.addresses import RouterAddress
-from blindpost.wire.keys import Algorithm
-from blindpost.wire.ntf.commands import SNEW, TNEW, TVFY
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
-from blindpost.wire.ntf.responses import IDSUB, IDTKN
-from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
-from blindpost.wire.smp.commands import NEW, SEND
-from blindpost.wire.smp.responses import IDS
-from blindpost.wire.smp.values import NtfCreds, QueueMode, QueueRequest, SubMode
+
+LETTER = "come home, the kettle is on"
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """The notification router, and where it is reached."""
+
+    server: Served
+    address: str
 
 
 def at_apple(ntf: Served, apple: ApnsServer) -> None:
@@ -41,66 +42,42 @@ def at_apple(ntf: Served, apple: ApnsServer) -> None:
     )
 
 
-class Phone:
-    """A device: its keys, what its router calls it, and one queue that may wake it."""
+async def play(
+    alice: Person, folder: Path, router: str, bell: Bell, apple: ApnsServer, say: Say
+) -> list[Row]:
+    """Alice writes to somebody whose phone sleeps."""
+    device = os.urandom(32).hex()
+    store = folder / "phone.db"
 
-    def __init__(self, client: NtfClient) -> None:
-        self.client = client
-        self.token = DeviceToken(PushProvider.APNS_TEST, os.urandom(32).hex().encode())
-        self.key, self.dh_key = _key(Algorithm.ED25519), _key(Algorithm.X25519)
-        self.token_id, self.secret = b"", b""
+    def phone(*, awake: bool) -> contextlib.AbstractAsyncContextManager[Person]:
+        return person("Carol", store, [router], ntf_servers=[bell.address], subscribe=awake)
 
-    @property
-    def name(self) -> str:
-        return self.token.token.decode()
-
-    async def register(self, apple: ApnsServer) -> None:
-        """The code that proves that the device is ours comes as a push."""
-        made = await self.client.send(TNEW(self.token, self.key.public, self.dh_key.public), key=self.key)
-        assert isinstance(made, IDTKN)
-        self.token_id, self.secret = made.token_id, self.dh_key.agree(made.dh_key)
-        await apple.until(lambda: bool(apple.sent_to(self.name)))
-        push = apple.sent_to(self.name)[-1].push
-        assert isinstance(push, VerificationPush)
-        await self.client.send(TVFY(open_verification(self.secret, push)), self.token_id, self.key)
-
-
-async def play(router: Router, address: str, apple: ApnsServer, say: Say) -> list[Row]:
-    server = RouterAddress.from_text(router.address).server
-    async with (
-        await SmpClient.connect(server) as client,
-        await NtfClient.connect(RouterAddress.from_text(address).server) as devices,
-    ):
-        phone = Phone(devices)
-        await phone.register(apple)
-        say("a phone has proved to the notification router that it is the phone it says")
-        key, dh_key, notifier_key = _key(Algorithm.ED25519), _key(Algorithm.X25519), _key(Algorithm.ED25519)
-        creds = NtfCreds(notifier_key.public, dh_key.public)
-        request = QueueRequest(QueueMode.MESSAGING)
-        ids = await client.send(
-            NEW(key.public, dh_key.public, None, SubMode.ONLY_CREATE, request, creds), key=key
-        )
-        assert isinstance(ids, IDS)
-        assert ids.ntf_creds is not None
-        subscribed = await devices.send(
-            SNEW(phone.token_id, server, ids.ntf_creds.notifier_id, notifier_key.encoded), key=phone.key
-        )
-        assert isinstance(subscribed, IDSUB)
-        started = time.monotonic()
-        await client.send(SEND(True, b"the body stays at the router"), ids.sender_id)
-        await apple.until(lambda: len(apple.sent_to(phone.name)) > 1)
-        taken = time.monotonic() - started
-        pushed = apple.sent_to(phone.name)[-1]
-        assert isinstance(pushed.push, MessagePush)
-        (item,) = open_message(phone.secret, pushed.push)
-        meta = open_meta(dh_key.agree(ids.ntf_creds.dh_key), item)
-        good = item.notifier_id == ids.ntf_creds.notifier_id and meta is not None
-        blind = b"the body" not in pushed.body and ids.recipient_id not in pushed.body
-    say(f"a message woke it after {1000 * taken:.0f} ms; Apple saw an encrypted name of a queue, no more")
-    return [
-        Row("push through HTTP/2 to the phone", f"{1000 * taken:.0f} ms, nothing in clear", good and blind)
-    ]
+    async with phone(awake=True) as carol:
+        await introduce(carol, alice)
+        await carol.agent.register_push(f"apns_test {device}")
+        await carol.agent.verify_push(await _pushed(apple, device, VerificationPush))
+        await bell.server.until("queues_subscribed", 1)
+        say("Carol's phone has proved to the notification router that it is the phone it says; now it sleeps")
+    started = time.monotonic()
+    await alice.write(LETTER)
+    payload = await _pushed(apple, device, MessagePush)
+    taken_ms = 1000 * (time.monotonic() - started)
+    say(f"a letter for it became a push after {taken_ms:.0f} ms; Apple saw an encrypted name, no more")
+    blind = LETTER.encode() not in payload
+    async with phone(awake=False) as carol:
+        (news,) = await carol.agent.push_received(payload)
+        await news.fetch()
+        await carol.until(lambda one: bool(one.read))
+        say("the push woke the phone, which fetched the one letter and went back to sleep")
+    good = blind and carol.read == [LETTER] and carol.broken == 0
+    return [Row("push through HTTP/2 wakes a phone", f"{taken_ms:.0f} ms, nothing in clear", good)]
 
 
-def _key(algorithm: Algorithm) -> PrivateKey:
-    return PrivateKey.generate(algorithm, system_entropy)
+async def _pushed(apple: ApnsServer, device: str, kind: type[VerificationPush | MessagePush]) -> bytes:
+    """The first push of this kind to the device, as it came."""
+
+    def found() -> list[bytes]:
+        return [sent.body for sent in apple.sent_to(device) if isinstance(sent.push, kind)]
+
+    await apple.until(lambda: bool(found()))
+    return found()[0]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
 from blindpost.agent.agent import DEFAULT_USER, Agent
 from blindpost.agent.config import AgentConfig
-from blindpost.agent.events import ServiceUp
+from blindpost.agent.events import ServiceUp, SubscriptionsFailed, Up
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
 from blindpost.agent.store import connections, queues
-from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call
 from blindpost.client.smp import SmpClient
@@ -29,8 +27,6 @@ BATCH = 1_000
 FORGOTTEN = 7
 """Queues that the router loses behind the service's back."""
 
-_POLL_S = 0.05
-
 
 async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
     server = RouterAddress.from_text(router.address).server
@@ -40,7 +36,7 @@ async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
         say(f"a service has {count:,} queues on one router")
         async with _service(store, router) as agent:
             await _up(agent)
-            await _agrees(agent, server, count)
+            await _told(agent, Up, count)
         say("it has told the router once that they belong together; now it reconnects")
         started = time.monotonic()
         async with _service(store, router) as agent:
@@ -51,7 +47,7 @@ async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
         await client.send_many([Call(DEL(), queue.rcv_id, queue.key) for queue in lost])
     async with _service(store, router) as agent:
         drifted = await _up(agent)
-        await _agrees(agent, server, count - FORGOTTEN)
+        await _told(agent, SubscriptionsFailed, FORGOTTEN)
     async with _service(store, router) as agent:
         again = await _up(agent)
     say(f"{FORGOTTEN} queues vanished from the router: the drift was seen, and repaired while it ran")
@@ -76,20 +72,14 @@ async def _up(agent: Agent) -> ServiceUp:
     raise AssertionError("the agent was closed")
 
 
-async def _agrees(agent: Agent, server: Server, count: int) -> None:
-    """Until so many queues are associated on our side."""
-
-    async def take() -> None:
-        async for _ in agent.events():
-            pass
-
-    taking = asyncio.create_task(take())
-    while True:
-        found = rows.service(agent._rt.store.reading, DEFAULT_USER, server)
-        if found is not None and found.queues.count == count:
-            break
-        await asyncio.sleep(_POLL_S)
-    taking.cancel()
+async def _told(agent: Agent, kind: type[Up | SubscriptionsFailed], count: int) -> None:
+    """Until so many queues were subscribed one by one, and so became the service's; or were refused."""
+    async for event in agent.events():
+        match event:
+            case Up(_, named) | SubscriptionsFailed(named) if isinstance(event, kind):
+                count -= len(named)
+        if count <= 0:
+            return
 
 
 async def _make(client: SmpClient, server: Server) -> list[RcvQueue]:
