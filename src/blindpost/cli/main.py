@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -86,6 +87,9 @@ COMMANDS: dict[str, Callable[[], Callable[..., None]]] = {
 }
 
 
+WRONG_USAGE = 2
+
+
 def _found(name: str) -> Any:
     if name in GROUPS:
         return typer.main.get_group(GROUPS[name]())
@@ -105,6 +109,21 @@ class Groups(TyperGroup):
             self.commands[cmd_name] = _found(cmd_name)
             self.commands[cmd_name].name = cmd_name
         return self.commands.get(cmd_name)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Wrong usage becomes one line, like any other failure."""
+        extra["standalone_mode"] = False
+        try:
+            sys.exit(super().main(*args, **extra))
+        except typer.TyperException as error:
+            if type(error).__name__ != "NoArgsIsHelpError":  # whose help was printed
+                context = getattr(error, "ctx", None)
+                command = "blindpost" if context is None else context.command_path
+                told = " ".join(error.format_message().split()).rstrip(".")
+                fail(f"{told}. `{command} --help` says what there is.", WRONG_USAGE)
+            sys.exit(WRONG_USAGE)
+        except typer.Abort:
+            fail("ended before it was done.")
 
 
 app = typer.Typer(

@@ -1,8 +1,8 @@
 """A command that does not outlive the program that started it.
 
-Its starter keeps the other end of standard input. The kernel closes that end however the starter dies, kill -9
-included; this works wherever there are pipes, and nothing has to run between fork and exec. What follows is
-SIGTERM, as if the starter had still been able to send it.
+Its starter keeps the other end of standard input. The kernel closes that end however the starter dies, kill
+-9 included; this works wherever there are pipes, and nothing has to run between fork and exec. What follows
+is SIGTERM, as if the starter had still been able to send it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""What a newcomer meets first: help, completion, wrong usage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import blindpost
+from blindpost.cli.main import app
+from tests.support.commands import COMMAND, ENVIRONMENT
+from tests.support.typing_reader import BIN
+
+
+def all_commands() -> Iterator[tuple[str, ...]]:
+    """The path of every command, groups included."""
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+            yield from walk(command.get_command(context, name), (*path, name))
+
+    root = typer.main.get_command(app)
+    context = typer.Context(root)
+    yield from walk(root, ())
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(app, words, prog_name="blindpost", env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    done = invoke(*path, "--help")
+    assert done.exit_code == 0
+    usage, told = done.stdout.strip().split("\n", 1)
+    assert usage.strip().startswith("Usage: ")
+    assert told.partition("Options")[0].strip(" \n╭─"), "what it is for"
+
+
+@pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
+def test_wrong_usage_is_one_line_and_code_2(path: tuple[str, ...]) -> None:
+    done = invoke(*path, "--no-such-option")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    command = " ".join(("blindpost", *path))
+    assert done.stderr.startswith("blindpost: No such option: --no-such-option")
+    assert done.stderr.endswith(f"`{command} --help` says what there is.\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("fly",), "No such command 'fly'"),
+        (("router", "fly"), "No such command 'fly'"),
+        (("router", "init"), "Missing argument 'folder'"),
+        (("router", "block", "id", "--reason", "boredom"), "'boredom' is not one of 'spam', 'content'"),
+        (("demo", "--queues", "many"), "Invalid value for '--queues'"),
+    ],
+)
+def test_a_mistake_is_named(words: tuple[str, ...], told: str) -> None:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
+    """In the shell that most people have, as it is told in docs/getting-started.md."""
+    environment = {**ENVIRONMENT, "HOME": str(tmp_path), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def bash(script: str) -> str:
+        done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    assert "installed" in bash("blindpost --install-completion\ntrue")
+    asked = "COMP_WORDS=(blindpost router st); COMP_CWORD=2; _blindpost_completion blindpost"
+    found = bash(f'. ~/.bashrc; complete -p blindpost; {asked}; echo "${{COMPREPLY[@]}}"')
+    assert "_blindpost_completion blindpost" in found
+    assert found.splitlines()[-1].split() == ["start", "status", "stats"]
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert invoke("--version").stdout == f"blindpost {blindpost.__version__}\n"
