@@ -1,7 +1,8 @@
-"""Whatever README and docs tell a reader to type is typed here, in their order, in a folder of its own.
+"""What README and docs tell a reader to type is typed here, in their order, in a folder of its own.
 
 A new command is run without further ado. If it needs something that is not there, or a word in it stands
-for something (an address, a key), say so in `SCENES` or `BEFORE` below.
+for something (an address, a key), say so in `SCENES` or `BEFORE` below; `tests.support.executed` has what is
+executed elsewhere.
 """
 
 from __future__ import annotations
@@ -16,28 +17,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer.main
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from benchmarks.store_logs import Shape, write_files
-from blindpost.cli.main import app
 from blindpost.client.smp import SmpClient
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.text import ub64
 from tests.cli.test_moving import smp_server_keys
-from tests.support.documents import ROOT, Command, commands, documents
+from tests.support.documents import ROOT
+from tests.support.executed import Place, all_commands, commands_at, place
+from tests.support.packages import copy_sources
 from tests.support.processes import free_port
 from tests.support.routers import new_queue
-from tests.support.typing_reader import BIN, Reader
+from tests.support.typing_reader import Reader, see_what_is_installed
 
 pytestmark = pytest.mark.timeout(900)
 KEY = "5a" * 32
-OWN_TEST = {"docs/pipeline.md": "tests/pipeline/test_document.py"}
-"""Where commands need Spark: they are typed where one runs already."""
-TYPED_ALSO_INLINE = ("docs/router.md", "docs/moving-in.md")
-"""Where commands in sentences and tables are whole commands; elsewhere they may be only names."""
-NOT_OURS = {"systemctl stop smp-server"}
 
 
 def at_home() -> str:
@@ -157,13 +153,8 @@ def at_the_page(reader: Reader) -> None:
 
 
 def at_the_beginning(reader: Reader) -> None:
-    shutil.copytree(ROOT / "src", reader.folder / "src", ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, reader.folder)
-    here = "--no-index --no-deps --no-build-isolation --ignore-installed --quiet"
+    copy_sources(reader.folder)
     reader.replace(
-        ("venv bp", "venv --without-pip bp"),
-        ("bp/bin/pip install", f"{BIN}/python -m pip install {here} --prefix bp"),
         ("--port 5223 --ntf-port 5224", f"--port {free_port()} --ntf-port {free_port()} --page-port 0"),
     )
 
@@ -189,6 +180,7 @@ SCENES: dict[str, Callable[[Reader], None]] = {
 """What a document takes for granted."""
 
 BEFORE: dict[str, Callable[[Reader], None]] = {
+    "bp/bin/pip install .": lambda reader: see_what_is_installed(reader.folder / "bp"),
     "blindpost router queue ID": a_reported_queue,
     "blindpost router rotate-cert --ca-key /media/usb/ca.key": ca_key_on_a_stick,
     "blindpost router export --from router --to-log smp-server-store.log": Reader.end_servers,
@@ -200,55 +192,30 @@ BEFORE: dict[str, Callable[[Reader], None]] = {
 """What a reader does before typing this, as the text around it says."""
 
 
-def is_typed(command: Command) -> bool:
-    if command.is_inline and command.text.startswith("blindpost "):
-        return command.document in TYPED_ALSO_INLINE
-    return command.text not in NOT_OURS
-
-
-def of(document: Path) -> str:
-    return str(document.relative_to(ROOT))
-
-
 @pytest.mark.parametrize(
-    "document",
-    [path for path in documents() if of(path) not in OWN_TEST and any(map(is_typed, commands(path)))],
-    ids=of,
+    "document", list(dict.fromkeys(command.document for command in commands_at(Place.TYPED)))
 )
-def test_every_command_works(document: Path, tmp_path: Path) -> None:
+def test_every_command_works(document: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
-        if of(document) in SCENES:
-            SCENES[of(document)](reader)
-        for command in filter(is_typed, commands(document)):
+        if document in SCENES:
+            SCENES[document](reader)
+        for command in commands_at(Place.TYPED, document):
             if command.text in BEFORE:
                 BEFORE[command.text](reader)
             reader.said.append(reader.type(command.text))
 
 
-def named() -> list[str]:
-    return sorted(
-        {
-            command.text
-            for document in documents()
-            for command in commands(document)
-            if command.is_inline and command.text.startswith("blindpost ")
-        }
-    )
+def test_every_command_has_a_place_that_takes_it() -> None:
+    """A file in which the test asks for all commands of that place, or CI, which has them as its lines."""
+    for command in all_commands():
+        file = ROOT / place(command).value
+        if place(command) is Place.CI:
+            assert command.text in file.read_text().splitlines()
+        else:
+            assert f"commands_at(Place.{place(command).name}" in file.read_text()
 
 
-@pytest.mark.parametrize("text", named())
-def test_every_command_that_a_sentence_names_exists(text: str) -> None:
-    """With the options that the sentence names."""
-    words = shlex.split(text)[1:]
-    command = typer.main.get_command(app)
-    context = typer.Context(command)
-    is_found = False
-    while words and hasattr(command, "get_command"):
-        inner = command.get_command(context, words[0])
-        if inner is None:
-            break
-        command, is_found, words = inner, True, words[1:]
-    options = [word for word in words if word.startswith("--")]
-    assert is_found or options, f"{text}: no such command"
-    known = {name for parameter in command.params for name in parameter.opts}
-    assert known >= set(options)
+def test_what_is_prepared_is_in_a_document() -> None:
+    typed = commands_at(Place.TYPED)
+    assert SCENES.keys() <= {command.document for command in typed}
+    assert BEFORE.keys() <= {command.text for command in typed}

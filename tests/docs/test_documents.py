@@ -55,6 +55,7 @@ def test_commands_are_found() -> None:
         "frobnicate",
         "python -m benchmarks.nothing",
         "pytest tests/nothing.py",
+        "BLINDPOST_NOTHING=1 pytest tests/repository/test_rooms.py",
         "pip install 'blindpost[nothing]' no-such-package",
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,17 +14,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import blindpost
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import run
-from blindpost.pipeline.submit import run_pipeline
 from tests.support import journals, killed_pipeline
+from tests.support.documents import ROOT
+from tests.support.executed import Place, commands_at
 from tests.support.lakes import plain, seal_journal
-from tests.support.spark_cluster import Cluster, cluster, wheel
+from tests.support.packages import build_wheel
+from tests.support.spark_cluster import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("delivery_slo", "service_drift") if os.environ.get("BLINDPOST_PIPELINE_LONG") else ("delivery_slo",)
-ROOT = Path(__file__).parents[2]
 POINTS = [("silver", "computed")]
 if os.environ.get("BLINDPOST_PIPELINE_LONG"):
     POINTS = [(stage, point) for stage in ("silver", "gold") for point in ("found", "computed", "checked")]
@@ -35,20 +38,28 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
+def as_documented(places: dict[str, str]) -> tuple[Path, list[str]]:
+    """The program that the guide submits, and its arguments with places of this machine."""
+    (line,) = (c.text for c in commands_at(Place.ON_A_CLUSTER) if c.text.startswith("spark-submit "))
+    words = shlex.split(line)
+    wheel = f"blindpost-{blindpost.__version__}-py3-none-any.whl"
+    assert words[1:5] == ["--master", "spark://host:7077", "--py-files", wheel]
+    return ROOT / words[5], [places.get(word, word) for word in words[6:]]
+
+
 def test_the_same_rows_on_a_cluster(spark: SparkSession, started: Cluster, tmp_path: Path) -> None:
     rng = random.Random(21)
     found = {**journals.messages(rng, count=150), **journals.state(rng, routers=2, days=2)}
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, found), rng, files=3)
     wanted = [datasets()[name] for name in NAMES]
+    built = build_wheel(tmp_path / "wheel")
     here = Lake(spark, str(folder), str(tmp_path / "here"))
     run(here, wanted)
     there = Lake(spark, str(folder), str(tmp_path / "there"))
     tables = [argument for name in NAMES for argument in ("--table", name)]
-    done = started.submit(
-        *(wheel(ROOT, tmp_path / "wheel"), Path(run_pipeline.__file__)),
-        *("--journal", str(folder), "--out", there.out, *tables),
-    )
+    program, arguments = as_documented({"hdfs:///journal": str(folder), "hdfs:///lake": there.out})
+    done = started.submit(built, program, *arguments, *tables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["set_aside"] == 0
     for dataset in wanted:

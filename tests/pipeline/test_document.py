@@ -1,4 +1,4 @@
-"""Every command of docs/pipeline.md, typed in its order over a small fleet."""
+"""Every command of docs/pipeline.md, typed in its order over a small fleet, and `make pipeline`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pyspark.sql import SparkSession
 
 from blindpost.pipeline import session
 from blindpost.pipeline.generate.plan import Plan
-from tests.support.documents import ROOT, commands
+from tests.support.executed import Place, commands_at
 from tests.support.typing_reader import Reader
 
 pytestmark = pytest.mark.timeout(900)
-ON_A_CLUSTER = {"spark-submit ": '"spark-submit"', "pip wheel ": '"pip", "wheel"'}
-"""What tests/pipeline/test_cluster.py runs, and how it stands there: on a real cluster, with a real wheel."""
 
 
 @pytest.fixture
@@ -42,13 +40,9 @@ def test_every_command_works(reader: Reader) -> None:
         ("'pyspark[connect]'", "--no-deps 'pyspark[connect]'"),
     )
     (reader.folder / "journal").symlink_to("try/journal")
-    cluster = (ROOT / "tests" / "support" / "spark_cluster.py").read_text()
     differ = ("blindpost pipeline audit", "blindpost pipeline verify-migration")
-    for command in commands(ROOT / "docs" / "pipeline.md"):
-        there = next((text for words, text in ON_A_CLUSTER.items() if command.text.startswith(words)), None)
-        if there is not None:
-            assert there in cluster
-        elif not (command.is_inline and command.text.startswith("blindpost ")):
-            reader.type(command.text, 1 if command.text.startswith(differ) else 0)
+    for command in commands_at(Place.ON_SPARK):
+        reader.type(command.text, 1 if command.text.startswith(differ) else 0)
     assert (reader.folder / "commands.jsonl").read_text()
     assert (reader.folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (reader.folder / "build" / "pipeline" / "report.html").exists()

@@ -1,7 +1,7 @@
 """A reader who types what a document says: servers stay up until the end, everything else must end well.
 
-What takes very long or asks a network is only begun: targets of make, measurements and longer tests must be
-there, with the options that are named, and pip must find everything on this machine.
+What takes long is typed in its smallest form (`tests.support.smallest`), a target of make as the lines of its
+recipe. pip works in an environment of its own and finds on this machine what others fetch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +24,17 @@ from typer.testing import CliRunner
 
 from blindpost.cli.main import app
 from tests.support.documents import ROOT
+from tests.support.smallest import recipe, smallest
 
 PATIENCE_S = 300.0
 BIN = Path(sys.executable).parent
+PACKAGES = sysconfig.get_path("purelib")
 _STAYS = re.compile(r"blindpost (\w+ start|up|page|chat)\b|python \S*examples/|&$")
 _READY = re.compile(r"is ready|the canary sings|The page is at (\S+)|connections\. /help|the address of this")
-_TESTS = re.compile(r"([A-Z_]+=\S+ )*pytest ")
+_IN_ROOT = re.compile(r"([A-Z_]+=\S+ )*(pytest|python -m pytest|python -m benchmarks\.\w+)( |$)|make help$")
+"""What belongs to the sources, and leaves nothing in them."""
+_NESTED = ("PYTEST_", "COV_")
+"""Variables by which a run of tests knows itself."""
 _SHELL = re.compile(r"[|&;<>]|\$")
 
 
@@ -90,11 +96,14 @@ class Reader:
         self.servers: list[Server] = []
         self.said: list[str] = []
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith(_NESTED)},
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "HOME": str(folder),
             "COLUMNS": "200",
             "NO_COLOR": "1",
+            "PIP_NO_INDEX": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
 
     def __enter__(self) -> Self:
@@ -119,17 +128,15 @@ class Reader:
             line = line.replace(before, after)
         if _STAYS.search(line):
             return self._start(line)
-        if _TESTS.match(line):
-            return self._run(line.replace("pytest ", "python -m pytest -q --collect-only "), ROOT)
+        if _IN_ROOT.match(line):
+            return self._run(smallest(line), ROOT)
         word, _, rest = line.partition(" ")
         match word:
             case "make":
-                return self._run(f"make --dry-run {rest}", ROOT)
+                return "".join(self.type(step) for step in recipe(rest))
             case "pip":
-                begun = rest.replace("install", "install --no-index --no-build-isolation --dry-run", 1)
-                return self._run(f"{BIN}/python -m pip {begun}", self.folder)
-            case "python" | "python3" if rest.startswith("-m benchmarks."):
-                return self._run(f"{line} --help", ROOT)
+                python = self._own_environment()
+                return self._run(f"{BIN}/python -m pip --python {python} {rest}", self.folder)
             case "cd":
                 self.folder = self.folder / rest
             case "export":
@@ -140,6 +147,14 @@ class Reader:
             case _:
                 return self._run(line, self.folder)
         return ""
+
+    def _own_environment(self) -> Path:
+        """Python of an environment of this reader, made when it is needed."""
+        place = self.folder / "python"
+        if not place.exists():
+            self._run(f"{BIN}/python -m venv --without-pip {place}", self.folder)
+            see_what_is_installed(place)
+        return place / "bin" / "python"
 
     def _start(self, line: str) -> str:
         server = Server(line, self.folder, self.environment)
@@ -169,3 +184,9 @@ class Reader:
             done = CliRunner().invoke(app, arguments, env=self.environment, catch_exceptions=False)
         assert done.exit_code == code, f"{arguments}: exit code {done.exit_code}\n{done.output}"
         return done.output
+
+
+def see_what_is_installed(environment: Path) -> None:
+    """Let an environment find on this machine what pip would fetch for it, before what it came with."""
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "installed.pth").write_text(f"import sys; sys.path.insert(0, {PACKAGES!r})\n")
