@@ -74,7 +74,7 @@ async def _secure_own(rt: Runtime, queue: RcvQueue, sender_key: PublicKey) -> No
     call = Call(KEY(sender_key), queue.rcv_id, queue.key)
     await rt.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)
     with rt.transaction() as tx:
-        queues.set_rcv_status(tx, queue, QueueStatus.SECURED)
+        queues.set_status(tx, queue, QueueStatus.SECURED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -143,7 +143,7 @@ def _joiner_confirmed(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived) -
     if arrived.sender_key is not None:
         duplex_secure(tx, queue, arrived.sender_key)
     else:
-        queues.set_rcv_status(tx, queue, QueueStatus.ACTIVE)
+        queues.set_status(tx, queue, QueueStatus.ACTIVE)
         tx.emit(Connected(conn, opened.ratchet.rcv_kem))
 
 

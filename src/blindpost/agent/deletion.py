@@ -69,7 +69,7 @@ class Deletion:
             if failed is not None and failed.retried and queue.delete_errors + 1 < ATTEMPTS_MAX:
                 queues.count_delete_error(tx, queue)
                 return
-            queues.delete_rcv(tx, queue)
+            queues.delete(tx, queue)
             tx.emit(QueuesDeleted(((queue.conn_id, queue.server, queue.rcv_id, failed),)))
 
     def _remove(self, tx: Tx, conn_id: ConnId) -> None:

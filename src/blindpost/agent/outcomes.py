@@ -47,14 +47,14 @@ def delivered(tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, p
         case MessageKind.CONN_INFO:
             handshakes.delete_confirmations(tx, whole.conn_id)
             if queue.mode is QueueMode.MESSAGING:
-                queues.set_snd_status(tx, queue, QueueStatus.ACTIVE)
+                queues.set_status(tx, queue, QueueStatus.ACTIVE)
                 tx.emit(Connected(conn, pending.pq))
             else:
-                queues.set_snd_status(tx, queue, QueueStatus.CONFIRMED)
+                queues.set_status(tx, queue, QueueStatus.CONFIRMED)
         case MessageKind.CONN_INFO_REPLY:
-            queues.set_snd_status(tx, queue, QueueStatus.CONFIRMED)
+            queues.set_status(tx, queue, QueueStatus.CONFIRMED)
         case MessageKind.HELLO:
-            queues.set_snd_status(tx, queue, QueueStatus.ACTIVE)
+            queues.set_status(tx, queue, QueueStatus.ACTIVE)
             if whole.rcv and whole.rcv[0].status is QueueStatus.ACTIVE:
                 tx.emit(Connected(conn, pending.pq))
         case MessageKind.QADD | MessageKind.QKEY | MessageKind.QUSE | MessageKind.QTEST:

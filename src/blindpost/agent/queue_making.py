@@ -247,4 +247,4 @@ async def secure(rt: Runtime, queue: SndQueue) -> None:
     call = Call(SKEY(queue.key.public), queue.snd_id, queue.key)
     await rt.sender.send_to_queue(queue.user_id, queue.server, call, entity=queue.conn_id)
     with rt.transaction() as tx:
-        queues.set_snd_status(tx, queue, QueueStatus.SECURED)
+        queues.set_status(tx, queue, QueueStatus.SECURED)

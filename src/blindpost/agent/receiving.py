@@ -198,7 +198,7 @@ def _message(
     """A message under the ratchet. From here on what was stored stays, whatever the content is."""
     conn_id = whole.conn_id
     if queue.status is not QueueStatus.ACTIVE:
-        queues.set_rcv_status(tx, queue, QueueStatus.ACTIVE)
+        queues.set_status(tx, queue, QueueStatus.ACTIVE)
         if queue.replaces is not None:
             with tx.attempt(conn_id):
                 tx.runtime.handlers.rotation.first_message(tx, whole, queue)

@@ -84,7 +84,7 @@ class RotationCommands:
             return
         await self._delete(new)
         with self._rt.transaction() as tx:
-            queues.delete_rcv(tx, new)
+            queues.delete(tx, new)
         self._rt.subscriptions.forget(new)
 
     def _queue(self, command: StoredCommand, rcv_id: bytes) -> RcvQueue | None:

@@ -80,7 +80,7 @@ def step(turn: _Turn, event: RecipientEvent, refused: Callable[[str], AgentError
     except MoveRefusedError as error:
         raise refused(error.why) from error
     if move.to is not turn.old.switch:
-        queues.set_rcv_switch(turn.tx, turn.old, move.to, None if move.to is None else turn.tx.now)
+        queues.set_switch(turn.tx, turn.old, move.to, None if move.to is None else turn.tx.now)
     for effect in move.effects:
         _do(turn, effect)
 
@@ -97,7 +97,7 @@ def queue_made(tx: Tx, conn_id: ConnId, new: RcvQueue) -> None:
 
 def secured(tx: Tx, conn_id: ConnId, new: RcvQueue) -> None:
     """The new queue took the sender's key. While nothing can be sent, QUSE waits for `resume`."""
-    queues.set_rcv_status(tx, new, QueueStatus.SECURED)
+    queues.set_status(tx, new, QueueStatus.SECURED)
     _when_in_step(tx, conn_id, new, RecipientEvent.SECURED)
 
 
@@ -181,12 +181,12 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
             enqueue(tx, turn.whole, QUse((UsedQueue(new.sender_address, True),)))
         case RecipientEffect.MAKE_PRIMARY:
             assert new is not None
-            queues.set_rcv_primary(tx, new)
+            queues.set_primary(tx, new)
             tx.runtime.push.queue_changed(tx, conn_id)
         case RecipientEffect.STORE_DELETE_OLD:
             tx.command(conn_id, old.server, DELETE_OLD, old.rcv_id)
         case RecipientEffect.REMOVE_OLD:
-            queues.delete_rcv(tx, old)
+            queues.delete(tx, old)
         case RecipientEffect.STORE_DELETE_NEW:
             queues.delete_request(tx, conn_id, old.number)
             for queue in turn.whole.rcv:

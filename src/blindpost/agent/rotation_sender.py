@@ -97,7 +97,7 @@ def _step(turn: _Turn, event: SenderEvent, refused: Callable[[str], AgentError] 
     except MoveRefusedError as error:
         raise refused(error.why) from error
     if turn.old is not None and move.to is not state:
-        queues.set_snd_switch(turn.tx, turn.old, move.to, None if move.to is None else turn.tx.now)
+        queues.set_switch(turn.tx, turn.old, move.to, None if move.to is None else turn.tx.now)
     for effect in move.effects:
         _do(turn, effect)
 
@@ -110,7 +110,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             turn.number = queues.next_snd_number(tx, conn_id)
             for queue in turn.whole.snd:
                 if queue.replaces == old.number:
-                    queues.delete_snd(tx, queue)
+                    queues.delete(tx, queue)
                     tx.runtime.delivery.has_room(conn_id, queue.number)
         case SenderEffect.MAKE_SEND_QUEUE:
             assert old is not None
@@ -125,7 +125,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
         case SenderEffect.SECURE_QUEUE:
             assert old is not None
             assert new is not None
-            queues.set_snd_status(tx, new, QueueStatus.SECURED)
+            queues.set_status(tx, new, QueueStatus.SECURED)
             rows.deliver_also(tx, old, new)
         case SenderEffect.SEND_QTEST:
             assert new is not None
@@ -133,11 +133,11 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
                 enqueue(tx, turn.whole, QTest((new.sender_address,)), queues=[new])
         case SenderEffect.USE_QUEUE:
             assert new is not None
-            queues.set_snd_status(tx, new, QueueStatus.ACTIVE)
-            queues.set_snd_primary(tx, new)
+            queues.set_status(tx, new, QueueStatus.ACTIVE)
+            queues.set_primary(tx, new)
         case SenderEffect.DROP_OLD:
             assert old is not None
-            queues.delete_snd(tx, old)
+            queues.delete(tx, old)
             tx.runtime.delivery.has_room(conn_id, old.number)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.SND, _PHASES[effect]))

@@ -147,15 +147,9 @@ def _one_rcv(db: Db, query: str, key: tuple[object, ...]) -> RcvQueue | None:
     return db.sql.known("rcv", key, read)
 
 
-def set_rcv_status(db: Db, queue: RcvQueue, status: QueueStatus) -> None:
-    _update_rcv(
-        db, queue, "UPDATE rcv_queues SET status = ? WHERE conn_id = ? AND rcv_queue_id = ?", status.value
-    )
-
-
 def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version: int) -> None:
     """The secret with the sender is agreed, and what client version both know."""
-    _update_rcv(
+    _update(
         db,
         queue,
         "UPDATE rcv_queues SET e2e_dh_secret = ?, smp_client_version = MIN(smp_client_version, ?),"
@@ -166,33 +160,12 @@ def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version
     )
 
 
-def set_rcv_switch(db: Db, queue: RcvQueue, switch: RcvSwitch | None, at: int | None) -> None:
-    _update_rcv(
-        db,
-        queue,
-        "UPDATE rcv_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND rcv_queue_id = ?",
-        switch and switch.value,
-        at,
-    )
-
-
-def set_rcv_primary(db: Db, queue: RcvQueue) -> None:
-    """Make this the primary queue of its connection; it replaces nothing any more."""
-    db.sql.execute("UPDATE rcv_queues SET rcv_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
-    _update_rcv(
-        db,
-        queue,
-        "UPDATE rcv_queues SET rcv_primary = 1, replace_rcv_queue_id = NULL"
-        " WHERE conn_id = ? AND rcv_queue_id = ?",
-    )
-
-
 def set_rcv_deleted(db: Db, queue: RcvQueue) -> None:
-    _update_rcv(db, queue, "UPDATE rcv_queues SET deleted = 1 WHERE conn_id = ? AND rcv_queue_id = ?")
+    _update(db, queue, "UPDATE rcv_queues SET deleted = 1 WHERE conn_id = ? AND rcv_queue_id = ?")
 
 
 def count_delete_error(db: Db, queue: RcvQueue) -> None:
-    _update_rcv(
+    _update(
         db,
         queue,
         "UPDATE rcv_queues SET delete_errors = delete_errors + 1 WHERE conn_id = ? AND rcv_queue_id = ?",
@@ -200,7 +173,7 @@ def count_delete_error(db: Db, queue: RcvQueue) -> None:
 
 
 def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
-    _update_rcv(
+    _update(
         db,
         queue,
         "UPDATE rcv_queues SET link_id = ?, link_key = ?, link_priv_sig_key = ?, link_enc_fixed_data = ?"
@@ -209,16 +182,6 @@ def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
         None if link is None else db.vault.seal(link.link_key),
         None if link is None else db.vault.seal(link.root_key.pkcs8),
         None if link is None else link.fixed_data,
-    )
-
-
-def _update_rcv(db: Db, queue: RcvQueue, statement: str, *values: object) -> None:
-    db.sql.execute(statement, (*values, queue.conn_id, queue.number))
-
-
-def delete_rcv(db: Db, queue: RcvQueue) -> None:
-    db.sql.execute(
-        "DELETE FROM rcv_queues WHERE conn_id = ? AND rcv_queue_id = ?", (queue.conn_id, queue.number)
     )
 
 
@@ -382,39 +345,47 @@ def find_snd_number(db: Db, conn_id: ConnId, number: int) -> SndQueue | None:
     return db.sql.known("snd", (conn_id, number), read)
 
 
-def set_snd_status(db: Db, queue: SndQueue, status: QueueStatus) -> None:
-    _update_snd(
-        db, queue, "UPDATE snd_queues SET status = ? WHERE conn_id = ? AND snd_queue_id = ?", status.value
-    )
+# Queues of either kind
+
+Queue = RcvQueue | SndQueue
+
+_STATUS: dict[type[Queue], str] = {
+    RcvQueue: "UPDATE rcv_queues SET status = ? WHERE conn_id = ? AND rcv_queue_id = ?",
+    SndQueue: "UPDATE snd_queues SET status = ? WHERE conn_id = ? AND snd_queue_id = ?",
+}
+_SWITCH: dict[type[Queue], str] = {
+    RcvQueue: "UPDATE rcv_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND rcv_queue_id = ?",
+    SndQueue: "UPDATE snd_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND snd_queue_id = ?",
+}
+_PRIMARY: dict[type[Queue], str] = {
+    RcvQueue: "UPDATE rcv_queues SET rcv_primary = (rcv_queue_id = ?1), replace_rcv_queue_id ="
+    " CASE WHEN rcv_queue_id = ?1 THEN NULL ELSE replace_rcv_queue_id END WHERE conn_id = ?2",
+    SndQueue: "UPDATE snd_queues SET snd_primary = (snd_queue_id = ?1), replace_snd_queue_id ="
+    " CASE WHEN snd_queue_id = ?1 THEN NULL ELSE replace_snd_queue_id END WHERE conn_id = ?2",
+}
+_DELETE: dict[type[Queue], str] = {
+    RcvQueue: "DELETE FROM rcv_queues WHERE conn_id = ? AND rcv_queue_id = ?",
+    SndQueue: "DELETE FROM snd_queues WHERE conn_id = ? AND snd_queue_id = ?",
+}
 
 
-def set_snd_switch(db: Db, queue: SndQueue, switch: SndSwitch | None, at: int | None) -> None:
-    _update_snd(
-        db,
-        queue,
-        "UPDATE snd_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND snd_queue_id = ?",
-        switch and switch.value,
-        at,
-    )
-
-
-def set_snd_primary(db: Db, queue: SndQueue) -> None:
-    """Make this the primary queue of its connection; it replaces nothing any more."""
-    db.sql.execute("UPDATE snd_queues SET snd_primary = 0 WHERE conn_id = ?", (queue.conn_id,))
-    _update_snd(
-        db,
-        queue,
-        "UPDATE snd_queues SET snd_primary = 1, replace_snd_queue_id = NULL"
-        " WHERE conn_id = ? AND snd_queue_id = ?",
-    )
-
-
-def _update_snd(db: Db, queue: SndQueue, statement: str, *values: object) -> None:
+def _update(db: Db, queue: Queue, statement: str, *values: object) -> None:
     db.sql.execute(statement, (*values, queue.conn_id, queue.number))
 
 
-def delete_snd(db: Db, queue: SndQueue) -> None:
-    """The queue and what waits to be delivered to it."""
-    db.sql.execute(
-        "DELETE FROM snd_queues WHERE conn_id = ? AND snd_queue_id = ?", (queue.conn_id, queue.number)
-    )
+def set_status(db: Db, queue: Queue, status: QueueStatus) -> None:
+    _update(db, queue, _STATUS[type(queue)], status.value)
+
+
+def set_switch(db: Db, queue: Queue, switch: RcvSwitch | SndSwitch | None, at: int | None) -> None:
+    _update(db, queue, _SWITCH[type(queue)], switch and switch.value, at)
+
+
+def set_primary(db: Db, queue: Queue) -> None:
+    """Make this the primary queue of its connection; it replaces nothing any more."""
+    db.sql.execute(_PRIMARY[type(queue)], (queue.number, queue.conn_id))
+
+
+def delete(db: Db, queue: Queue) -> None:
+    """The queue, and what waits to be delivered to it."""
+    _update(db, queue, _DELETE[type(queue)])
