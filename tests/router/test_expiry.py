@@ -7,18 +7,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from blindpost.router.config import RouterRules
 from blindpost.router.expiry import EXPIRY_STEP
 from blindpost.router.meters import Meter
 from blindpost.router.plan import Expire
+from blindpost.router.records import message_key
+from blindpost.router.tables import MESSAGES, LmdbTables
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, GET, NSUB, PING, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import QuotaMarker
 from blindpost.wire.smp.responses import ERR, MSG, OK, PONG, SOK
-from tests.support.lines import Line, Queue, create, lines_of, open_line, pushed, quiet
+from tests.support.lines import Line, Queue, Said, create, lines_of, open_line, pushed, quiet
 from tests.support.routers import RunningRouter, running_router
+from tests.support.services import new_service, open_service, set_of
 
 TTL = 21 * 86_400
 QUOTA = ERR(Code.QUOTA)
@@ -197,6 +202,47 @@ async def test_a_message_into_a_queue_emptied_by_expiry_on_send_is_pushed(tmp_pa
         assert await queue.ask(line, ACK(queue.last_id)) == OK()
         await queue.send(sender, b"next")
         assert await pushed(line, queue) == b"next"
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(8) + b"\x18" + bytes(24) + b"?"])
+async def test_a_message_that_cannot_be_read_stops_its_own_queue_only(tmp_path: Path, damage: bytes) -> None:
+    """The walk goes on to the other queues, and who sends is not told of it."""
+    now = Time()
+    async with at(tmp_path, now, RouterRules(expire_on_send=True)) as running:
+        line = await open_line(running)
+        queues = [await create(line) for _ in range(3)]
+        for queue in queues:
+            await queue.send(line, b"old")
+            await queue.send(line, b"old too")
+        bad, *good = queues
+        store = running.router.store
+        assert isinstance(store, LmdbTables)
+        for number in (0, 1):
+            store.store.commit([(MESSAGES, message_key(queues[2 * number].recipient_id, number), damage)])
+        now.seconds += TTL + 1
+        sends = [Said(SEND(False, b"new"), queue.sender_id) for queue in queues]
+        assert await line.ask_many(sends) == [OK()] * 3
+        assert running.router.plan.meters[Meter.INTERNAL_ERRORS] == 0
+        await running.router.expire_messages()
+        assert await line.ask(PING()) == PONG()
+        assert await bodies(line, good[0]) == [b"new"]
+        assert running.router.plan.meters[Meter.EXPIRED] == 3
+        assert await bad.ask(line, GET()) == ERR(Code.INTERNAL)
+
+
+def test_a_service_that_was_taken_over_is_closed_when_it_is_silent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        rules, who = RouterRules(idle_ttl_s=3600), new_service()
+        async with running_router(tmp_path, rules, network=MemoryNetwork()) as running:
+            old, new = [await open_service(running, who) for _ in range(2)]
+            for line in (old, new):
+                assert await line.subs() == set_of([])
+            await asyncio.sleep(3601)
+            assert running.router.close_idle() == 1
+            await asyncio.shield(old.stream._over)
+            assert await new.ask(PING()) == PONG()
+
+    run_virtual(scenario())
 
 
 def test_silent_connections_without_subscription_are_closed(tmp_path: Path) -> None:

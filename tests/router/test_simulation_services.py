@@ -17,6 +17,7 @@ from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.undo import Undo
 from blindpost.router.changes import Wanted
+from blindpost.router.meters import Meter
 from blindpost.router.model import Ends, QueueRecord, Secret, StoredMessage, day_of
 from blindpost.router.view import View
 from blindpost.testing.actions import all_of
@@ -251,6 +252,31 @@ def test_a_queue_that_fails_while_it_waits_holds_up_no_other(tmp_path: Path) -> 
         reader.session.reads = True
         await simulation.settle()
         assert len(kinds(reader, MSG)) == 16
+
+    staged(tmp_path, scene)
+
+
+def test_a_queue_that_stays_damaged_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    """And comes at last, within a minute of its repair."""
+
+    async def scene(simulation: Simulation) -> None:
+        reader, sender = simulation.open(), simulation.open()
+        keyrings = await queues_of(simulation, reader, 8)
+        reader.session.reads = False
+        for part in (keyrings[:4], keyrings[4:]):
+            send(simulation, sender, part)
+            await simulation.settle()
+        broken = keyrings[-1].recipient_id
+        simulation.store.broken.add(broken)
+        reader.session.reads = True
+        await simulation.wait(3600.0)
+        assert len(kinds(reader, MSG)) == 7
+        failures = simulation.router.plan.meters[Meter.INTERNAL_ERRORS]
+        assert 60 < failures < 80
+        simulation.store.broken.clear()
+        await simulation.wait(61.0)
+        assert len(kinds(reader, MSG)) == 8
+        assert simulation.router.plan.meters[Meter.INTERNAL_ERRORS] == failures
 
     staged(tmp_path, scene)
 

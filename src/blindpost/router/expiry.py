@@ -12,12 +12,15 @@ EXPIRY_STEP = 256
 
 
 def expire_head(turn: Turn, recipient_id: bytes, before: int) -> int:
-    """Drop ordinary messages that came before `before` from the head; a marker or a newer one stops it."""
+    """Drop ordinary messages that came before `before` from the head.
+
+    A marker, a newer one or one that cannot be read stops it.
+    """
     ends = turn.view.ends(recipient_id)
     dropped = 0
     while ends.size:
-        message = turn.view.message(recipient_id, ends.head)
-        if message.is_marker or message.seconds >= before:
+        message = turn.view.readable(recipient_id, ends.head)
+        if message is None or message.is_marker or message.seconds >= before:
             break
         ends = remove_head(turn, recipient_id, ends)
         dropped += 1

@@ -78,6 +78,8 @@ class Serve:
 
     client: Client
     again: tuple[bytes, ...] = ()
+    tries: int = 0
+    """How often these have failed, after the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +304,8 @@ class RouterPlan:
                     self._decide_one(turn, client, item)
             case Gone(client):
                 self.state.disconnect(client)
-            case Serve(client, again):
-                self._serve(turn, client, again)
+            case Serve():
+                self._serve(turn, event)
             case RelayAnswer(effect, response):
                 decisions.relay_answered(turn, effect, response)
             case Present(role, fingerprint, chain, done):
@@ -335,7 +337,8 @@ class RouterPlan:
             turn.count(Meter.INTERNAL_ERRORS)
             turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
 
-    def _serve(self, turn: Turn, client: Client, again: tuple[bytes, ...]) -> None:
+    def _serve(self, turn: Turn, event: Serve) -> None:
+        client, again = event.client, event.again
         # Two of these events in one batch find the same page of a walk: the second one has nothing to do.
         waiting = self._serving.pop(client, None)
         if waiting is None:
@@ -343,9 +346,12 @@ class RouterPlan:
                 delivery.wait_again(client, again)
                 turn.serve(client)
             return
-        failed = tuple(one for one in waiting.queues if not self._handed_over(turn, client, one))
-        if failed:
-            self._later(Serve(client, failed))
+        failed = [one for one in waiting.queues if not self._handed_over(turn, client, one)]
+        once, more = [one for one in failed if one not in again], [one for one in failed if one in again]
+        if once:
+            self._later(Serve(client, tuple(once)))
+        if more:
+            self._later(Serve(client, tuple(more), event.tries + 1))
         for notifier_id in waiting.notifiers:
             notifications.deliver_pending(turn, client, notifier_id)
         for domain, (entity_ids, following) in waiting.walks.items():

@@ -192,11 +192,15 @@ def message_from_row(row: bytes) -> StoredMessage:
 
 
 def is_expired_row(row: Buffer, before: int) -> bool:
-    """Whether the row holds an ordinary message that came before `before`; markers do not expire."""
-    reader = Reader(row)
-    seconds = reader.i64()
-    reader.short()
-    return seconds < before and reader.take(1) != b"Q"
+    """Whether the row holds an ordinary message that came before `before`.
+
+    Markers do not expire, and a row that makes no sense stays where it is.
+    """
+    if len(row) < _MESSAGE_START.size:
+        return False
+    seconds, id_size = _MESSAGE_START.unpack_from(row)
+    place = _MESSAGE_START.size + id_size
+    return seconds < before and row[place : place + 1] in (b"N", b"M")
 
 
 def message_key(recipient_id: bytes, number: int) -> bytes:

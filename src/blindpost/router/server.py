@@ -53,6 +53,8 @@ from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
 
 RETRY_S = 1.0
 """After this time the router's own work is tried again when the store refused it."""
+RETRY_MAX_S = 60.0
+"""What fails each time is tried less and less often, but as often as this."""
 
 
 RELAY_COMMANDS_MAX = 32
@@ -239,7 +241,7 @@ class Router(Handler):
             connection.session
             for connection in self.connections.values()
             if max(connection.session.last_received, connection.session.last_sent) < before
-            and not connection.client.is_subscribed
+            and not self.plan.state.is_subscribed(connection.client)
         ]
         for session in idle:
             session.close()
@@ -262,7 +264,8 @@ class Router(Handler):
         self.engine.put_own(event)
 
     def _later(self, event: Event) -> None:
-        self.engine.after(RETRY_S, event)
+        tries = event.tries if isinstance(event, Serve) else 0
+        self.engine.after(min(RETRY_S * 2**tries, RETRY_MAX_S), event)
 
     def _send(self, outbox: Sequence[Outgoing]) -> None:
         """Everything that one turn says, in the fewest blocks for each connection."""

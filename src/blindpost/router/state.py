@@ -143,12 +143,6 @@ class Client:
         self.walks: Table[Domain, Walk] = Table(undo)
 
     @property
-    def is_subscribed(self) -> bool:
-        """Whether it waits for messages or notifications; reading with GET does not count."""
-        pushes = any(sub.kind is SubKind.PUSH for _, sub in self.subs.items())
-        return pushes or len(self.notifier_ids) > 0 or len(self.service_subs) > 0
-
-    @property
     def has_work(self) -> bool:
         """Whether something waits to be handed to this connection."""
         return bool(len(self.waiting) or len(self.waiting_notifiers) or len(self.walks))
@@ -203,6 +197,18 @@ class State:
 
     def services(self, domain: Domain) -> Registry:
         return self._by_service[domain]
+
+    def is_subscribed(self, client: Client) -> bool:
+        """Whether it waits for messages or notifications.
+
+        Reading with GET does not count, nor does a service that another connection took over.
+        """
+        if len(client.notifier_ids) or any(sub.kind is SubKind.PUSH for _, sub in client.subs.items()):
+            return True
+        service = client.service
+        return service is not None and any(
+            registry.holder(service.service_id) is client for registry in self._by_service.values()
+        )
 
     def disconnect(self, client: Client) -> None:
         """Forget everything about a connection; what it had not acknowledged waits for the next."""

@@ -97,9 +97,13 @@ class View:
     def ends(self, recipient_id: bytes) -> Ends:
         return self._ends.get(recipient_id) or EMPTY
 
+    def readable(self, recipient_id: bytes, number: int) -> StoredMessage | None:
+        """A message of a queue, if its row makes sense."""
+        return self._messages.get((recipient_id, number))
+
     def message(self, recipient_id: bytes, number: int) -> StoredMessage:
         """A message of a queue. The batch loaded every one that its commands may reach."""
-        message = self._messages.get((recipient_id, number))
+        message = self.readable(recipient_id, number)
         assert message is not None, "a message that was not loaded"
         return message
 

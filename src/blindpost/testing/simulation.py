@@ -36,8 +36,8 @@ from blindpost.wire.smp.responses import IDS, MSG, NID, OK
 from blindpost.wire.smp.transmissions import Received
 
 START_S = 1_700_000_000
-CALM_S = 5.0
-"""Longer than anything takes that is under way."""
+CALM_S = 65.0
+"""Longer than anything takes that is under way, or waits to be tried again."""
 QUIET_ROUNDS_MAX = 500
 SHOWN_MAX = 40
 
