@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent.errors import BrokerError, CommandError
-from blindpost.agent.events import Connected, Down, Joined, Received, Sent, ServiceUp, Up
+from blindpost.agent.events import Connected, Down, Joined, Received, Sent, ServiceUp, SubscriptionsFailed, Up
 from blindpost.agent.model import ConnType, RcvQueue
 from blindpost.agent.receiving import Reception
 from blindpost.agent.sessions import Session, SessionMode, SessionOptions
@@ -21,6 +21,7 @@ from blindpost.wire.smp.commands import ACK, SUB, SUBS
 from blindpost.wire.smp.responses import MSG
 from tests.support.agent_network import commands_sent
 from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
+from tests.support.router_files import StoreFiles
 from tests.support.routers import RunningRouter, new_credentials, running_router
 from tests.support.scripted_router import virtual
 
@@ -48,6 +49,14 @@ class Lives:
         config = on_network(self.network, quick_config(**chosen))
         async with party(self.folder / f"{name}.db", self.server, config=config) as opened:
             yield opened
+
+    @asynccontextmanager
+    async def agents_apart(self, service: bool) -> AsyncIterator[tuple[Party, Party]]:
+        """Two agents who stay while routers come and go."""
+        async with self.router():
+            pass
+        async with self.agent("alice", service=service) as alice, self.agent("bob") as bob:
+            yield alice, bob
 
 
 @pytest.mark.claim("SUB-30")
@@ -161,6 +170,37 @@ async def test_an_agent_that_is_a_service_comes_back_by_one_command(tmp_path: Pa
                 assert [(await alice.message()).msg.body for _ in range(3)] == [b"again"] * 3
         kinds = [type(call.command) for call in calls]
         assert (kinds.count(SUBS), kinds.count(SUB)) == (2, 3)
+
+
+@virtual
+@pytest.mark.parametrize("service", [False, True], ids=["plain", "service"])
+async def test_the_application_is_told_which_connections_went_with_a_routers_store(
+    tmp_path: Path, service: bool
+) -> None:
+    lives = Lives(tmp_path)
+    async with lives.agents_apart(service) as (alice, bob):
+        async with lives.router():
+            conns = {(await connect(alice, bob))[0].id for _ in range(3)}
+            await asyncio.sleep(60)
+        StoreFiles(tmp_path / "router").wipe()
+        async with lives.router():
+            gone: list[str] = []
+            while len(gone) < len(conns):
+                failed = await alice.next_of(SubscriptionsFailed)
+                gone += [conn.id for conn, _ in failed.errors]
+                assert {error.word for _, error in failed.errors} == {"SMP AUTH"}
+            assert sorted(gone) == sorted(conns), "each once"
+            theirs = await bob.next_of(SubscriptionsFailed)
+            assert len(theirs.errors) == len(conns)
+            for conn in alice.agent.connections():
+                await conn.delete()
+            await connect(alice, bob)
+            await alice.agent.connections()[0].send(b"to a new queue")
+            assert (await bob.next_of(Received)).msg.body == b"to a new queue"
+            await asyncio.sleep(60)
+            with commands_sent() as calls:
+                await asyncio.sleep(7200)
+            assert not [call for call in calls if isinstance(call.command, SUB | SUBS)]
 
 
 @virtual
