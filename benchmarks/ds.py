@@ -1,13 +1,15 @@
-"""What the delivery service costs: per enqueue as it fills, per payload size, and until a waiter hears.
+"""What the delivery service costs: per enqueue as it fills, per payload size, until a waiter hears, beside
+large writes.
 
-    python -m benchmarks.ds [--stored 10 10000 1000000] [--cycles N] [--wakes N] [--json]
+    python -m benchmarks.ds [--stored 10 10000 1000000] [--cycles N] [--wakes N] [--rounds N] [--json]
 
 Method: the service runs in a process of its own (`blindpost ds start`, durability "os", so that the disk's
-mood does not decide); CPU is that process's user and system time from /proc, bytes are what it handed to
-write calls (`wchar`). A cycle is one enqueue and one fetch of it, with Finish. The floor beside it is the
-public RPC library alone: the same schema, the same TLS, an in-memory list behind it, nothing stored; and
-the QUIC library alone, which gives back what it got.
-Stores are filled by `import`.
+mood does not decide); CPU is the run time of that process's threads from /proc, bytes are what it handed to
+write calls (`wchar`). A cycle is one enqueue and one fetch of it, with Finish. The floor beside it, in the
+same round, is the public RPC library alone: the same schema, the same TLS, an in-memory list behind it,
+nothing stored; and the QUIC library alone, which takes and gives as many bytes in as many messages. A call
+over QUIC is set beside both: QUIC's share and that of the RPC library without TLS. Figures are medians of
+the rounds, with the least and the most. Stores are filled by `import`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from blindpost.ds.streams import ALPN, client_context, server_context
 COMMAND = (sys.executable, "-m", "blindpost.cli", "ds")
 KEY = b"K" * 32
 SIZES = (200, 4096, 1 << 20)
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+LARGE = 5_242_880
 
 
 class Service:
@@ -110,8 +112,9 @@ class Service:
 
 
 def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+    """Seconds that the threads of a process have run."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 async def flat(folder: Path, stored: int, enqueues: int) -> dict[str, float]:
@@ -124,7 +127,6 @@ async def flat(folder: Path, stored: int, enqueues: int) -> dict[str, float]:
             for _ in range(enqueues):
                 await client.enqueue(KEY, bytes(200))
             return {
-                "stored": stored,
                 "bytes_per_enqueue": round((service.written() - written) / enqueues),
                 "cpu_us_per_enqueue": round((service.cpu_s() - cpu) / enqueues * 1e6),
             }
@@ -158,6 +160,43 @@ async def wakes(service: Service, count: int) -> dict[str, float]:
     return {"p50_ms": round(centiles[49], 2), "p99_ms": round(centiles[98], 2)}
 
 
+async def calls_beside(service: Service, count: int, writers: int) -> dict[str, float]:
+    """Milliseconds of small enqueues and fetches while so many processes enqueue and fetch 5 MiB."""
+    found, key = list[float](), os.urandom(32)
+    at = (str(service.ports["tls"]), service.fingerprint.hex())
+    writing = [
+        await asyncio.create_subprocess_exec(sys.executable, "-m", "benchmarks.ds", "--writer", *at)
+        for _ in range(writers)
+    ]
+    async with await service.client() as client:
+        for _ in range(count):
+            started = time.perf_counter()
+            await client.enqueue(key, b"small")
+            await client.fetch(key)
+            found.append((time.perf_counter() - started) * 1e3)
+            await asyncio.sleep(0.002)
+    for process in writing:
+        assert process.returncode is None
+        process.kill()
+        await process.wait()
+    centiles = statistics.quantiles(found, n=100)
+    return {
+        "p50_ms": round(centiles[49], 2),
+        "p99_ms": round(centiles[98], 2),
+        "most_ms": round(max(found), 1),
+    }
+
+
+async def write_large(port: int, fingerprint: bytes) -> None:
+    """Enqueue and fetch 5 MiB, up to four times a second: what a process of `calls_beside` does."""
+    payload, key = os.urandom(LARGE), os.urandom(32)
+    async with await Client.connect("127.0.0.1", port, fingerprint=fingerprint) as client:
+        while True:
+            await client.enqueue(key, payload)
+            await client.fetch(key)
+            await asyncio.sleep(0.25)
+
+
 SCHEMA: Any = capnp.load(str(Path(blindpost.ds.__file__).with_name("node.capnp")))
 
 
@@ -175,23 +214,24 @@ class _InMemory(SCHEMA.NodeService.Server):  # type: ignore[misc]  # the library
         return found
 
 
-async def serve_library(folder: Path) -> None:
-    """Run the library alone; prints its port. What the subprocess of `library_cycles` does."""
+async def serve_library(folder: Path | None) -> None:
+    """Run the library alone, over TLS if there is a folder with a key; prints its port."""
 
     async def connected(stream: Any) -> None:
         await capnp.TwoPartyServer(stream, bootstrap=_InMemory()).on_disconnect()
 
-    context = server_context(folder / "ds.crt", folder / "ds.key")
+    context = server_context(folder / "ds.crt", folder / "ds.key") if folder is not None else None
     async with capnp.kj_loop():
         server = await capnp.AsyncIoStream.create_server(connected, "127.0.0.1", 0, ssl=context)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
 
 
-async def library_cycles(folder: Path, size: int, count: int) -> float:
+async def library_cycles(folder: Path, size: int, count: int, *, tls: bool) -> float:
     """As `cycles`, by the library alone."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.ds", "--library", str(folder)), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.ds", "--library", str(folder) if tls else "-"),
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     port = int(await process.stdout.readline())
@@ -199,9 +239,8 @@ async def library_cycles(folder: Path, size: int, count: int) -> float:
     queue = {"recipientKey": KEY, "channelId": b"", "version": 1, "auth": auth}
     try:
         async with capnp.kj_loop():
-            stream = await capnp.AsyncIoStream.create_connection(
-                "127.0.0.1", port, ssl=client_context(pinned=True), server_hostname="127.0.0.1"
-            )
+            secured = {"ssl": client_context(pinned=True), "server_hostname": "127.0.0.1"} if tls else {}
+            stream = await capnp.AsyncIoStream.create_connection("127.0.0.1", port, **secured)
             client = capnp.TwoPartyClient(stream)
             service = client.bootstrap().cast_as(SCHEMA.NodeService)
             await service.enqueue(payload=payload, **queue)
@@ -216,13 +255,29 @@ async def library_cycles(folder: Path, size: int, count: int) -> float:
         await process.wait()
 
 
-class _Echo(QuicConnectionProtocol):
-    """Gives every byte of a stream back."""
+_SIZES = struct.Struct("<II")
+FINISH_BYTES = 40
+SMALL_BYTES = 160
+"""About what a request or an answer without a payload has on the stream."""
+
+
+class _Bare(QuicConnectionProtocol):
+    """Takes messages that say how long they are, and how long their answers shall be."""
+
+    _taken = b""
 
     def quic_event_received(self, event: QuicEvent) -> None:
-        if isinstance(event, StreamDataReceived):
-            self._quic.send_stream_data(event.stream_id, event.data)
-            self._transmit_soon()
+        if not isinstance(event, StreamDataReceived):
+            return
+        self._taken = self._taken + event.data if self._taken else event.data
+        while len(self._taken) >= _SIZES.size:
+            size, answer = _SIZES.unpack_from(self._taken)
+            if len(self._taken) < size:
+                return
+            self._taken = self._taken[size:]
+            if answer:
+                self._quic.send_stream_data(event.stream_id, bytes(answer))
+                self._transmit_soon()
 
 
 async def serve_quic(folder: Path) -> None:
@@ -230,7 +285,7 @@ async def serve_quic(folder: Path) -> None:
     configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN])
     configuration.load_cert_chain(folder / "ds.crt", folder / "ds.key")
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: QuicServer(configuration=configuration, create_protocol=_Echo), local_addr=("127.0.0.1", 0)
+        lambda: QuicServer(configuration=configuration, create_protocol=_Bare), local_addr=("127.0.0.1", 0)
     )
     print(transport.get_extra_info("sockname")[1], flush=True)
     await asyncio.Event().wait()
@@ -257,20 +312,31 @@ class _Returned(asyncio.Protocol):
             await self.came.wait()
 
 
-async def quic_echoes(service: Service, size: int, count: int) -> float:
-    """Seconds of CPU in which the QUIC library alone takes a payload in and gives it back."""
+async def quic_cycles(service: Service, size: int, count: int) -> float:
+    """As `cycles`, by the QUIC library alone: as many bytes in as many messages, and nothing behind them."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.ds", "--quic", str(service.folder)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    port, payload, returned = int(await process.stdout.readline()), os.urandom(size), _Returned()
+    port, returned = int(await process.stdout.readline()), _Returned()
+    body, ask, finish = size + SMALL_BYTES, SMALL_BYTES, _SIZES.pack(FINISH_BYTES, 0).ljust(FINISH_BYTES)
+    enqueue = _SIZES.pack(body, ask) + os.urandom(body - _SIZES.size)
+    fetch = _SIZES.pack(ask, body).ljust(ask)
     try:
         await dial(returned, "127.0.0.1", port, authorities=None, pinned=service.fingerprint)
         before = cpu_s(process.pid)
         for number in range(1, count + 1):
-            returned.transport.write(payload)
-            await returned.until(number * size)
+            returned.transport.write(enqueue)
+            await returned.until(number * (ask + body) - body)
+            returned.transport.write(finish)
+            await asyncio.sleep(0)
+            await asyncio.sleep(
+                0
+            )  # as a caller who goes on when the answer is there: in a datagram of its own
+            returned.transport.write(fetch)
+            await returned.until(number * (ask + body))
+            returned.transport.write(finish)
         used = (cpu_s(process.pid) - before) / count
         returned.transport.close()
         return used
@@ -279,36 +345,58 @@ async def quic_echoes(service: Service, size: int, count: int) -> float:
         await process.wait()
 
 
-async def measure(stored: list[int], count: int, wake_count: int) -> dict[str, Any]:
+async def rates(service: Service, size: int, count: int) -> dict[str, float]:
+    """What a cycle costs here and by the libraries alone, once."""
+    times = max(count // (1 + size // 8192), 20)
+    tls = await cycles(service, size, times, quic=False)
+    quic = await cycles(service, size, times, quic=True)
+    rpc_tls = await library_cycles(service.folder, size, times, tls=True)
+    rpc_bare = await library_cycles(service.folder, size, times, tls=False)
+    quic_bare = await quic_cycles(service, size, times)
+    return {
+        "cycles_per_cpu_s_tls": 1 / tls,
+        "tls_times_the_rpc_library": tls / rpc_tls,
+        "cycles_per_cpu_s_quic": 1 / quic,
+        "quic_times_the_quic_library": quic / quic_bare,
+        "quic_times_both_libraries": quic / (quic_bare + rpc_bare),
+    }
+
+
+async def measure(stored: list[int], count: int, wake_count: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        filled = [await flat(folder / f"stored{number}", number, count) for number in stored]
+        filled: dict[str, list[dict[str, float]]] = {}
+        for number in stored:
+            runs = [await flat(folder / f"stored{number}-{step}", number, count) for step in range(rounds)]
+            filled[f"{number} stored"] = runs
         service = await asyncio.to_thread(Service, folder / "cycles")
-        rates = []
+        measured: dict[str, list[dict[str, float]]] = {}
         with service.started():
             for size in SIZES:
-                times = max(count // (1 + size // 8192), 20)
-                ours = {quic: await cycles(service, size, times, quic=quic) for quic in (False, True)}
-                alone = await library_cycles(service.folder, size, times)
-                echo = await quic_echoes(service, size, times)
-                rates.append(
-                    {
-                        "payload_bytes": size,
-                        "cycles_per_cpu_s_tls": round(1 / ours[False]),
-                        "cycles_per_cpu_s_quic": round(1 / ours[True]),
-                        "cycles_per_cpu_s_rpc_library_tls": round(1 / alone),
-                        "echoes_per_cpu_s_quic_library": round(1 / max(echo, 1e-6)),
-                        "tls_times_the_rpc_library": round(ours[False] / alone, 2),
-                        "quic_times_the_quic_library": round(ours[True] / max(echo, 1e-6), 2),
-                    }
-                )
-            waked = await wakes(service, wake_count)
-        return {"filling": filled, "cycles": rates, "wake_up": waked}
+                runs = [await rates(service, size, count) for _ in range(rounds)]
+                measured[f"{size} B"] = runs
+            measured["wake-up"] = [await wakes(service, wake_count) for _ in range(rounds)]
+            for writers in (0, 1, 4):
+                runs = [await calls_beside(service, wake_count, writers) for _ in range(rounds)]
+                measured[f"beside {writers} writers of 5 MiB"] = runs
+        return {row: _spread(runs) for row, runs in (filled | measured).items()}
+
+
+def _spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """The median of each figure, the least and the most."""
+    found = {}
+    for name in runs[0]:
+        values = sorted(run[name] for run in runs)
+        of = {"median": statistics.median(values), "least": values[0], "most": values[-1]}
+        found[name] = {kind: float(f"{value:.3g}") for kind, value in of.items()}
+    return found
 
 
 def shown(found: dict[str, Any], write: Callable[[str], object] = print) -> None:
-    for row in (*found["filling"], *found["cycles"], found["wake_up"]):
-        write("  ".join(f"{name} {value:,}" for name, value in row.items()))
+    for row, figures in found.items():
+        write(row)
+        for name, of in figures.items():
+            write(f"    {name:32} {of['median']:>10,g}   ({of['least']:,g} to {of['most']:,g})")
 
 
 def main() -> None:
@@ -317,16 +405,21 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=500)
     parser.add_argument("--wakes", type=int, default=200)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--library", help=argparse.SUPPRESS)
     parser.add_argument("--quic", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--writer", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.writer:
+        asyncio.run(write_large(int(options.writer[0]), bytes.fromhex(options.writer[1])))
+        return
     if options.quic:
         asyncio.run(serve_quic(options.quic))
         return
     if options.library:
-        asyncio.run(serve_library(options.library))
+        asyncio.run(serve_library(None if options.library == "-" else Path(options.library)))
         return
-    found = asyncio.run(measure(options.stored, options.cycles, options.wakes))
+    found = asyncio.run(measure(options.stored, options.cycles, options.wakes, options.rounds))
     if options.json:
         print(json.dumps(found))
     else:

@@ -119,6 +119,7 @@ class Load:
                 continue  # it may have been stored
             self.acknowledged[reader].add(_name(payload))
             self.count += 1
+            await asyncio.sleep(0.2 if IS_LONG else 0)
 
     async def read(self, number: int) -> None:
         line, seen = self._reading[number // READERS_PER_CONNECTION], self.seen[number]

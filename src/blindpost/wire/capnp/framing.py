@@ -35,8 +35,12 @@ class Framer:
             size = table + sum(sizes)
             if len(self._buffer) < size:
                 return
-            content = memoryview(bytes(memoryview(self._buffer)[table:size]))
-            del self._buffer[:size]
+            if len(self._buffer) == size:
+                content = memoryview(self._buffer).toreadonly()[table:]
+                self._buffer = bytearray()
+            else:
+                content = memoryview(bytes(memoryview(self._buffer)[table:size]))
+                del self._buffer[:size]
             segments, at = [], 0
             for length in sizes:
                 segments.append(content[at : at + length])
