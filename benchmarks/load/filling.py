@@ -6,7 +6,6 @@ import functools
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from benchmarks.load.process import Place
 from blindpost.crypto.credentials import Credentials
@@ -72,9 +71,9 @@ def queue(number: int, *, day: int, key: PublicKey, service_id: bytes | None = N
         recipient_id(number),
         sender_id(number),
         (key,),
-        some_dh_key(),
+        some_dh_key().raw,
         Secret(derived("secret", number, 32)),
-        some_dh_key(),
+        some_dh_key().raw,
         QueueMode.MESSAGING,
         sender_key=key,
         updated_day=day,
@@ -129,7 +128,7 @@ async def fill_notified(store: Place, numbers: range) -> None:
                 notifier_id(number), notifier_key(number).public, Secret(bytes(32)), some_dh_key()
             )
             record = queue(number, day=day, key=sender_key(number).public)
-            yield PutQueue(replace(record, notifier=notifier), None)
+            yield PutQueue(record._replace(notifier=notifier), None)
 
     await _commit_all(store, rows())
 

@@ -178,7 +178,7 @@ async def test_rows_of_a_service_that_is_not_there_go(case: Case) -> None:
 async def test_a_queue_of_a_service_that_is_not_there_is_nobodys(case: Case) -> None:
     record = await queue_record(case.running, case.queues[1])
     assert record.notifier is not None
-    lost = replace(record, service_id=bytes(24), notifier=replace(record.notifier, service_id=bytes(24)))
+    lost = record._replace(service_id=bytes(24), notifier=replace(record.notifier, service_id=bytes(24)))
     await case.drift(PutQueue(lost, record))
     found = await case.audited()
     assert found.services_unknown == 2

@@ -222,7 +222,7 @@ async def test_messages_that_never_expire(tmp_path: Path) -> None:
 async def test_what_files_cannot_tell_is_left_out_and_said(tmp_path: Path) -> None:
     """An empty part of link data and an empty body would make the whole line unreadable."""
     link_id = b"\5" * 24
-    queue = replace(queue_of(QUEUE), link_id=link_id)
+    queue = queue_of(QUEUE)._replace(link_id=link_id)
     bodies = enumerate((b"x", b"", b"y"))
     messages = [StoredMessage(bytes([number]) * 24, NOW, False, body) for number, body in bodies]
 

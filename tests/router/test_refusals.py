@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -306,7 +306,7 @@ async def test_an_id_that_was_asked_for_in_vain_can_become_a_queue(
     """Also when its record is not kept any more."""
     monkeypatch.setattr(tables, "CACHE_MAX", 1)
     store, record = LmdbTables(tmp_path), queue_from_row(tables.STRANGER)
-    other = replace(record, recipient_id=b"other recipient", sender_id=b"other sender")
+    other = record._replace(recipient_id=b"other recipient", sender_id=b"other sender")
 
     async def known() -> bool:
         view = View(Undo())

@@ -7,7 +7,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ async def a_move(folder: Path) -> tuple[bytes, bytes, list[Change]]:
         await store.load_needed(Needed(ends={queue.recipient_id}), view)
         record = view.records.get(queue.recipient_id)
         assert record is not None
-        view.put_queue(replace(record, service_id=lines[1].service_id))
+        view.put_queue(record._replace(service_id=lines[1].service_id))
         return queue.recipient_id, lines[1].service_id, list(view.changes)
 
 

@@ -7,7 +7,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,8 @@ class Writer:
         if op.what == "put" and SENDERS[op.queue] not in self.view.senders:
             service_id = (None, *SERVICES)[op.choice]
             ids = (RECIPIENTS[op.queue], SENDERS[op.queue])
-            record = QueueRecord(*ids, (KEY,), DH_KEY, Secret(bytes(32)), DH_KEY, QueueMode.CONTACT)
-            self.view.put_queue(replace(record, service_id=service_id))
+            record = QueueRecord(*ids, (KEY,), DH_KEY.raw, Secret(bytes(32)), DH_KEY.raw, QueueMode.CONTACT)
+            self.view.put_queue(record._replace(service_id=service_id))
 
     def _delete(self, op: Op, record: QueueRecord) -> None:
         self.view.delete_queue(record)
@@ -130,13 +130,13 @@ class Writer:
             notifier = Notifier(NOTIFIERS[op.choice], KEY, Secret(bytes(32)), DH_KEY, service_id)
         if record.notifier is not None and notifier != record.notifier:
             self.view.delete_notifications(record.notifier)
-        self.view.put_queue(replace(record, notifier=notifier))
+        self.view.put_queue(record._replace(notifier=notifier))
 
     def _service(self, op: Op, record: QueueRecord) -> None:
-        self.view.put_queue(replace(record, service_id=(None, *SERVICES)[op.choice]))
+        self.view.put_queue(record._replace(service_id=(None, *SERVICES)[op.choice]))
 
     def _status(self, op: Op, record: QueueRecord) -> None:
-        self.view.put_queue(replace(record, status=STATUSES[op.choice]))
+        self.view.put_queue(record._replace(status=STATUSES[op.choice]))
 
     def _send(self, op: Op, record: QueueRecord) -> None:
         ends = self.view.ends(record.recipient_id)
@@ -165,12 +165,12 @@ class Writer:
         link_id = LINKS[op.choice % 2]
         if self.view.links.get(link_id) in (None, record.recipient_id) and record.link_id in (None, link_id):
             self.view.put_link(link_id, record.recipient_id, DATA[op.choice % 2])
-            self.view.put_queue(replace(record, link_id=link_id))
+            self.view.put_queue(record._replace(link_id=link_id))
 
     def _unlink(self, op: Op, record: QueueRecord) -> None:
         if record.link_id is not None:
             self.view.delete_link(record.link_id)
-            self.view.put_queue(replace(record, link_id=None))
+            self.view.put_queue(record._replace(link_id=None))
 
 
 def everything() -> Wanted:
@@ -314,7 +314,7 @@ def test_both_stores_hold_the_same(postgres: PostgresServer, batches: list[list[
 
 def a_queue(number: int, **fields: Any) -> QueueRecord:
     ids = (name("recipient", number), name("sender", number))
-    return QueueRecord(*ids, (KEY,), DH_KEY, Secret(bytes(32)), DH_KEY, QueueMode.MESSAGING, **fields)
+    return QueueRecord(*ids, (KEY,), DH_KEY.raw, Secret(bytes(32)), DH_KEY.raw, QueueMode.MESSAGING, **fields)
 
 
 @asynccontextmanager
@@ -360,12 +360,12 @@ async def test_an_id_that_is_given_back_can_be_taken_in_the_same_batch(database:
     """A client may name the same sender id again; nobody else's commands may fail for that."""
     notifier = Notifier(NOTIFIERS[0], KEY, Secret(bytes(32)), DH_KEY)
     first = a_queue(0, notifier=notifier)
-    second = replace(a_queue(1), sender_id=first.sender_id, notifier=notifier)
+    second = a_queue(1)._replace(sender_id=first.sender_id, notifier=notifier)
     async with opened(database) as store:
         await store.commit([PutQueue(first, None)])
         await store.commit([DeleteQueue(first, EMPTY), PutQueue(second, None)])
         assert (store.counts()["queues"], store.counts()["notifiers"]) == (1, 1)
-        bare = replace(second, notifier=None)
+        bare = second._replace(notifier=None)
         third = a_queue(2, notifier=notifier)
         await store.commit([PutQueue(bare, second), PutQueue(third, None)])
         view = await loaded(store, Wanted(senders={first.sender_id}, notifiers={NOTIFIERS[0]}), Needed())
@@ -377,7 +377,7 @@ async def test_an_id_that_is_given_back_can_be_taken_in_the_same_batch(database:
 async def test_two_queues_with_one_sender_id_are_refused_whole(database: str) -> None:
     async with opened(database) as store:
         await store.commit([PutQueue(a_queue(0), None)])
-        twin = replace(a_queue(1), sender_id=a_queue(0).sender_id)
+        twin = a_queue(1)._replace(sender_id=a_queue(0).sender_id)
         with pytest.raises(StoreFailedError):
             await store.commit([PutQueue(a_queue(2), None), PutQueue(twin, None)])
         assert store.counts()["queues"] == 1
@@ -410,7 +410,7 @@ async def test_records_that_are_decoded_are_kept_within_bounds(
             view = await loaded(store, Wanted(recipients={queue.recipient_id}), Needed())
             assert view.records.get(queue.recipient_id) == queue
         assert len(store._decoded) == 2
-        changed = replace(queues[3], status=Status.OFF)
+        changed = queues[3]._replace(status=Status.OFF)
         await store.commit([PutQueue(changed, queues[3])])
         view = await loaded(store, Wanted(recipients={changed.recipient_id}), Needed())
         assert view.records.get(changed.recipient_id) == changed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from blindpost.engine.undo import Undo
 from blindpost.router.changes import Needed, Wanted
@@ -32,7 +31,7 @@ async def _associate(running: RunningRouter, rcv_ids: Iterable[bytes], service_i
         services = {one for one in (record.service_id, service_id) if one is not None}
         await store.load(Wanted(services=services), view)
         await store.load_needed(Needed(ends={rcv_id}), view)
-        view.put_queue(replace(record, service_id=service_id))
+        view.put_queue(record._replace(service_id=service_id))
         await store.commit(view.changes)
 
 

@@ -106,7 +106,7 @@ def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRec
         queue_left(turn, client, Domain.MESSAGES, record.service_id, recipient_id, END())
     else:
         turn.count(Meter.RCV_ASSOC_NEW)
-    record = replace(record, service_id=service_id)
+    record = record._replace(service_id=service_id)
     turn.view.put_queue(record)
     count_in(turn, client, Domain.MESSAGES, recipient_id)
     register(turn, client, Domain.MESSAGES)
@@ -119,7 +119,7 @@ def dissociate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRe
         return record
     turn.count(Meter.RCV_ASSOC_REMOVED)
     queue_left(turn, client, Domain.MESSAGES, record.service_id, record.recipient_id, END())
-    record = replace(record, service_id=None)
+    record = record._replace(service_id=None)
     turn.view.put_queue(record)
     return record
 
@@ -136,7 +136,7 @@ def associate_notifier(turn: Turn, client: Client, record: QueueRecord) -> Queue
             queue_left(turn, client, Domain.NOTIFICATIONS, old, notifier_id, END())
         else:
             turn.count(Meter.NTF_ASSOC_NEW)
-        record = replace(record, notifier=replace(notifier, service_id=new))
+        record = record._replace(notifier=replace(notifier, service_id=new))
         turn.view.put_queue(record)
         if new is not None:
             count_in(turn, client, Domain.NOTIFICATIONS, notifier_id)

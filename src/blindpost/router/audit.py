@@ -197,9 +197,9 @@ class _Walk:
 
 def _without(record: QueueRecord, domain: Domain) -> QueueRecord:
     if domain is Domain.MESSAGES:
-        return replace(record, service_id=None)
+        return record._replace(service_id=None)
     assert record.notifier is not None
-    return replace(record, notifier=replace(record.notifier, service_id=None))
+    return record._replace(notifier=replace(record.notifier, service_id=None))
 
 
 def _set_member(row: Member, *, there: bool) -> SetMember:

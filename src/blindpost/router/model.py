@@ -51,19 +51,18 @@ class Notifier(Value):
     service_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class QueueRecord(Value):
+class QueueRecord(NamedTuple):
     """Everything about a queue except its messages and its link data."""
 
     recipient_id: bytes
     sender_id: bytes
     recipient_keys: tuple[PublicKey, ...]
-    recipient_dh_key: PublicKey | None
+    recipient_dh_key: bytes | None
     secret: Secret
     """Encrypts messages to the recipient."""
-    router_dh_key: PublicKey | None
-    """Both are kept so that a repeated NEW is answered as the first one was; queues that came from a router
-    which did not keep them have none."""
+    router_dh_key: bytes | None
+    """X25519 keys, raw, since hardly anybody asks for them. Both are kept so that a repeated NEW is answered
+    as the first one was; queues that came from a router which did not keep them have none."""
     mode: QueueMode | None
     sender_key: PublicKey | None = None
     link_id: bytes | None = None
@@ -71,6 +70,9 @@ class QueueRecord(Value):
     status: Status | BLOCKED = Status.ACTIVE
     updated_day: int = 0
     service_id: bytes | None = None
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class Ends(NamedTuple):

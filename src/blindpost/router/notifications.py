@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from blindpost.crypto.boxes import BoxKey
 from blindpost.router.association import queue_left
 from blindpost.router.delivery import walk_again
@@ -103,7 +101,7 @@ def set_notifier(turn: Turn, client: Client, record: QueueRecord, notifier: Noti
     """NKEY: new credentials replace the old ones, whose subscriber is told."""
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
-    turn.view.put_queue(replace(record, notifier=notifier))
+    turn.view.put_queue(record._replace(notifier=notifier))
     turn.count(Meter.NTF_CREATED)
 
 
@@ -111,7 +109,7 @@ def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response
     """NDEL, also when there are no credentials."""
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
-        turn.view.put_queue(replace(record, notifier=None))
+        turn.view.put_queue(record._replace(notifier=None))
         turn.count(Meter.NTF_DELETED)
     return OK()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import replace
 
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
@@ -84,9 +83,9 @@ def _created(turn: Turn, command: NEW) -> QueueRecord:
         recipient_id=turn.entropy(ID_SIZE),
         sender_id=turn.entropy(ID_SIZE) if link is None else link.sender_id,
         recipient_keys=(command.auth_key,),
-        recipient_dh_key=command.dh_key,
+        recipient_dh_key=command.dh_key.raw,
         secret=Secret(dh_key.agree(command.dh_key)),
-        router_dh_key=dh_key.public,
+        router_dh_key=dh_key.public.raw,
         mode=None if request is None else request.mode,
         link_id=link_id,
         notifier=None if creds is None else new_notifier(turn, creds),
@@ -109,7 +108,7 @@ def _repeated(
     What was sent to the queue meanwhile follows, as it would after SUB. A queue whose first answer is not
     known here any more is not answered for again.
     """
-    keys = (command.auth_key,), command.dh_key
+    keys = (command.auth_key,), command.dh_key.raw
     if (record.recipient_keys, record.recipient_dh_key) != keys:
         return AUTH
     if isinstance(record.status, BLOCKED):
@@ -130,7 +129,7 @@ def _ids(record: QueueRecord) -> IDS:
     return IDS(
         record.recipient_id,
         record.sender_id,
-        record.router_dh_key,
+        PublicKey(Algorithm.X25519, record.router_dh_key),
         record.mode,
         record.link_id,
         record.service_id,
@@ -155,7 +154,7 @@ def secure(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
         return OK()
     if record.sender_key is not None:
         return AUTH
-    turn.view.put_queue(replace(record, sender_key=key))
+    turn.view.put_queue(record._replace(sender_key=key))
     turn.count(Meter.QUEUES_SECURED)
     return OK()
 
@@ -164,7 +163,7 @@ def set_recipient_keys(turn: Turn, record: QueueRecord, keys: tuple[PublicKey, .
     """RKEY: contact queues may have several owners."""
     if record.mode is not QueueMode.CONTACT:
         return AUTH
-    turn.view.put_queue(replace(record, recipient_keys=keys))
+    turn.view.put_queue(record._replace(recipient_keys=keys))
     return OK()
 
 
@@ -175,7 +174,7 @@ def set_link(turn: Turn, record: QueueRecord, command: LSET) -> Response:
     if record.link_id is None:
         if command.link_id in turn.view.links:
             return AUTH
-        turn.view.put_queue(replace(record, link_id=command.link_id))
+        turn.view.put_queue(record._replace(link_id=command.link_id))
     else:
         stored = turn.view.link_data.get(record.link_id)
         if record.link_id != command.link_id or (stored is not None and stored.fixed != command.data.fixed):
@@ -188,7 +187,7 @@ def delete_link(turn: Turn, record: QueueRecord) -> Response:
     """LDEL, also when there is no link."""
     if record.link_id is not None:
         turn.view.delete_link(record.link_id)
-        turn.view.put_queue(replace(record, link_id=None))
+        turn.view.put_queue(record._replace(link_id=None))
     return OK()
 
 
@@ -212,7 +211,7 @@ def secure_by_link(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
 def switch_off(turn: Turn, record: QueueRecord) -> Response:
     """OFF: accept no more messages; there is no way back on the wire."""
     if record.status is not Status.OFF:
-        turn.view.put_queue(replace(record, status=Status.OFF))
+        turn.view.put_queue(record._replace(status=Status.OFF))
     return OK()
 
 
@@ -261,7 +260,7 @@ def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Respon
         return AUTH
     if record.link_id is not None and record.mode is QueueMode.MESSAGING and record.sender_key is not None:
         delete_link(turn, record)
-        record = replace(record, link_id=None)
+        record = record._replace(link_id=None)
     if turn.rules.expire_on_send and turn.rules.message_ttl_s is not None:
         expire_head(turn, record.recipient_id, turn.now - turn.rules.message_ttl_s)
     ends = turn.view.ends(record.recipient_id)
@@ -285,6 +284,6 @@ def touch(turn: Turn, record: QueueRecord) -> QueueRecord:
     """Mark the queue as used today; at most one write a day."""
     if record.updated_day == turn.today:
         return record
-    touched = replace(record, updated_day=turn.today)
+    touched = record._replace(updated_day=turn.today)
     turn.view.put_queue(touched)
     return touched

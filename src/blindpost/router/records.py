@@ -20,7 +20,7 @@ from blindpost.router.model import (
     StoredMessage,
 )
 from blindpost.wire.errors import WireError
-from blindpost.wire.keys import AUTH_ALGORITHMS, PublicKey, read_key, read_x25519, write_key
+from blindpost.wire.keys import AUTH_ALGORITHMS, Algorithm, PublicKey, read_key, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.error_codec import read_error, write_error
 from blindpost.wire.smp.errors import BLOCKED
@@ -36,7 +36,10 @@ _MODES: dict[int, QueueMode | None] = {
 }
 _MARKS = {ord("0"): False, ord("1"): True}
 """Whether an optional field follows."""
+_STATUSES: dict[int, Status] = {ord("A"): Status.ACTIVE, ord("O"): Status.OFF}
+"""Others are blocked queues, and tell why."""
 _from_spki = PublicKey.from_spki
+_DH_PREFIX = Algorithm.X25519.spki_prefix
 _NUMBER_SIZE = 8
 _ENDS = struct.Struct(">qqc")
 _FLAGS = {b"T": True, b"F": False}
@@ -51,9 +54,9 @@ def queue_to_row(record: QueueRecord) -> bytes:
     writer = Writer().u8(_FORMAT)
     writer.short(record.recipient_id).short(record.sender_id)
     writer.list1(record.recipient_keys, write_key)
-    writer.opt(record.recipient_dh_key, write_key)
+    writer.opt(record.recipient_dh_key, _write_dh_key)
     writer.short(record.secret.raw)
-    writer.opt(record.router_dh_key, write_key)
+    writer.opt(record.router_dh_key, _write_dh_key)
     writer.raw(record.mode.value if record.mode else b"-")
     writer.opt(record.sender_key, write_key).opt(record.link_id, Writer.short)
     writer.opt(record.notifier, _write_notifier)
@@ -63,9 +66,9 @@ def queue_to_row(record: QueueRecord) -> bytes:
 
 
 def queue_from_row(row: bytes) -> QueueRecord:
-    """Walks over the row itself as far as all queues have it: it runs for each that is not in the cache.
+    """Walks over the row itself instead of reading it: it runs for each that is not in the cache.
 
-    Fields are cut out by their lengths; if the row ends among them, the reader of the rest finds nothing.
+    Fields are cut out by their lengths; if the row ends among them, no status is left for the end.
     """
     try:
         if row[0] != _FORMAT:
@@ -86,23 +89,26 @@ def queue_from_row(row: bytes) -> QueueRecord:
         mode = _MODES[row[stop]]
         sender_key, stop = _optional(row, stop + 1)
         link_id, stop = _optional(row, stop)
+        notifier, stop = _read_notifier(row, stop + 1) if _MARKS[row[stop]] else (None, stop + 1)
+        updated_day = int.from_bytes(row[stop : stop + 8], "big", signed=True)
+        service_id, stop = _optional(row, stop + 8)
+        status = _STATUSES.get(row[stop]) or _read_blocked(Reader(row, stop + 1))
     except IndexError as error:
         raise WireError("the row of a queue expected") from error
-    rest = Reader(row, stop)
     return QueueRecord(
         recipient_id,
         sender_id,
         tuple(keys),
-        None if recipient_dh_key is None else _from_spki(recipient_dh_key),
+        None if recipient_dh_key is None else _dh_key(recipient_dh_key),
         Secret(secret),
-        None if router_dh_key is None else _from_spki(router_dh_key),
+        None if router_dh_key is None else _dh_key(router_dh_key),
         mode,
         None if sender_key is None else _auth_key(sender_key),
         link_id,
-        _read_notifier(rest) if _MARKS[rest.u8()] else None,
-        updated_day=rest.i64(),
-        service_id=rest.short() if _MARKS[rest.u8()] else None,
-        status=_read_status(rest),
+        notifier,
+        status,
+        updated_day,
+        service_id,
     )
 
 
@@ -112,6 +118,16 @@ def _optional(row: bytes, place: int) -> tuple[bytes | None, int]:
         return None, place + 1
     stop = place + 2 + row[place + 1]
     return row[place + 2 : stop], stop
+
+
+def _write_dh_key(writer: Writer, raw: bytes) -> None:
+    writer.short(_DH_PREFIX + raw)
+
+
+def _dh_key(spki: bytes) -> bytes:
+    if len(spki) != Algorithm.X25519.spki_size or not spki.startswith(_DH_PREFIX):
+        raise WireError("a stored X25519 key expected")
+    return spki[len(_DH_PREFIX) :]
 
 
 def _auth_key(spki: bytes) -> PublicKey:
@@ -129,9 +145,12 @@ def _write_notifier(writer: Writer, notifier: Notifier) -> None:
     writer.opt(notifier.service_id, Writer.short)
 
 
-def _read_notifier(reader: Reader) -> Notifier:
+def _read_notifier(row: bytes, place: int) -> tuple[Notifier, int]:
+    """The notifier at `place` of the row of its queue, and where it ends."""
+    reader = Reader(row, place)
     notifier_id, key, secret = reader.short(), read_key(reader), Secret(reader.short())
-    return Notifier(notifier_id, key, secret, reader.opt(read_x25519), reader.opt(Reader.short))
+    notifier = Notifier(notifier_id, key, secret, reader.opt(read_x25519), reader.opt(Reader.short))
+    return notifier, reader.position
 
 
 def _write_status(writer: Writer, status: Status | BLOCKED) -> None:
@@ -141,12 +160,7 @@ def _write_status(writer: Writer, status: Status | BLOCKED) -> None:
         writer.raw(b"A" if status is Status.ACTIVE else b"O")
 
 
-def _read_status(reader: Reader) -> Status | BLOCKED:
-    mark = reader.u8()
-    if mark == ord("A"):
-        return Status.ACTIVE
-    if mark == ord("O"):
-        return Status.OFF
+def _read_blocked(reader: Reader) -> BLOCKED:
     blocked = read_error(reader)
     if not isinstance(blocked, BLOCKED):
         raise WireError("a stored queue status expected")

@@ -33,7 +33,7 @@ from blindpost.router.changes import (
     SetPending,
     Wanted,
 )
-from blindpost.router.model import ID_SIZE, Domain, Ends, Notification, QueueRecord, Secret
+from blindpost.router.model import EMPTY, ID_SIZE, Domain, Ends, Notification, QueueRecord, Secret
 from blindpost.router.records import (
     behind_notifications,
     ends_from_row,
@@ -100,9 +100,9 @@ STRANGER = queue_to_row(
         bytes(ID_SIZE),
         bytes(ID_SIZE),
         (DUMMY_KEYS[Algorithm.ED25519],),
-        DUMMY_KEYS[Algorithm.X25519],
+        DUMMY_KEYS[Algorithm.X25519].raw,
         Secret(bytes(32)),
-        DUMMY_KEYS[Algorithm.X25519],
+        DUMMY_KEYS[Algorithm.X25519].raw,
         QueueMode.MESSAGING,
         sender_key=DUMMY_KEYS[Algorithm.ED25519],
     )
@@ -227,11 +227,10 @@ class LmdbTables:
         with self.store.read() as read:
             for recipient_id in needed.ends:
                 row = read.get(ENDS, recipient_id)
-                if row is not None:
-                    ends = ends_from_row(row)
-                    view.fill_ends(recipient_id, ends)
-                    if ends.size:
-                        _load_messages(read, view, needed, recipient_id, ends)
+                ends = EMPTY if row is None else ends_from_row(row)
+                view.fill_ends(recipient_id, ends)
+                if ends.size:
+                    _load_messages(read, view, needed, recipient_id, ends)
             for link_id in needed.link_data:
                 row = read.get(LINKS, link_key(link_id))
                 if row is not None:

@@ -104,7 +104,7 @@ def take(view: View, line: StoreRecord) -> str | None:
         case SecureQueue(_, key):
             if queue.sender_key not in (None, key):
                 return OTHER_KEY
-            view.put_queue(replace(queue, sender_key=key))
+            view.put_queue(queue._replace(sender_key=key))
         case AddNotifier(_, notifier):
             return _notify(view, queue, notifier)
         case QueueService():
@@ -114,19 +114,19 @@ def take(view: View, line: StoreRecord) -> str | None:
         case DeleteLink():
             if queue.link_id is not None:
                 view.delete_link(queue.link_id)
-                view.put_queue(replace(queue, link_id=None))
+                view.put_queue(queue._replace(link_id=None))
         case UpdateKeys(_, keys):
-            view.put_queue(replace(queue, recipient_keys=keys))
+            view.put_queue(queue._replace(recipient_keys=keys))
         case DeleteNotifier():
-            view.put_queue(replace(queue, notifier=None))
+            view.put_queue(queue._replace(notifier=None))
         case SuspendQueue():
-            view.put_queue(replace(queue, status=Status.OFF))
+            view.put_queue(queue._replace(status=Status.OFF))
         case BlockQueue(_, blocked):
-            view.put_queue(replace(queue, status=blocked))
+            view.put_queue(queue._replace(status=blocked))
         case UnblockQueue():
-            view.put_queue(replace(queue, status=Status.ACTIVE))
+            view.put_queue(queue._replace(status=Status.ACTIVE))
         case UpdateTime(_, seconds):
-            view.put_queue(replace(queue, updated_day=seconds))
+            view.put_queue(queue._replace(updated_day=seconds))
     return None
 
 
@@ -152,7 +152,7 @@ def _link(view: View, queue: QueueRecord, link_id: bytes, data: LinkData) -> str
     if queue.link_id is None:
         if link_id in view.links:
             return LINK_TAKEN
-        view.put_queue(replace(queue, link_id=link_id))
+        view.put_queue(queue._replace(link_id=link_id))
     else:
         stored = view.link_data.get(queue.link_id)
         if queue.link_id != link_id or (stored is not None and stored.fixed != data.fixed):
@@ -166,7 +166,7 @@ def _notify(view: View, queue: QueueRecord, line: NotifierRecord) -> str | None:
         return NOTIFIER_TAKEN
     if line.service_id is not None and line.service_id not in view.services:
         return NO_SERVICE
-    view.put_queue(replace(queue, notifier=notifier_of(line)))
+    view.put_queue(queue._replace(notifier=notifier_of(line)))
     return None
 
 
@@ -174,11 +174,11 @@ def _serve(view: View, queue: QueueRecord, line: QueueService) -> str | None:
     if line.service_id is not None and line.service_id not in view.services:
         return NO_SERVICE
     if line.party is Party.RECIPIENT:
-        view.put_queue(replace(queue, service_id=line.service_id))
+        view.put_queue(queue._replace(service_id=line.service_id))
     elif queue.notifier is None:
         return NO_NOTIFIER
     else:
-        view.put_queue(replace(queue, notifier=replace(queue.notifier, service_id=line.service_id)))
+        view.put_queue(queue._replace(notifier=replace(queue.notifier, service_id=line.service_id)))
     return None
 
 
