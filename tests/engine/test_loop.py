@@ -12,6 +12,7 @@ from blindpost.engine import loop
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Table, Undo
+from blindpost.testing.clock import run_virtual
 
 
 class Peer:
@@ -202,3 +203,34 @@ async def test_a_bug_in_what_a_batch_has_in_common_refuses_it_and_the_server_goe
     assert plan.sent == ["STORE poison", "OK a"]
     assert plan.stored == {"a": 1}
     assert engine.meters.turns_refused == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "commit_s", "turns"),
+    [
+        (("a", "b"), 0.01, [2, 2]),  # they had company, and a commit is worth the wait
+        (("a", "b"), 0.0, [2, 1, 1]),
+        (("a",), 0.01, [1, 1, 1]),
+    ],
+)
+def test_those_who_were_answered_together_share_the_next_commit_if_it_is_slow(
+    first: Sequence[str], commit_s: float, turns: list[int]
+) -> None:
+    class Slow(Counting):
+        async def commit(self) -> None:
+            await asyncio.sleep(commit_s)
+            await super().commit()
+
+    async def main() -> None:
+        plan = Slow()
+        async with running(plan) as engine:
+            for event in first:
+                engine.put_own(event)
+            await plan.released.wait()
+            await asyncio.sleep(0.1)
+            engine.put_own("c")
+            asyncio.get_running_loop().call_later(loop.GATHER_S / 2, engine.put_own, "d")
+            await asyncio.sleep(0.1)
+        assert [step for step in plan.steps if step.startswith("prepare")] == [f"prepare {n}" for n in turns]
+
+    run_virtual(main())

@@ -21,6 +21,11 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 log = logging.getLogger(__name__)
 
+GATHER_S = 0.001
+"""How long a turn waits for company, where commits are slow and the last turn had some."""
+GATHER_COMMIT_S = 0.0003
+"""From here on a commit is slow: it waits for a disk or for another machine."""
+
 OUTCOME_AT_STOP_S = 5.0
 """How long a stopping engine still waits to learn whether its last commit is there."""
 
@@ -86,6 +91,8 @@ class Engine(Generic[E]):
         self._inbox: Inbox[E] = Inbox(budget or Budget())
         self._sleeping: asyncio.Future[None] | None = None
         self._stopping = False
+        self._last_events = 0
+        self._last_commit_s = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
 
     @property
@@ -131,6 +138,7 @@ class Engine(Generic[E]):
                     if self._stopping:
                         return
                     await self._sleep()
+                    await self._gather()
                     continue
                 await self._turn(self._inbox.collect())
                 if self._inbox:
@@ -153,6 +161,15 @@ class Engine(Generic[E]):
         finally:
             self._sleeping = None
 
+    async def _gather(self) -> None:
+        """Let those who were answered together come back together.
+
+        The first of them would otherwise have a turn and a commit of its own, and all others would wait for
+        it: a commit costs the same for one and for many. Whoever is alone waits for nobody.
+        """
+        if self._last_events > 1 and self._last_commit_s >= GATHER_COMMIT_S and not self._stopping:
+            await asyncio.sleep(GATHER_S)
+
     def _wake(self) -> None:
         if self._sleeping is not None and not self._sleeping.done():
             self._sleeping.set_result(None)
@@ -170,7 +187,8 @@ class Engine(Generic[E]):
                 self._decide(event)
             committing = time()
             await self._commit()
-            meters.commit_s.observe(time() - committing)
+            self._last_events, self._last_commit_s = len(batch), time() - committing
+            meters.commit_s.observe(self._last_commit_s)
         except StoreFailedError as error:
             log.error("the store refused a batch of %d events: %s", len(batch), error)
             meters.turns_refused += 1
