@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 from blindpost.canary.book import Became
 from blindpost.cli.page import _audited
 from blindpost.ops.listening import bind, serving
+from blindpost.ops.model import Card, Health, Line, Snapshot, Tile
 from blindpost.ops.page import Page
-from blindpost.ops.servers import Watched, find
+from blindpost.ops.rendering import document
+from blindpost.ops.servers import KINDS, Watched, find
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import ApnsServer
 from blindpost.wire.smp.commands import ACK
@@ -25,7 +28,7 @@ from tests.canary.test_canary import reached, set_up, singing
 from tests.cli.test_metrics import http
 from tests.ntf.test_process import verified
 from tests.support.browser import browser, needs_chromium
-from tests.support.commands import init
+from tests.support.commands import init, run
 from tests.support.ds_process import ds_in_process
 from tests.support.notified import notified_queues
 from tests.support.ntf_process import at, configure, ntf_in_process
@@ -237,6 +240,27 @@ async def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
             await page.locator("#r").wait_for()
         assert seen.hosts == {"localhost"}
         assert seen.console == []
+
+
+def test_the_remedy_of_every_kind_is_a_command(tmp_path: Path) -> None:
+    for kind in KINDS:
+        (tmp_path / kind.name).mkdir()
+        (tmp_path / kind.name / kind.config).touch()
+        note = asyncio.run(find(tmp_path / kind.name).look()).note
+        (command,) = re.findall(r"`blindpost (\w+ start) -c ", note)
+        assert run(*command.split(), "--help").stdout
+
+
+def test_what_needs_a_look_stands_out_and_what_has_no_curve_yet_does_not() -> None:
+    """Also before the script runs."""
+    tiles = (Tile("lost", "lost", 3, bad=True), Tile("delivered", "delivered", 9))
+    lines = (Line("new", "new", (1.0,)), Line("old", "old", (1.0, 2_500.0, 0.0)))
+    html = document(Snapshot("now", (Card("Canary", "c", Health.RUNNING, "", tiles, lines),)))
+    assert '<dd class="bad" data-tile="0/lost">3</dd>' in html
+    assert '<dd data-tile="0/delivered">9</dd>' in html
+    assert '<figure hidden data-figure="0/new">' in html
+    assert '<figure data-figure="0/old">' in html
+    assert '<span data-most="0/old">2,500</span>' in html
 
 
 @needs_chromium

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PAGE_PORT = 8823
 _KEPT = "page.token"
+_ALWAYS_TOLD = ("services", "queues")
 
 ListenOption = Annotated[
     str,
@@ -152,5 +153,6 @@ async def _audited(folder: Path) -> str:
     from blindpost.router.running.reading import read_place
 
     found = await asyncio.to_thread(lambda: asyncio.run(audit_place(read_place(folder), repairs=False)))
-    sums = ", ".join(f"{name} {count:,}" for name, count in found.values().items())
-    return f"{'Everything agrees' if found.clean else 'There are differences'}: {sums}."
+    sums = {name: count for name, count in found.values().items() if count or name in _ALWAYS_TOLD}
+    told = ", ".join(f"{name} {count:,}" for name, count in sums.items())
+    return f"{'Everything agrees' if found.clean else 'There are differences'}: {told}."

@@ -22,6 +22,8 @@ class Tile:
     name: str
     label: str
     value: float | str | None
+    bad: bool = False
+    """Whether somebody should look into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Snapshot:
                     "note": card.note,
                     "audits": card.audits,
                     "tiles": [
-                        {"name": tile.name, "label": tile.label, "value": tile.value} for tile in card.tiles
+                        {"name": tile.name, "label": tile.label, "value": tile.value, "bad": tile.bad}
+                        for tile in card.tiles
                     ],
                     "lines": [
                         {"name": line.name, "label": line.label, "points": line.points} for line in card.lines

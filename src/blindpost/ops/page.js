@@ -30,8 +30,17 @@ function update(snapshot) {
     find("card", n).dataset.health = card.health;
     find("state", n).textContent = card.health;
     find("note", n).textContent = card.note;
-    for (const tile of card.tiles) find("tile", `${n}/${tile.name}`).textContent = shown(tile.value);
-    for (const line of card.lines) find("line", `${n}/${line.name}`).setAttribute("points", curve(line.points));
+    for (const tile of card.tiles) {
+      const place = find("tile", `${n}/${tile.name}`);
+      place.textContent = shown(tile.value);
+      place.className = tile.bad ? "bad" : "";
+    }
+    for (const line of card.lines) {
+      const name = `${n}/${line.name}`;
+      find("figure", name).hidden = line.points.length < 2;
+      find("most", name).textContent = shown(Math.max(0, ...line.points));
+      find("line", name).setAttribute("points", curve(line.points));
+    }
   });
   const made = document.getElementById("made");
   if (made !== null && snapshot.report !== null) made.textContent = snapshot.report.made;

@@ -28,8 +28,8 @@ def _card(number: int, card: Card) -> str:
     tiles = "".join(_tile(number, tile) for tile in card.tiles)
     lines = "".join(_line(number, line) for line in card.lines)
     button = (
-        f'<p><button type="button" data-audit="{number}">Audit the services now</button> '
-        f'<output data-told="{number}"></output></p>'
+        f'<p><button type="button" data-audit="{number}">Audit the services now</button></p>'
+        f'<output data-told="{number}"></output>'
         if card.audits
         else ""
     )
@@ -43,9 +43,10 @@ def _card(number: int, card: Card) -> str:
 
 
 def _tile(number: int, tile: Tile) -> str:
+    bad = ' class="bad"' if tile.bad else ""
     return (
         f"<div><dt>{escape(tile.label)}</dt>"
-        f'<dd data-tile="{number}/{escape(tile.name, quote=True)}">{shown(tile.value)}</dd></div>'
+        f'<dd{bad} data-tile="{number}/{escape(tile.name, quote=True)}">{shown(tile.value)}</dd></div>'
     )
 
 
@@ -59,11 +60,16 @@ def shown(value: float | str | None) -> str:
 
 
 def _line(number: int, line: Line) -> str:
+    """Hidden until there is something to draw."""
+    hidden = "" if len(line.points) > 1 else " hidden"
+    name = f"{number}/{escape(line.name, quote=True)}"
+    most = shown(max(line.points, default=0))
     return (
-        f"<figure><figcaption>{escape(line.label)}, each minute of the last hour</figcaption>"
+        f'<figure{hidden} data-figure="{name}"><figcaption>{escape(line.label)}, last hour; '
+        f'most in a minute: <span data-most="{name}">{most}</span></figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(line.label, quote=True)}"><polyline '
-        f'data-line="{number}/{escape(line.name, quote=True)}" points="{curve(line.points)}"/></svg></figure>'
+        f'data-line="{name}" points="{curve(line.points)}"/></svg></figure>'
     )
 
 

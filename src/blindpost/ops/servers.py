@@ -25,7 +25,6 @@ class Kind:
     name: str
     title: str
     config: str
-    start: str
     commands: tuple[str, ...]
     tiles: Callable[[Answers], list[Tile]]
     rates: tuple[tuple[str, str, str], ...]
@@ -86,8 +85,8 @@ def _canary_tiles(answers: Answers) -> list[Tile]:
     return [
         Tile("pairs", "pairs of routers", status["pairs"]),
         Tile("delivered", "delivered", status["delivered"]),
-        Tile("lost", "lost", status["lost"]),
-        Tile("duplicate", "duplicates", status["duplicate"]),
+        Tile("lost", "lost", status["lost"], bad=status["lost"] > 0),
+        Tile("duplicate", "duplicates", status["duplicate"], bad=status["duplicate"] > 0),
         Tile("p50_ms", "half arrive within, ms", status["p50_ms"]),
         Tile("p99_ms", "99 of 100 within, ms", status["p99_ms"]),
     ]
@@ -98,7 +97,6 @@ KINDS = (
         "router",
         "SMP router",
         "router.toml",
-        "blindpost router start",
         ("status", "stats"),
         _router_tiles,
         (
@@ -107,12 +105,11 @@ KINDS = (
         ),
         audits=True,
     ),
-    Kind("ntf", "Notification router", "ntf.toml", "blindpost ntf start", ("status",), _ntf_tiles, ()),
+    Kind("ntf", "Notification router", "ntf.toml", ("status",), _ntf_tiles, ()),
     Kind(
         "ds",
         "Delivery service",
         "ds.toml",
-        "blindpost ds start",
         ("status",),
         _ds_tiles,
         (
@@ -120,7 +117,7 @@ KINDS = (
             ("status", "counters.handed_out", "payloads handed out"),
         ),
     ),
-    Kind("canary", "Canary", "canary.toml", "blindpost canary", ("status",), _canary_tiles, ()),
+    Kind("canary", "Canary", "canary.toml", ("status",), _canary_tiles, ()),
 )
 
 
@@ -163,7 +160,7 @@ class Watched:
         return {command: ask(control, command) for command in self.kind.commands}
 
     def _remedy(self) -> str:
-        return f"It does not run. Start it with `{self.kind.start} -c {self.folder}`."
+        return f"It does not run. Start it with `blindpost {self.kind.name} start -c {self.folder}`."
 
 
 def find(folder: Path) -> Watched:
