@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import blindpost
@@ -21,7 +21,7 @@ from blindpost.wire.smp.handshake import ServiceRole
 PERIODS = ((60, "0-60"), (300, "60-300"), (1200, "300-1200"), (3600, "1200-3600"))
 LAST_PERIOD = "3600+"
 
-_WALK_STEP = 64
+_WALK_STEP = 256
 """After so many connections a look at all of them lets others run."""
 
 
@@ -80,27 +80,37 @@ async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
         gauges.service_queues[domain] = 0
     gauges.in_flight_periods = dict.fromkeys([*(name for _, name in PERIODS), LAST_PERIOD], 0)
     now = int(time.time())
+    versions: Counter[int] = Counter()
     for number, connection in enumerate(tuple(router.connections.values()), start=1):
         client = connection.client
-        gauges.connections += 1
-        gauges.congested += client.congested
-        gauges.versions[client.version] = gauges.versions.get(client.version, 0) + 1
-        gauges.subscribed += len(client.subs) > 0
-        gauges.notifier_subscribed += len(client.notifier_ids) > 0
-        for domain in Domain:
-            gauges.service_queues[domain] += client.service_sub(domain).members.count
-        in_flight = [sub.delivered for _, sub in client.subs.items() if sub.delivered is not None]
-        gauges.in_flight += len(in_flight)
-        gauges.in_flight_connections += bool(in_flight)
-        for delivered in in_flight:
-            age = max(0, now - delivered.seconds)
-            gauges.in_flight_periods[period_of(age)] += 1
-            gauges.in_flight_oldest_s = max(gauges.in_flight_oldest_s, age)
+        versions[client.version] += 1
+        if client.congested:
+            gauges.congested += 1
+        if len(client.notifier_ids):
+            gauges.notifier_subscribed += 1
+        if client.service is not None:
+            for domain in Domain:
+                gauges.service_queues[domain] += client.service_sub(domain).members.count
+        if len(client.subs):
+            gauges.subscribed += 1
+            in_flight = [sub.delivered for _, sub in client.subs.items() if sub.delivered is not None]
+            if in_flight:
+                _note(gauges, [max(0, now - delivered.seconds) for delivered in in_flight])
         if number % _WALK_STEP == 0:
             await asyncio.sleep(0)
+    gauges.connections, gauges.versions = versions.total(), dict(versions)
     # Last, with nothing in between: it is compared with what was accepted and closed.
     gauges.sockets = Counter(session.own_port for session in server.sessions)
     return gauges
+
+
+def _note(gauges: Gauges, ages: Sequence[int]) -> None:
+    """Of a connection: how old the messages are that it has not acknowledged."""
+    gauges.in_flight += len(ages)
+    gauges.in_flight_connections += 1
+    gauges.in_flight_oldest_s = max(gauges.in_flight_oldest_s, *ages)
+    for age in ages:
+        gauges.in_flight_periods[period_of(age)] += 1
 
 
 def render(router: GuardedRouter, gauges: Gauges, services: Services, active: Mapping[str, int]) -> str:
