@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blindpost.cli.output import JsonOption, say
-from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.errors import PipelineError, full_disks_explained
 from blindpost.serving.failures import OperatorError
 
 if TYPE_CHECKING:
@@ -59,10 +59,11 @@ JOURNAL, LAKE = "journal", "lake"
 
 
 @contextlib.contextmanager
-def failing_plainly() -> Iterator[None]:
+def failing_plainly(place: str = "the files") -> Iterator[None]:
     """What the pipeline cannot do becomes one message, like any other failure."""
     try:
-        yield
+        with full_disks_explained(place):
+            yield
     except PipelineError as error:
         raise OperatorError(str(error)) from error
 
@@ -89,7 +90,7 @@ def opened(
     from blindpost.pipeline.session import SparkOptions, spark_session
 
     pairs = [setting.partition("=") for setting in settings or ()]
-    with failing_plainly():
+    with failing_plainly(out):
         options = SparkOptions(master, remote, {name: value for name, _, value in pairs})
         with spark_session(options) as spark:
             from blindpost.pipeline.lake import Lake

@@ -1,7 +1,40 @@
-"""The one failure of the pipeline that a person can do something about."""
+"""The failures of the pipeline that a person can do something about."""
 
 from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_SAID = tuple(os.strerror(number) for number in _NO_ROOM)
+"""The system's own words, which Java passes on."""
 
 
 class PipelineError(Exception):
     """One message: what happened, and what to do."""
+
+
+@contextlib.contextmanager
+def full_disks_explained(place: str) -> Iterator[None]:
+    """A disk that fills, under our own files or inside a job of Spark, becomes one message."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        if not _lacks_room(error):
+            raise
+        temporary = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+        raise PipelineError(
+            f"The disk is full. Make room for {place}, or for Spark's temporary files in {temporary}, and "
+            "run this again. What was published before is still there, whole; the next run goes on from it."
+        ) from error
+
+
+def _lacks_room(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return True
+    return any(words in str(error) for words in _SAID)

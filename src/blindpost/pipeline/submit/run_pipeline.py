@@ -16,6 +16,7 @@ from datetime import date
 
 def main(arguments: list[str] | None = None) -> None:
     from blindpost.pipeline.dataset import datasets
+    from blindpost.pipeline.errors import full_disks_explained
     from blindpost.pipeline.lake import Lake
     from blindpost.pipeline.runner import Days, run
     from blindpost.pipeline.session import SparkOptions, spark_session
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     known = datasets()
     wanted = [known[name] for name in given.table or known]
-    with spark_session(SparkOptions()) as spark:
+    with full_disks_explained(given.out), spark_session(SparkOptions()) as spark:
         lake = Lake(spark, given.journal, given.out, given.zone)
         summary = run(lake, wanted, Days(given.first, given.last))
     print(json.dumps({"computed": summary.computed, "set_aside": len(summary.set_aside)}))
