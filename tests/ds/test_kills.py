@@ -23,7 +23,7 @@ from tests.support.ds_process import StartedDs, configure, ds_in_process
 ROUNDS = int(os.environ.get("BLINDPOST_DS_ROUNDS", "2"))
 PRODUCERS = int(os.environ.get("BLINDPOST_DS_PRODUCERS", "6"))
 READERS = int(os.environ.get("BLINDPOST_DS_READERS", "40"))
-READERS_PER_CONNECTION = 10
+READERS_PER_CONNECTION = 20
 PAYLOADS_PER_ROUND = 100
 LONG_S = 900
 IS_LONG = ROUNDS > 10

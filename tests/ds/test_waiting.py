@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 from collections.abc import AsyncIterator, Sized
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from tests.support.delivery import ALICE, BOB, Running, running
 pytestmark = pytest.mark.usefixtures("way")
 
 LONG_S = 60.0
+RECIPIENTS = int(os.environ.get("BLINDPOST_DS_RECIPIENTS", "1000"))
+"""Long form: 100000."""
+AT_ONCE = 50
 
 
 @pytest.fixture
@@ -164,11 +169,13 @@ async def test_an_enqueue_in_the_same_moment_is_not_missed(ds: Running, client: 
 
 
 @pytest.mark.claim("DLV-44")
+@pytest.mark.timeout(1800)
 async def test_nothing_is_left_of_those_who_were_here(ds: Running, client: Client) -> None:
     state, store = ds.service.plan.state, ds.service.store
     rows = store.counts()
-    for step in range(20):
-        keys = [bytes((step, number)) * 16 for number in range(50)]
+    source = random.Random(44)
+    for _ in range(RECIPIENTS // AT_ONCE):
+        keys = [source.randbytes(32) for _ in range(AT_ONCE)]
         await asyncio.gather(*(client.enqueue(key, b"x") for key in keys))
         assert len(state.waiters) == 0
         assert set(await asyncio.gather(*(client.fetch(key) for key in keys))) == {(b"x",)}
