@@ -186,11 +186,14 @@ _SERVICE_IDS = {
 }
 
 
+_NO_ENDS = "NULL::bigint AS head, NULL::bigint AS tail, NULL::boolean AS can_write"
+
+
 @functools.cache
 def load_statement(kinds: tuple[int, ...]) -> str:
-    """Reads the queues that ids of these kinds name, and their services; one array for each kind.
+    """Reads the queues that ids of these kinds name, their ends and their services; one array for each kind.
 
-    Its rows: kind, id, the id it stands for, record.
+    Its rows: kind, id, the id it stands for, record, head, tail, can_write.
     """
     queues, services, parts = [], [], []
     for place, kind in enumerate(kinds, start=1):
@@ -198,23 +201,25 @@ def load_statement(kinds: tuple[int, ...]) -> str:
             owner = "link.recipient_id" if kind == LINKS else "found.recipient_id"
             queues.append(
                 f"SELECT {kind}::smallint AS kind, wanted.id, {owner} AS owner, found.record, "
-                f"found.service_id, found.notifier_service_id "
-                f"FROM unnest(${place}::bytea[]) AS wanted(id) JOIN {_FOUND[kind]}"
+                f"found.service_id, found.notifier_service_id, head, tail, can_write "
+                f"FROM unnest(${place}::bytea[]) AS wanted(id) JOIN {_FOUND[kind]} "
+                "LEFT JOIN ends ON ends.recipient_id = found.recipient_id"
             )
         else:
             services.append(_SERVICE_IDS[kind].format(f"${place}"))
         if kind == FINGERPRINTS:
             parts.append(
                 f"SELECT {kind}::smallint AS kind, fingerprint AS id, service_id AS owner, "
-                f"NULL::bytea AS record FROM fingerprints WHERE fingerprint = ANY(${place}::bytea[])"
+                f"NULL::bytea AS record, {_NO_ENDS} "
+                f"FROM fingerprints WHERE fingerprint = ANY(${place}::bytea[])"
             )
     head = ""
     if queues:
         head = f"WITH named AS MATERIALIZED ({' UNION ALL '.join(queues)}) "
-        parts.append("SELECT kind, id, owner, record FROM named")
+        parts.append("SELECT kind, id, owner, record, head, tail, can_write FROM named")
         services += ["SELECT service_id FROM named", "SELECT notifier_service_id FROM named"]
     parts.append(
-        f"SELECT {SERVICES}::smallint AS kind, service_id AS id, NULL::bytea AS owner, record "
+        f"SELECT {SERVICES}::smallint AS kind, service_id AS id, NULL::bytea AS owner, record, {_NO_ENDS} "
         f"FROM services WHERE service_id IN ({' UNION '.join(services)})"
     )
     return head + " UNION ALL ".join(parts)
@@ -224,7 +229,6 @@ ENDS, LINK_DATA, NOTIFICATIONS = range(3)
 """What a row of `needed_statement` is about."""
 
 _NO_MESSAGE = "NULL::bigint AS seconds, NULL::bytea AS msg_id, NULL::boolean AS notify"
-_NO_ENDS = "NULL::bigint AS head, NULL::bigint AS tail, NULL::boolean AS can_write"
 FIRST_TO_STAY = (
     "(SELECT min(stays.number) FROM messages stays WHERE stays.recipient_id = ends.recipient_id "
     "AND stays.number >= ends.head AND (stays.seconds >= {before}::bigint OR stays.body IS NULL))"

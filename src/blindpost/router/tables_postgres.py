@@ -1,4 +1,7 @@
-"""The router's tables in PostgreSQL: two reads and one commit for a batch, each of them one statement."""
+"""The router's tables in PostgreSQL: a batch is one read, one more if messages are needed, and one commit.
+
+Each of them is one statement.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,10 @@ class PostgresTables:
         if not asked:
             return
         rows = await self.store.fetch(schema.load_statement(tuple(asked)), *asked.values())
-        for kind, entity_id, owner, record in rows:
+        for kind, entity_id, owner, record, head, tail, can_write in rows:
             self._fill(view, kind, entity_id, owner, record)
+            if kind in schema.OF_QUEUES and record is not None:
+                view.fill_ends(owner, EMPTY if head is None else Ends(head, tail, can_write))
 
     def _fill(self, view: View, kind: int, entity_id: bytes, owner: bytes, record: bytes | None) -> None:
         match kind:
@@ -80,18 +85,19 @@ class PostgresTables:
 
     async def load_needed(self, needed: Needed, view: View) -> None:
         arguments: list[Sequence[Any] | int] = []
-        if needed.ends:
-            arguments += [list(needed.ends), [needed.messages.get(owner, 0) for owner in needed.ends]]
-        if needed.ends and needed.expire:
-            arguments += [[owner in needed.expire for owner in needed.ends], needed.expire_before]
+        asked = [owner for owner in needed.ends if _has_to_be_asked(view, needed, owner)]
+        if asked:
+            arguments += [asked, [needed.messages.get(owner, 0) for owner in asked]]
+        if asked and needed.expire:
+            arguments += [[owner in needed.expire for owner in asked], needed.expire_before]
         arguments += [list(ids) for ids in (needed.link_data, needed.notifications) if ids]
         if not arguments:
             return
         statement = schema.needed_statement(
-            bool(needed.ends), bool(needed.expire), bool(needed.link_data), bool(needed.notifications)
+            bool(asked), bool(needed.expire), bool(needed.link_data), bool(needed.notifications)
         )
         rows = await self.store.fetch(statement, *arguments)
-        for recipient_id in needed.ends:
+        for recipient_id in asked:
             view.fill_ends(recipient_id, EMPTY)
         pending: defaultdict[bytes, dict[int, Notification]] = defaultdict(dict)
         for kind, entity_id, head, tail, can_write, number, seconds, msg_id, notify, body in rows:
@@ -144,3 +150,11 @@ class PostgresTables:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _has_to_be_asked(view: View, needed: Needed, recipient_id: bytes) -> bool:
+    """Whether more is needed of a queue than its ends, which were read with its record."""
+    ends = view.loaded_ends(recipient_id)
+    if ends is None:
+        return True
+    return bool(ends.size) and (recipient_id in needed.messages or recipient_id in needed.expire)

@@ -94,6 +94,10 @@ class View:
     def fill_pending(self, notifier_id: bytes, notifications: tuple[Notification, ...]) -> None:
         self._pending.fill(notifier_id, notifications)
 
+    def loaded_ends(self, recipient_id: bytes) -> Ends | None:
+        """The ends of a queue, if they are known already."""
+        return self._ends.get(recipient_id)
+
     def ends(self, recipient_id: bytes) -> Ends:
         return self._ends.get(recipient_id) or EMPTY
 
