@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent.errors import CommandError
+from blindpost.agent.events import Sent
 from blindpost.agent.model import RcvQueue, RcvSwitch
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
@@ -324,5 +325,41 @@ def test_the_old_router_is_gone_for_good(tmp_path: Path) -> None:
             await pair.talk("after")
             await place.start()
             await at_rest(pair)
+
+    run_virtual(main())
+
+
+def test_an_old_queue_is_not_deleted_with_messages_in_it(tmp_path: Path) -> None:
+    """Its router is away for longer than the new queue waits, and can be asked before it is subscribed."""
+
+    async def main() -> None:
+        async with friends(tmp_path, routers=3, seed=1) as pair:
+            alice, bob = pair.alice, pair.bob
+            places = {place.server: place for place in pair.places}
+            old = alice.whole.rcv[0]
+            assert old.server != alice.whole.snd[0].server, "Bob can be told"
+            pair.wire.hold("QUSE")
+            await alice.conn.switch()
+            await alice.until(lambda: pair.wire.of("QUSE"))
+            await alice.stop()
+            pair.wire.let("QUSE")
+            await bob.conn.send(b"late")
+            await bob.until(lambda: bob.of(Sent))
+            away = places[old.server]
+            await away.stop()
+            await alice.start()
+            alice.agent.set_online(False)
+            await bob.until(lambda: "snd completed" in bob.switches)
+            await pair.quiet(300)
+            pair.wire.log.clear()
+            await away.start()
+            await pair.quiet(300)
+            assert set(pair.wire.words("QUE", "DEL")) == {"QUE"}, "it was looked at, and left alone"
+            alice.agent.set_online(True)
+            await alice.got(b"late")
+            await alice.until(lambda: "rcv completed" in alice.switches)
+            await pair.talk("after it")
+            assert [queue.rcv_id for queue in alice.whole.rcv] != [old.rcv_id]
+            assert not alice.errors + bob.errors
 
     run_virtual(main())

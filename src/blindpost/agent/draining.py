@@ -28,7 +28,7 @@ async def drained(rt: Runtime, new: RcvQueue) -> None:
     loop = asyncio.get_running_loop()
     pause, before, changed_at = FIRST_PAUSE_S, -1, loop.time()
     while (old := _still_used(rt, new)) is not None:
-        left = await _waiting(rt, old)
+        left = await waiting(rt, old)
         if left == 0:
             return
         if left != before or rows.has_unacknowledged(rt.store.reading, old):
@@ -49,7 +49,7 @@ def _still_used(rt: Runtime, new: RcvQueue) -> RcvQueue | None:
     return old if old is not None and old.switch is RcvSwitch.SENDING_QUSE else None
 
 
-async def _waiting(rt: Runtime, old: RcvQueue) -> int:
+async def waiting(rt: Runtime, old: RcvQueue) -> int:
     """How many messages the router holds; -1 when it cannot be asked now."""
     try:
         call = Call(QUE(), old.rcv_id, old.key)

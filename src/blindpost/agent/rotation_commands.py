@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from blindpost.agent import rotation_recipient as recipient
+from blindpost.agent.draining import waiting
 from blindpost.agent.errors import AgentError, InternalError
+from blindpost.agent.failures import Kind
 from blindpost.agent.handlers import CommandHandler
 from blindpost.agent.model import QueueStatus, RcvQueue, RcvSwitch, Whole
 from blindpost.agent.queue_making import make_rcv_queue
@@ -16,6 +18,14 @@ from blindpost.wire.addresses import Server
 from blindpost.wire.primitives import decode_whole
 from blindpost.wire.smp.commands import DEL, KEY
 from blindpost.wire.smp.values import QueueMode
+
+
+class NotEmptyError(AgentError):
+    """What waits in the old queue of a rotation would be lost with it; a queue that nobody empties goes when
+    its messages are old."""
+
+    family = "INTERNAL"
+    kind = Kind.TEMPORARY
 
 
 class RotationCommands:
@@ -72,6 +82,9 @@ class RotationCommands:
             return
         if old.primary:
             raise InternalError("the primary queue of a connection is not deleted by a rotation")
+        age_s = self._rt.now() - command.created_at
+        if await waiting(self._rt, old) and age_s < self._rt.config.retention.undelivered_s:
+            raise NotEmptyError("the old queue still has messages, or its router is away")
         await self._delete(old)
         with self._rt.transaction() as tx:
             recipient.old_deleted(tx, command.conn_id, old)
@@ -88,9 +101,8 @@ class RotationCommands:
         self._rt.subscriptions.forget(new)
 
     def _queue(self, command: StoredCommand, rcv_id: bytes) -> RcvQueue | None:
-        assert command.server is not None
-        queue = queues.find_rcv(self._rt.store.reading, command.server, rcv_id)
-        return queue if queue is not None and queue.conn_id == command.conn_id else None
+        found = queues.rcv_queues(self._rt.store.reading, command.conn_id, deleted=True)
+        return next((queue for queue in found if queue.rcv_id == rcv_id), None)
 
     async def _delete(self, queue: RcvQueue) -> None:
         """Delete at the router; a queue that the router does not let us delete is left to it."""

@@ -184,7 +184,8 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
             queues.set_primary(tx, new)
             tx.runtime.push.queue_changed(tx, conn_id)
         case RecipientEffect.STORE_DELETE_OLD:
-            tx.command(conn_id, old.server, DELETE_OLD, old.rcv_id)
+            # Not among the commands for its router: it waits for acknowledgements that are.
+            tx.command(conn_id, None, DELETE_OLD, old.rcv_id)
         case RecipientEffect.REMOVE_OLD:
             queues.delete(tx, old)
         case RecipientEffect.STORE_DELETE_NEW:
