@@ -41,6 +41,7 @@ KILLS = int(os.environ.get("BLINDPOST_NTF_KILLS", "4"))
 ROUTERS = int(os.environ.get("BLINDPOST_NTF_ROUTERS", "2"))
 DEVICES = int(os.environ.get("BLINDPOST_NTF_TOKENS", "6"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
+MANY_QUEUES = ("new_per_address_burst = 500", f"new_per_address_burst = {500 + DEVICES}")
 QUICK = (
     ("retry_first_s = 2.0", "retry_first_s = 0.05"),
     ("retry_max_s = 600.0", "retry_max_s = 0.2"),
@@ -198,7 +199,7 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
         ntf_in_process(tmp_path / "ntf") as ntf,
     ):
         routers = [
-            await stack.enter_async_context(router_in_process(tmp_path / f"smp{number}"))
+            await stack.enter_async_context(router_in_process(tmp_path / f"smp{number}", MANY_QUEUES))
             for number in range(ROUTERS)
         ]
         await apple.start()
