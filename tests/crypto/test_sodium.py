@@ -87,6 +87,13 @@ WRONG_SIZES: dict[str, Callable[[], object]] = {
     "short private key alone": lambda: sodium.x25519_public(bytes(31)),
     "short seed": lambda: sodium.ed25519_expand(bytes(31)),
     "short signing key": lambda: sodium.ed25519_sign(bytes(63), b""),
+    "no room for a tag, once": lambda: sodium.seal_once(bytearray(15), KEY, NONCE),
+    "short secret to seal once": lambda: sodium.seal_once(bytearray(16), bytes(31), NONCE),
+    "short nonce to seal once": lambda: sodium.seal_once(bytearray(16), KEY, NONCE[:23]),
+    "short box, once": lambda: sodium.open_once(bytearray(9), bytes(15), KEY, NONCE),
+    "short secret to open once": lambda: sodium.open_once(bytearray(9), bytes(seal(b"")), bytes(31), NONCE),
+    "long nonce to open once": lambda: sodium.open_once(bytearray(9), bytes(seal(b"")), KEY, NONCE + b"\0"),
+    "no room for the message": lambda: sodium.open_once(bytearray(4), bytes(seal(b"hello")), KEY, NONCE),
     "short verifying key": lambda: sodium.ed25519_verify(bytes(31), b"", bytes(64)),
 }
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from blindpost.crypto import sodium
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kdf import chain_step, hkdf
+from blindpost.crypto.sodium import open_once, seal_once
 from blindpost.wire.batch import PADDING_SIZE, SMP_BLOCK_SIZE, TAG_SIZE
 from blindpost.wire.errors import WireError
 from blindpost.wire.padding import unpadded_size
@@ -51,7 +51,7 @@ class BlockChain:
         derived = chain_step(self._chain_key)
         self._chain_key = derived[:32]
         block = bytearray().join((_TAG_ROOM, count.to_bytes(2, "big"), *parts, _FILLER[count:]))
-        sodium.seal_in_place(block, sodium.hsalsa20(derived[32:64]), derived[64:])
+        seal_once(block, derived[32:64], derived[64:])
         return block
 
     def open_block(self, block: Buffer | bytearray) -> bytes:
@@ -63,9 +63,8 @@ class BlockChain:
         self._chain_key = derived[:32]
         if len(block) != SMP_BLOCK_SIZE:
             raise CryptoError(f"a block of {SMP_BLOCK_SIZE} bytes expected, not {len(block)}")
-        scratch = _scratch
-        sodium.open_into(scratch.opened, block, sodium.hsalsa20(derived[32:64]), derived[64:])
-        view = scratch.view
+        view = _scratch.view
+        open_once(_scratch.opened, block, derived[32:64], derived[64:])
         return bytes(view[2 : 2 + unpadded_size(view)])
 
     def __repr__(self) -> str:

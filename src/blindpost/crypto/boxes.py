@@ -46,10 +46,7 @@ class BoxKey:
 
     def seal_parts(self, nonce: bytes, parts: list[Buffer], count: int, size: int) -> memoryview:
         """As `seal_padded`, for content that lies in `parts` of `count` bytes together: one copy in all."""
-        if count > PAD_CONTENT_MAX or count + 2 > size:
-            raise WireError(f"{count} bytes do not fit into {size} padded bytes")
-        filler = b"#" * (size - 2 - count)
-        work = bytearray().join((_TAG_ROOM, count.to_bytes(2, "big"), *parts, filler))
+        work = _padded(parts, count, size)
         sodium.seal_in_place(work, self._subkey, nonce)
         return memoryview(work)
 
@@ -68,6 +65,20 @@ class BoxKey:
 
     def __repr__(self) -> str:
         return "BoxKey(32 secret bytes)"
+
+
+def seal_parts_once(secret: bytes, nonce: bytes, parts: list[Buffer], count: int, size: int) -> bytearray:
+    """As `BoxKey(secret).seal_parts`, for a secret of which no key is kept."""
+    work = _padded(parts, count, size)
+    sodium.seal_once(work, secret, nonce)
+    return work
+
+
+def _padded(parts: list[Buffer], count: int, size: int) -> bytearray:
+    """The padded content behind room for the tag."""
+    if count > PAD_CONTENT_MAX or count + 2 > size:
+        raise WireError(f"{count} bytes do not fit into {size} padded bytes")
+    return bytearray().join((_TAG_ROOM, count.to_bytes(2, "big"), *parts, b"#" * (size - 2 - count)))
 
 
 def nonce_of(data: bytes) -> bytes:

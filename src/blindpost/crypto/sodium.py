@@ -126,23 +126,38 @@ def seal_in_place(work: bytearray, key: bytes, nonce: Buffer) -> None:
     secretbox(start, start + TAG_SIZE, size - TAG_SIZE, nonce if type(nonce) is bytes else bytes(nonce), key)
 
 
-def open_into(out: bytearray, box: Buffer | bytearray, key: bytes, nonce: Buffer) -> int:
-    """Open `box` (tag first) into `out`, which has room for it; how many bytes there are."""
+def seal_once(work: bytearray, secret: bytes, nonce: bytes) -> None:
+    """`seal_in_place` with the key that HSalsa20 makes of `secret`, which is used for this box alone."""
+    size = len(work)
+    if size < TAG_SIZE or len(secret) != KEY_SIZE or len(nonce) != NONCE_SIZE:
+        _check_box(size, secret, nonce)
+    key, start = _from_buffer(bytearray(KEY_SIZE)), _from_buffer(work)
+    _hsalsa20(key, _ZERO_INPUT, secret, _NULL)
+    secretbox(start, start + TAG_SIZE, size - TAG_SIZE, nonce, key)
+
+
+def open_once(out: bytearray, box: Buffer | bytearray, secret: bytes, nonce: bytes) -> None:
+    """Open `box` into `out`, which has room for it, as `seal_once` sealed it."""
     size = len(box)
-    if size < TAG_SIZE or len(key) != KEY_SIZE or len(nonce) != NONCE_SIZE:
-        _check_box(size, key, nonce)
+    if size < TAG_SIZE or len(secret) != KEY_SIZE or len(nonce) != NONCE_SIZE:
+        _check_box(size, secret, nonce)
     if len(out) < size - TAG_SIZE:
         raise CryptoError(f"room for {size - TAG_SIZE} bytes expected, not {len(out)}")
-    nonce = nonce if type(nonce) is bytes else bytes(nonce)
+    key = _from_buffer(bytearray(KEY_SIZE))
+    _hsalsa20(key, _ZERO_INPUT, secret, _NULL)
     if secretbox_open(_from_buffer(out), _from_buffer(box), size, nonce, key):
         raise CryptoError("the box does not open")
-    return size - TAG_SIZE
 
 
 def open_box(box: Buffer | bytearray, key: bytes, nonce: Buffer) -> bytearray:
-    """The message in `box`, straight into a buffer of its own."""
-    out = bytearray(max(len(box) - TAG_SIZE, 0))
-    open_into(out, box, key, nonce)
+    """The message in `box` (tag first), straight into a buffer of its own."""
+    size = len(box)
+    if size < TAG_SIZE or len(key) != KEY_SIZE or len(nonce) != NONCE_SIZE:
+        _check_box(size, key, nonce)
+    out = bytearray(size - TAG_SIZE)
+    nonce = nonce if type(nonce) is bytes else bytes(nonce)
+    if secretbox_open(_from_buffer(out), _from_buffer(box), size, nonce, key):
+        raise CryptoError("the box does not open")
     return out
 
 

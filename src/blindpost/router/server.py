@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
-from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
@@ -302,5 +302,6 @@ def _sealed(answer: Delivery | ForwardedAnswer) -> Response:
     else:
         parts = message_parts(message.seconds, message.notify, message.body)
         size = len(parts[0]) + len(message.body)
-    box = BoxKey(answer.secret.raw).seal_parts(nonce_of(message.msg_id), parts, size, MSG_PADDED_SIZE)
-    return MSG(message.msg_id, box)
+    nonce = nonce_of(message.msg_id)
+    box = seal_parts_once(answer.secret.raw, nonce, parts, size, MSG_PADDED_SIZE)
+    return MSG(message.msg_id, memoryview(box))
