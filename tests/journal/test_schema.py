@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
+import pyarrow.parquet as pq
 import pytest
 
 from blindpost.journal.arrow import schema_of
@@ -19,6 +23,7 @@ from blindpost.journal.schema import (
     Tier,
     Type,
 )
+from blindpost.journal.state import StateWriter
 from blindpost.router.meters import Meter
 from blindpost.wire.ntf.status import InvalidReason, TokenState
 
@@ -98,3 +103,18 @@ def test_words_of_other_rooms_are_the_same_here() -> None:
     assert set(reasons) == {"", *(reason.value for reason in InvalidReason)}
     assert set(TERMINAL_STATES) < set(NOTIFICATION_STATES)
     assert P_COUNTERS.key == ("router", "boot", "seq", "name")
+
+
+def test_files_hold_no_dictionary_of_what_never_repeats(tmp_path: Path) -> None:
+    """Ids and lanes would each be there twice, and every reader slower; words have theirs."""
+    writer = StateWriter(tmp_path, "smp-01", side="router", online=False)
+    for number in range(100):
+        queue_id = number.to_bytes(24)
+        writer.add_queue("messaging", queue_id, hashlib.sha256(queue_id).digest()[:16], b"service")
+    writer.finish()
+    [file] = tmp_path.rglob("s_queues/**/*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    without = {chunk.path_in_schema for chunk in chunks if not chunk.has_dictionary_page}
+    assert without & {"queue_id", "h_hi", "h_lo", "role", "service_id"} == {"queue_id", "h_hi", "h_lo"}
+    assert P_COUNTERS.with_dictionary(["name"]) is True

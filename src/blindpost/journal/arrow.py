@@ -88,6 +88,7 @@ def seal(path: Path, table: Table, rows: pa.Table, sources: Sequence[str] = (), 
             fresh,
             compression="zstd",
             row_group_size=ROW_GROUP,
+            use_dictionary=table.with_dictionary(rows.column_names),
             write_page_checksum=True,
         )
 

@@ -18,6 +18,7 @@ L  lab: whole events of load tests and of the operator's own canaries, kept for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,6 +60,8 @@ class Column:
     since: int = 1
     """The version of the table that has it first."""
     values: tuple[str, ...] = ()
+    unlike: bool = False
+    """Nearly every row has another value: files hold them as they are, and no dictionary of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,11 @@ class Table:
             raise ValueError(f"table {self.name}: later columns come after earlier ones")
         if self.version != max(column.since for column in self.columns):
             raise ValueError(f"table {self.name}: its version is that of its youngest column")
+
+    def with_dictionary(self, names: Sequence[str]) -> bool | list[str]:
+        """Which of these columns of a file get a dictionary, as Arrow's writer wants to be told it."""
+        unlike = {column.name for column in self.columns if column.unlike}
+        return [name for name in names if name not in unlike] if unlike else True
 
     def at(self, version: int) -> tuple[Column, ...]:
         """The columns that a file of this version has."""
@@ -311,8 +319,10 @@ _AT = Column(
     "at_s", Type.INT64, "When the export began, in Unix seconds; the same in all rows of a snapshot."
 )
 _STATE = (_SNAPSHOT, _ROUTER, _SIDE, _AT)
-_HIGH = Column("h_hi", Type.INT64, "First 8 bytes of the MD5 of the queue id, big-endian, signed.")
-_LOW = Column("h_lo", Type.INT64, "Last 8 bytes of the MD5 of the queue id, big-endian, signed.")
+_HIGH = Column(
+    "h_hi", Type.INT64, "First 8 bytes of the MD5 of the queue id, big-endian, signed.", unlike=True
+)
+_LOW = Column("h_lo", Type.INT64, "Last 8 bytes of the MD5 of the queue id, big-endian, signed.", unlike=True)
 
 S_QUEUES = Table(
     "s_queues",
@@ -329,6 +339,7 @@ S_QUEUES = Table(
             "queue_id",
             Type.BINARY,
             "Recipient id or notifier id: what SUB or NSUB would name to repair a drift.",
+            unlike=True,
         ),
         _HIGH,
         _LOW,

@@ -48,7 +48,11 @@ class Journal:
             _INPUTS: b"",
         }
         pq.write_table(
-            rows.replace_schema_metadata(metadata), path, compression="zstd", row_group_size=ROW_GROUP
+            rows.replace_schema_metadata(metadata),
+            path,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            use_dictionary=table.with_dictionary(rows.column_names),
         )
         self.files += 1
         self.rows += len(rows)
