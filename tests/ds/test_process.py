@@ -57,6 +57,7 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         assert status["counters"]["acknowledged"] == 2
         assert await ds.end(signal.SIGTERM) == 0
         assert token.encode() not in ds.log
+        assert b"WARNING" not in ds.log, "a caller who says goodbye is nothing to warn of"
         assert token not in (folder / "tokens").read_text()
         assert "no server listens" in await asyncio.to_thread(command, "status", "-c", folder, code=1)
 
@@ -95,19 +96,20 @@ async def test_a_service_on_a_database(tmp_path: Path, database: str) -> None:
         await ds.start()
         async with await ds.client() as client:
             assert await client.fetch(ALICE) == (b"kept",)
+            await client.enqueue(ALICE, b"exported")
         told = await asyncio.to_thread(run, "ds", "export", tmp_path / "x", "-c", folder, code=1)
         assert "is running in this folder" in told.stderr
         await ds.end(signal.SIGTERM)
         told = await asyncio.to_thread(run, "ds", "export", tmp_path / "x", "-c", folder)
-        assert "Exported 1 payloads in 1 queues" in told.stderr
+        assert "Exported 1 payloads in 1 queues" in told.stdout
         told = await asyncio.to_thread(run, "ds", "import", tmp_path / "x", "-c", folder, code=1)
         assert "holds payloads already" in told.stderr
         await ds.start()
         async with await ds.client() as client:
-            assert await client.fetch(ALICE) == (b"kept",)
+            assert await client.fetch(ALICE) == (b"exported",)
         await ds.end(signal.SIGTERM)
         told = await asyncio.to_thread(run, "ds", "import", tmp_path / "x", "-c", folder)
-        assert "Imported 1 payloads in 1 queues from a V2 file" in told.stderr
+        assert "Imported 1 payloads in 1 queues from a V2 file" in told.stdout
         await ds.start()
         async with await ds.client() as client:
-            assert await client.fetch(ALICE) == (b"kept",)
+            assert await client.fetch(ALICE) == (b"exported",)

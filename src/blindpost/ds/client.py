@@ -201,22 +201,25 @@ class Client:
         host: str,
         port: int = DS_PORT,
         *,
-        token: bytes = b"",
+        token: bytes | str = b"",
         device_id: bytes = b"",
-        fingerprint: bytes | None = None,
+        fingerprint: bytes | str | None = None,
         authorities: Path | None = None,
         quic: bool = False,
     ) -> Client:
         """Connect over TLS, or over QUIC.
 
-        `fingerprint` is the SHA-256 of the service's certificate; without it the certificate must be valid
+        `token` is what `blindpost ds token` prints, `fingerprint` what `blindpost ds init` does: the SHA-256
+        of the service's certificate, as bytes or in hexadecimal. Without it the certificate must be valid
         for `host`, by these authorities or the system's.
         """
+        pinned = bytes.fromhex(fingerprint) if isinstance(fingerprint, str) else fingerprint
+        access = token.encode() if isinstance(token, str) else token
 
         async def dial_quic() -> _Wire:
             wire = _Wire()
             try:
-                await quic_streams.dial(wire, host, port, authorities=authorities, pinned=fingerprint)
+                await quic_streams.dial(wire, host, port, authorities=authorities, pinned=pinned)
             except (OSError, TimeoutError) as error:
                 raise ConnectionLostError(
                     f"cannot connect: {str(error) or 'no answer, or another certificate than expected'}"
@@ -224,19 +227,19 @@ class Client:
             return wire
 
         async def dial() -> _Wire:
-            context = client_context(authorities, pinned=fingerprint is not None)
+            context = client_context(authorities, pinned=pinned is not None)
             loop = asyncio.get_running_loop()
             try:
                 transport, wire = await loop.create_connection(_Wire, host, port, ssl=context)
                 keep_alive(transport.get_extra_info("socket"))
             except OSError as error:
                 raise ConnectionLostError(f"cannot connect: {error}") from error
-            if fingerprint is not None and not is_pinned(wire.certificate, fingerprint):
+            if pinned is not None and not is_pinned(wire.certificate, pinned):
                 wire.close()
                 raise DsError("the service has another certificate than expected")
             return wire
 
-        client = cls(dial_quic if quic else dial, Auth(1, token, device_id))
+        client = cls(dial_quic if quic else dial, Auth(1, access, device_id))
         await client.reconnect()
         return client
 

@@ -199,6 +199,7 @@ class DsProcess:
 async def _serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
     store = await open_store(place)
     try:
+        logging.getLogger("quic").setLevel(logging.ERROR)  # to the library every goodbye is a warning
         process = DsProcess(place, store)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
