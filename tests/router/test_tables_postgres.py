@@ -52,12 +52,12 @@ from blindpost.router.view import View
 from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.keys import Algorithm
-from blindpost.wire.smp.commands import SUB
+from blindpost.wire.smp.commands import ACK, SUB
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason
 from blindpost.wire.smp.handshake import ServiceRole
-from blindpost.wire.smp.responses import SOK
+from blindpost.wire.smp.responses import OK, SOK
 from blindpost.wire.smp.values import LinkData, QueueMode
-from tests.support.lines import create, open_line
+from tests.support.lines import create, open_line, pushed
 from tests.support.postgres import PostgresServer
 from tests.support.routers import running_router
 
@@ -390,6 +390,27 @@ async def test_135_subs_of_a_block_are_one_read_statement(database: str, tmp_pat
             await reader.stream.close()
             await queues[0].send(line, b"waits")
         await line.stream.close()
+
+
+async def test_a_message_is_two_reads_and_two_commits(database: str, tmp_path: Path) -> None:
+    """SEND and ACK. The last message of a queue leaves without being read; the next of several is read."""
+    async with running_router(tmp_path, network=MemoryNetwork(), dsn=database) as running:
+        line, sender = await open_line(running), await open_line(running)
+        queue = await create(line, subscribe=True)
+        store = running.router.store
+        assert isinstance(store, PostgresTables)
+        for body in (b"one", b"two"):
+            before = store.store.statements
+            await queue.send(sender, body)
+            assert store.store.statements - before == 2
+        assert await pushed(line, queue) == b"one"
+        before = store.store.statements
+        assert queue.body(await queue.ask(line, ACK(queue.last_id))) == b"two"
+        assert store.store.statements - before == 3
+        assert await queue.ask(line, ACK(queue.last_id)) == OK()
+        assert store.store.statements - before == 5
+        for one in (line, sender):
+            await one.stream.close()
 
 
 async def test_an_id_that_is_given_back_can_be_taken_in_the_same_batch(database: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blindpost.router import postgres_schema as schema
-from blindpost.router.changes import Change, Needed, Wanted
+from blindpost.router.changes import HEADS_OF_ACK, Change, Needed, Wanted
 from blindpost.router.model import EMPTY, Domain, Ends, Notification, QueueRecord, StoredMessage
 from blindpost.router.postgres_work import Batch
 from blindpost.router.records import link_from_row, notification_from_row, queue_from_row, service_from_row
@@ -157,4 +157,8 @@ def _has_to_be_asked(view: View, needed: Needed, recipient_id: bytes) -> bool:
     ends = view.loaded_ends(recipient_id)
     if ends is None:
         return True
-    return bool(ends.size) and (recipient_id in needed.messages or recipient_id in needed.expire)
+    if recipient_id in needed.expire:
+        return bool(ends.size)
+    count = min(ends.size, needed.messages.get(recipient_id, 0))
+    is_unseen = needed.messages.get(recipient_id) == HEADS_OF_ACK and count == 1
+    return count > 0 and not (is_unseen and needed.acknowledged.get(recipient_id) == ends.head)
