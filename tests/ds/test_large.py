@@ -150,20 +150,28 @@ async def test_slow_reading_of_a_large_payload_stalls_nobody_else(
     await ds.until(lambda: ds.service.store.totals() == (0, 0))
 
 
+def slow_commits(monkeypatch: pytest.MonkeyPatch, store: DsStore, *, fails: bool = False) -> asyncio.Event:
+    """Hold up commits that add to Alice's queue until the event is set; then they may fail."""
+    commit, held = store.commit, asyncio.Event()
+
+    async def slow(changes: Sequence[Change]) -> None:
+        if any(isinstance(change, AddEntry) and change.queue == QUEUE for change in changes):
+            await held.wait()
+            if fails:
+                raise StoreFailedError("the disk is full")
+        await commit(changes)
+
+    monkeypatch.setattr(store, "commit", slow)
+    return held
+
+
 @pytest.mark.claim("DLV-52")
 async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
     ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store
     await client.enqueue(BOB, b"there")
-    commit, held = store.commit, asyncio.Event()
-
-    async def slow(changes: Sequence[Change]) -> None:
-        if any(isinstance(change, AddEntry) and change.queue == QUEUE for change in changes):
-            await held.wait()
-        await commit(changes)
-
-    monkeypatch.setattr(store, "commit", slow)
+    held = slow_commits(monkeypatch, store)
     sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
     await ds.until(lambda: ds.service.plan._committing is not None)
     async with (
@@ -177,15 +185,39 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
         waiting = asyncio.create_task(bob.fetch_wait(BOB, b"channel", timeout_s=LONG_S))
         assert await other.fetch_wait(BOB, timeout_s=0.01) == (), "it ends in its time, by the next turn"
         own = asyncio.create_task(other.fetch(ALICE))
-        await ds.until(lambda: ds.service.engine.waiting > 0)
+        ordered = asyncio.gather(bob.enqueue(BOB, b"1", b"order"), bob.fetch(BOB, b"order"))
+        await ds.until(lambda: ds.service.engine.waiting >= 3)
         assert not sending.done()
         assert not own.done(), "what depends on the commit waits for it"
         held.set()
         await sending
         assert await own == (b"slow",)
+        assert (await ordered)[1] == (b"1",), "nobody overtakes a call that came before"
         await other.enqueue(BOB, b"woken", b"channel")
         assert await waiting == (b"woken",)
     await ds.until(lambda: store.totals() == (0, 0))
+
+
+async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
+    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, state = ds.service.store, ds.service.plan.state
+    await client.enqueue(BOB, b"there")
+    held = slow_commits(monkeypatch, store, fails=True)
+    sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
+    await ds.until(lambda: ds.service.plan._committing is not None)
+    async with releasing(held), await ds.client() as bob, asyncio.timeout(LONG_S / 2):
+        (leased,) = await bob.lease(BOB)
+        waiting = asyncio.create_task(bob.fetch_wait(BOB, b"channel", timeout_s=LONG_S))
+        await ds.until(lambda: len(state.waiting) == 1)
+        held.set()
+        with pytest.raises(RefusedError, match="the disk is full"):
+            await sending
+        assert (len(state.held), len(state.waiting), ds.count(Meter.HANDED_OUT)) == (1, 1, 1)
+        assert await client.fetch(BOB) == (), "it is leased"
+        await client.enqueue(BOB, b"woken", b"channel")
+        assert await waiting == (b"woken",)
+        await bob.ack(BOB, (leased.id,))
 
 
 @pytest.mark.claim("DLV-52")
