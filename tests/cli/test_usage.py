@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +44,16 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     usage, told = done.stdout.strip().split("\n", 1)
     assert usage.strip().startswith("Usage: ")
     assert told.partition("Options")[0].strip(" \n╭─"), "what it is for"
+
+
+@pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
+def test_no_word_of_a_help_is_taken_for_markup(path: tuple[str, ...]) -> None:
+    """A [word] in a help text would vanish."""
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.get_command(typer.Context(command), name)
+    texts = [command.help, command.epilog, *(getattr(one, "help", None) for one in command.params)]
+    assert [text for text in texts if re.search(r"\[[a-z]", text or "")] == []
 
 
 @pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
@@ -90,3 +102,16 @@ def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
 
 def test_the_version_is_the_package_s() -> None:
     assert invoke("--version").stdout == f"blindpost {blindpost.__version__}\n"
+
+
+def test_both_routers_tell_a_program_whether_a_new_certificate_is_in_use(tmp_path: Path) -> None:
+    for kind in ("router", "ntf"):
+        assert invoke(kind, "init", str(tmp_path / kind), "--host", "127.0.0.1", "--json").exit_code == 0
+        done = invoke(kind, "rotate-cert", "-c", str(tmp_path / kind), "--json")
+        assert json.loads(done.stdout) == {"in_use": False}
+
+
+def test_the_remedy_names_the_folder_that_was_meant(tmp_path: Path) -> None:
+    for given in (tmp_path / "home", tmp_path / "home" / "router.toml"):
+        done = invoke("router", "start", "-c", str(given))
+        assert f"`blindpost router init {tmp_path / 'home'}`" in str(done.exception)

@@ -132,6 +132,8 @@ app = typer.Typer(
     help="Messaging whose servers never learn who talks to whom.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog="First steps: `blindpost demo` shows it all at work, `blindpost up FOLDER --host HOST` runs it. "
+    "Exit codes: 0 done, 1 it could not be done (the message says why), 2 wrong usage.",
 )
 
 
@@ -154,7 +156,6 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Exit codes: 0 done, 1 it could not be done (the message says why), 2 wrong usage."""
     if with_stdin:
         ending.end_with_stdin()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show
+from blindpost.cli.output import HERE, JsonOption, say, show, tell_rotated
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place, parse, read_place
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Run a notification router.",
     no_args_is_help=True,
-    epilog="First steps: `blindpost ntf init my-ntf --host ntf.example.org`, put Apple's key into [apns], "
-    "then `blindpost ntf start -c my-ntf`.",
+    epilog="First steps: `blindpost ntf init my-ntf --host ntf.example.org`, Apple's key into its "
+    "`ntf.toml`, then `blindpost ntf start -c my-ntf`.",
 )
 
 ConfigOption = Annotated[
@@ -162,6 +162,7 @@ def rotate_cert(
     ca_key: Annotated[
         Path | None, typer.Option(help="Where the CA key is, if it is kept away from the router.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a new online key and certificate; a running router uses it for new connections at once."""
     from blindpost.ntf.process import KIND
@@ -169,12 +170,7 @@ def rotate_cert(
 
     place = read_place(config)
     Identity(place.keys, KIND).rotate(place.settings.address.hosts[0], ca_key)
-    try:
-        ask(place.control, "renew")
-    except NotRunningError:
-        say("The new certificate will be used at the next start.")
-    else:
-        say("The running router uses the new certificate for new connections.")
+    tell_rotated(place.control, as_json=as_json)
 
 
 def _print_address(place: Place, key_hash: bytes, *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError, about_file
 
 if TYPE_CHECKING:
@@ -64,6 +65,21 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 def say(message: str) -> None:
     typer.echo(message)
+
+
+def tell_rotated(control: Path, *, as_json: bool) -> None:
+    """Have a running server use the certificate that was made; say whether one does."""
+    try:
+        ask(control, "renew")
+        in_use = True
+    except NotRunningError:
+        in_use = False
+    if as_json:
+        typer.echo(json.dumps({"in_use": in_use}))
+    elif in_use:
+        say("The running router uses the new certificate for new connections.")
+    else:
+        say("The new certificate will be used at the next start.")
 
 
 @contextlib.contextmanager

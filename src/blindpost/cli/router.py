@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, working
+from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, tell_rotated, working
 from blindpost.router.running.reading import CONFIG_NAME, parse
 from blindpost.router.running.settings import SMP_PORT, Place
 from blindpost.router.running.template import config_text
-from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.serving.sections import EVERYWHERE
@@ -219,7 +218,8 @@ def restore(
     """Set up a router from a backup, while none runs in that folder."""
     from blindpost.router.running.backup import restore as restore_backup
 
-    aside = restore_backup(backup_folder.absolute(), to.absolute(), force=force)
+    with working("copying ..."):
+        aside = restore_backup(backup_folder.absolute(), to.absolute(), force=force)
     if as_json:
         typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
         return
@@ -244,14 +244,4 @@ def rotate_cert(
 
     place = place_of(config)
     Identity(place.keys).rotate(place.settings.address.hosts[0], ca_key)
-    try:
-        ask(place.control, "renew")
-        in_use = True
-    except NotRunningError:
-        in_use = False
-    if as_json:
-        typer.echo(json.dumps({"in_use": in_use}))
-    elif in_use:
-        say("The running router uses the new certificate for new connections.")
-    else:
-        say("The new certificate will be used at the next start.")
+    tell_rotated(place.control, as_json=as_json)

@@ -31,7 +31,8 @@ FORGOTTEN = 7
 async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
     server = RouterAddress.from_text(router.address).server
     async with await SmpClient.connect(server) as client:
-        made = [queue for _ in range(count // BATCH) for queue in await _make(client, server)]
+        batches = range(0, count, BATCH)
+        made = [q for start in batches for q in await _make(client, server, min(BATCH, count - start))]
         _keep(store, made)
         say(f"a service has {count:,} queues on one router")
         async with _service(store, router) as agent:
@@ -82,14 +83,14 @@ async def _told(agent: Agent, kind: type[Up | SubscriptionsFailed], count: int) 
             return
 
 
-async def _make(client: SmpClient, server: Server) -> list[RcvQueue]:
+async def _make(client: SmpClient, server: Server, count: int) -> list[RcvQueue]:
     """Queues as an application would have collected them over the years."""
     keys = [
         (
             PrivateKey.generate(Algorithm.ED25519, system_entropy),
             PrivateKey.generate(Algorithm.X25519, system_entropy),
         )
-        for _ in range(BATCH)
+        for _ in range(count)
     ]
     request = QueueRequest(QueueMode.MESSAGING)
     answers = await client.send_many(
