@@ -19,7 +19,6 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.value import Buffer
 
-_ed25519_verify = sodium.ed25519_verify
 CertificateKey = Ed25519PrivateKey | Ed448PrivateKey
 
 
@@ -127,7 +126,7 @@ class PrivateKey:
 def verify(public: PublicKey, message: Buffer, signature: Buffer) -> bool:
     """Whether `signature` of `message` is by the owner of `public`; False also for a key that cannot sign."""
     if public.algorithm is Algorithm.ED25519:
-        return _ed25519_verify(
+        return sodium.ed25519_verify(
             public.raw, message, signature if type(signature) is bytes else bytes(signature)
         )
     if public.algorithm is Algorithm.ED448:
