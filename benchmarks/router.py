@@ -99,12 +99,12 @@ async def measured(sizes: Sizes, tell: Tell, only: Sequence[str] = NAMES) -> lis
 
 def shown(rows: Sequence[Row]) -> str:
     lines = [f"{what}: {value}" for what, value in floor.machine().items()]
-    lines += ["", f"{'':<46}{'median':>10}  {'unit':<15}{'quartiles':>20}{'aim':>8}"]
+    lines += ["", f"{'':<52}{'median':>10}  {'unit':<15}{'quartiles':>20}{'aim':>8}"]
     for row in rows:
         spread = "" if row.lower == row.upper else f"{row.lower:.2f} .. {row.upper:.2f}"
         aim = "" if row.aim is None else f"{row.aim:g}"
         lines.append(
-            f"{row.scene + ': ' + row.what:<46}{row.median:>10.2f}  {row.unit:<15}{spread:>20}{aim:>8}  "
+            f"{row.scene + ': ' + row.what:<52}{row.median:>10.2f}  {row.unit:<15}{spread:>20}{aim:>8}  "
             f"{row.note}".rstrip()
         )
     return "\n".join(lines)
