@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 from pathlib import Path
@@ -11,8 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline import files
+from blindpost.pipeline import follow as module
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.follow import follow
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import run
 from blindpost.pipeline.session import SparkOptions, start
@@ -25,14 +26,10 @@ from tests.support.spark_cluster import connect_server
 pytestmark = pytest.mark.timeout(900)
 
 
-def pipeline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`blindpost pipeline run`, whose only Spark is the one it is told of."""
-    command = [*COMMAND, "pipeline", "run", *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True, text=True)
-
-
-def test_the_same_rows_through_spark_connect(spark: SparkSession, tmp_path: Path) -> None:
-    """One day first, as an operator would ask for it; what a follower then finds new are the others."""
+def test_the_same_rows_through_spark_connect(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One day by the command, whose only Spark is the server; then what a follower finds new."""
     rng = random.Random(23)
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, journals.messages(rng, count=60)), rng, files=2)
@@ -42,15 +39,18 @@ def test_the_same_rows_through_spark_connect(spark: SparkSession, tmp_path: Path
     there = Lake(spark, str(folder), str(tmp_path / "there"))
     days = sorted(here.gold_store(wanted).current().partitions)
     with connect_server(tmp_path, QUICK) as address:
-        where = ("--journal", folder, "--out", there.out, "--table", wanted.name, "--remote", address)
-        done = pipeline("--day", days[0], *where)
-        assert done.returncode == 0, done.stderr
-        assert sorted(there.gold_store(wanted).current().partitions) == days[:1]
-        done = pipeline("--follow", "--json", *where)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["computed"][wanted.name] == days[1:]
+        where = ("--journal", str(folder), "--out", there.out, "--table", wanted.name, "--remote", address)
+        command = [*COMMAND, "pipeline", "run", "--day", days[0], *where]
+        done = subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     rows = plain(here.gold(wanted).collect())
-    assert len(rows) > 1
+    first = [row for row in rows if row["day"].isoformat() == days[0]]
+    assert 0 < len(first) < len(rows)
+    assert plain(there.gold(wanted).collect()) == first
+    monkeypatch.setattr(module, "is_remote", lambda _: True)  # so does a follower of such a server
+    (summary,) = follow(there, [wanted])
+    assert summary.computed[wanted.name] == days[1:]
+    assert follow(there, [wanted]) == []
     assert plain(there.gold(wanted).collect()) == rows
 
 
