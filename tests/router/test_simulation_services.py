@@ -1,8 +1,12 @@
-"""Services in the simulation: fights for one identity, SUBs beside SUBS, deletions and failures in a walk."""
+"""Services in the simulation: fights for one identity, SUBs beside SUBS, deletions and failures in a walk.
+
+`BLINDPOST_FIGHTS=1000 pytest tests/router/test_simulation_services.py` draws more schedules than the suite does.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 from collections.abc import Awaitable, Callable
@@ -31,6 +35,7 @@ from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ALLS, ENDS, ERR, MSG, SOKS, Response
 from blindpost.wire.smp.values import QueueMode, QueueRequest
 
+FIGHTS = int(os.environ.get("BLINDPOST_FIGHTS", "80"))
 FIGHT = (
     *("open_service", "subscribe_service", "sub", "new", "send", "ack", "delete", "cut", "stall", "read_on"),
     *("open_plain", "slow_store", "failing_store", "break_queue", "hesitate", "flood", "settle"),
@@ -105,7 +110,10 @@ async def waiting_service(simulation: Simulation, count: int) -> tuple[list[Keyr
     return keyrings, sender
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.timeout(120 + FIGHTS)
+@settings(
+    max_examples=FIGHTS, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=STEPS, step_size=st.sampled_from((1, 2, 16)))
 def test_services_fight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int]], step_size: int
