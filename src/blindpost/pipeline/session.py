@@ -138,7 +138,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def _driver() -> dict[str, str]:
-    """What must be known before Java starts."""
+    """What must be known before Java starts. Jobs want throughput, not short pauses: hence the collector."""
     folder = Path(tempfile.gettempdir()) / f"blindpost-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     log_settings = folder / "log4j2.properties"
@@ -146,15 +146,19 @@ def _driver() -> dict[str, str]:
         log_settings.write_text(_LOG_SETTINGS)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -Dlog4j2.configurationFile={log_settings}",
         "spark.driver.memory": f"{max(1, min(16, memory // 3 // 2**30))}g",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
 
 
 def _local() -> dict[str, str]:
-    """On one machine: no port that others can reach, and no more shuffle partitions than it can use."""
+    """On one machine: no port that others can reach, and no more shuffle partitions than it can use.
+
+    Counters of minutes are packed to a byte a row: by Spark's own measure all of them would be one task.
+    """
     return {
+        "spark.sql.files.maxPartitionBytes": "32m",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),

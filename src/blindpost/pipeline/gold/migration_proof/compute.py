@@ -81,7 +81,7 @@ def _verdict() -> Column:
 
 def _stored(s_migration: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
     """What the first complete export after each import says of the sets whose ids it has."""
-    summed = sums(s_queues)
+    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
     began = s_migration.groupBy("router", "migration").agg(F.min("at_s").alias("began_s"))
     exports = complete(s_snapshot, summed).where(F.col("side") == "router").drop("day", "side")
     soon = F.col("at_s").between(F.col("began_s"), F.col("began_s") + WITHIN_S - 1)

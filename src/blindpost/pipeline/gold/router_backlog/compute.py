@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from blindpost.pipeline.meters import HOUR, beside, hour_of, hours
 from blindpost.pipeline.snapshots import complete, sums
 
 COUNTED = {
@@ -14,36 +15,22 @@ COUNTED = {
     "refused_full": "msgSentQuota",
     "queues_deleted": "qDeletedAll",
 }
-HOUR = ("day", "router", "hour_s")
 BEFORE_S = 86_400
 """How long ago the last level before an hour may be."""
-
-
-def _hour(column: str) -> Column:
-    return F.floor(F.col(column) / 3600) * 3600
 
 
 def compute(
     p_counters: DataFrame, p_gauges: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame
 ) -> DataFrame:
     waiting = _waiting(p_gauges)
-    counted = (
-        p_counters.where((F.col("role") == "smp") & F.col("name").isin(*COUNTED.values()))
-        .withColumn("hour_s", _hour("minute_s"))
-        .groupBy(*HOUR)
-        .agg(
-            *(
-                F.coalesce(F.sum(F.when(F.col("name") == meter, F.col("value"))), F.lit(0)).alias(name)
-                for name, meter in COUNTED.items()
-            )
-        )
-    )
-    hours = waiting.join(counted, list(HOUR), "left").fillna(0, list(COUNTED))
+    wanted = p_counters.where((F.col("role") == "smp") & F.col("name").isin(*COUNTED.values()))
+    counted = beside(hours(wanted), COUNTED)
+    joined = waiting.join(counted, list(HOUR), "left").fillna(0, list(COUNTED))
     deleted = (
         F.col("backlog_before") + F.col("accepted") - F.col("acked") - F.col("expired") - F.col("backlog")
     )
     return (
-        hours.withColumn("deleted", deleted)
+        joined.withColumn("deleted", deleted)
         .join(_undelivered(s_queues, s_snapshot), list(HOUR), "left")
         .select(
             *HOUR,
@@ -64,10 +51,10 @@ def compute(
 def _waiting(p_gauges: DataFrame) -> DataFrame:
     """Levels of each hour, and the last level before it if that is not too long ago."""
     levels = p_gauges.where((F.col("role") == "smp") & (F.col("name") == "messages")).withColumn(
-        "hour_s", _hour("minute_s")
+        "hour_s", hour_of("minute_s")
     )
     last = F.max(F.struct("minute_s", "boot", "seq", "value"))
-    hours = levels.groupBy(*HOUR).agg(
+    by_hour = levels.groupBy(*HOUR).agg(
         last["value"].cast("long").alias("backlog"),
         F.max("value").cast("long").alias("backlog_max"),
         F.count_distinct("minute_s").cast("int").alias("minutes"),
@@ -76,7 +63,7 @@ def _waiting(p_gauges: DataFrame) -> DataFrame:
     )
     earlier = Window.partitionBy("router").orderBy("hour_s")
     recent = F.col("hour_s") - F.lag("last_s").over(earlier) <= BEFORE_S
-    return hours.withColumn("backlog_before", F.when(recent, F.lag("backlog").over(earlier))).drop("last_s")
+    return by_hour.withColumn("backlog_before", F.when(recent, F.lag("backlog").over(earlier))).drop("last_s")
 
 
 def _undelivered(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
@@ -84,7 +71,7 @@ def _undelivered(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
     exports = complete(s_snapshot, sums(s_queues)).where(F.col("side") == "router")
     newest = Window.partitionBy("day", "router", "hour_s").orderBy(F.desc("at_s"), F.desc("snapshot"))
     chosen = (
-        exports.withColumn("hour_s", _hour("at_s"))
+        exports.withColumn("hour_s", hour_of("at_s"))
         .withColumn("place", F.row_number().over(newest))
         .where("place = 1")
         .select(*HOUR, "snapshot", "side")

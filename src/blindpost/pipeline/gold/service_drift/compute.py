@@ -6,13 +6,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from blindpost.pipeline.drift import SET, different_queues, differing, side
-from blindpost.pipeline.snapshots import EXPORT, complete, latest, sums
+from blindpost.pipeline.snapshots import EXPORT, complete, latest, sampled, sums
 
 PROBLEMS = ("unassociated", "gone", "unclaimed")
 
 
 def compute(s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFrame) -> DataFrame:
-    summed = sums(s_queues)
+    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
     chosen = latest(complete(s_snapshot, summed))
     picked = F.broadcast(chosen.select(*EXPORT))
     sets = summed.join(picked, list(EXPORT))
@@ -21,8 +21,11 @@ def compute(s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFr
     problems = found.groupBy(*SET).agg(
         *(F.count_if(F.col("problem") == problem).alias(problem) for problem in PROBLEMS)
     )
-    lanes = sets.groupBy(*SET).agg(
-        F.sum("lanes_sampled").alias("lanes_sampled"), F.sum("lanes_wrong").alias("lanes_wrong")
+    lanes = (
+        sampled(s_queues)
+        .join(picked, list(EXPORT))
+        .groupBy(*SET)
+        .agg(F.sum("lanes_sampled").alias("lanes_sampled"), F.sum("lanes_wrong").alias("lanes_wrong"))
     )
     rows = (
         side(sets, "router")

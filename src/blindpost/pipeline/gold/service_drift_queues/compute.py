@@ -10,7 +10,7 @@ from blindpost.pipeline.snapshots import EXPORT, complete, latest, sums
 
 
 def compute(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
-    summed = sums(s_queues)
+    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
     chosen = latest(complete(s_snapshot, summed))
     sets = summed.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
     found = different_queues(s_queues, chosen, differing(sets, chosen))
