@@ -1,6 +1,6 @@
 """Services in the simulation: fights for one identity, SUBs beside SUBS, deletions and failures in a walk.
 
-`BLINDPOST_FIGHTS=1000 pytest tests/router/test_simulation_services.py` draws more schedules than the suite does.
+`BLINDPOST_FIGHTS=1000 pytest tests/router/test_simulation_services.py` draws more schedules than the suite.
 """
 
 from __future__ import annotations
