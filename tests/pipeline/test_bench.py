@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.bench import data, measure
-from blindpost.pipeline.bench.jobs import JOBS, plain
-from blindpost.pipeline.bench.measure import Result, against, run, written
+from blindpost.pipeline.bench.jobs import JOBS
+from blindpost.pipeline.bench.measure import Result, against, growth, run, written
+from blindpost.pipeline.bench.rival import digest
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.generate.plan import Plan
 
@@ -33,6 +36,7 @@ def test_every_engine_does_every_job(results: list[Result]) -> None:
     for one in results:
         assert (one.rows, one.cores, len(one.seconds)) == (ROWS, 2, 1)
         assert one.per_core == pytest.approx(ROWS / one.seconds[0] / 2)
+        assert one.per_cpu_s == pytest.approx(ROWS / one.cpu_seconds[0])
         assert one.peak_bytes > 10_000_000
         assert against(results, one, one.engine) == 1
 
@@ -52,12 +56,13 @@ def test_numbers_are_written_as_json(results: list[Result]) -> None:
     found = json.loads(written(results, 1.5))
     assert found["spark_startup_s"] == 1.5
     assert [row["rows_per_s_core"] for row in found["results"]] == [one.per_core for one in results]
+    assert [row["rows_per_cpu_s"] for row in found["results"]] == [one.per_cpu_s for one in results]
 
 
 def test_engines_that_disagree_are_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = Result("meters", "x", ROWS, 2, 1.0, (1.0,), 1)
+    good = Result("meters", "x", ROWS, 2, 1.0, (1.0,), (1.0,), 1)
     monkeypatch.setattr(measure, "_spark", lambda *_: (good, "one"))
     monkeypatch.setattr(measure, "_rival", lambda *_: (good, "other"))
     with pytest.raises(PipelineError, match="do not agree"):
@@ -81,5 +86,28 @@ def test_files_have_exactly_so_many_rows_and_are_used_again(
     assert len({tuple(row[column] for column in table.key) for row in rows}) == 1_000
 
 
-def test_rows_compare_whatever_their_order() -> None:
-    assert plain([(2, bytearray(b"x")), (1, None)]) == plain([(1, None), (2, b"x")])
+def test_answers_compare_whatever_their_order_and_files(tmp_path: Path) -> None:
+    rows = {"b": [b"x", b"y", None], "a": [date(2031, 5, 1), date(2031, 5, 2), None], "n": [1, 2, 3]}
+    whole = pa.table(rows)
+    for name, parts in {
+        "one": [whole],
+        "parts": [whole.slice(1), whole.slice(0, 1).select(["n", "a", "b"])],
+        "other": [whole.set_column(2, "n", pa.array([1, 2, 4]))],
+        "less": [whole.slice(1)],
+    }.items():
+        (tmp_path / name).mkdir()
+        for number, part in enumerate(parts):
+            pq.write_table(part, tmp_path / name / f"{number}.parquet")
+    one, parts_of_it, other, less = (digest(tmp_path / name) for name in ("one", "parts", "other", "less"))
+    assert one == parts_of_it
+    assert len({one, other, less}) == 3
+
+
+def test_growth_is_the_power_of_the_rows() -> None:
+    """A hundred times the rows in a hundred times the time is 1, in ten thousand times the time 2."""
+    sizes = ((100, 1.0), (10_000, 100.0), (100_000, 10_000.0))
+    results = [Result("audit", "spark", rows, 2, 0.0, (9.0,), (cpu_s,), 1) for rows, cpu_s in sizes]
+    other = Result("meters", "spark", 7, 2, 0.0, (1.0,), (1.0,), 1)
+    found = growth([results[2], other, *results[:2]], "audit", "spark")
+    assert [(small, big) for small, big, _ in found] == [(100, 10_000), (10_000, 100_000)]
+    assert [power for *_, power in found] == pytest.approx([1.0, 2.0])

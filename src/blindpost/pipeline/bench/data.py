@@ -1,4 +1,4 @@
-"""Files of exactly so many rows, with the columns and the layout of the journal."""
+"""Files of exactly so many rows, with the columns that silver has: what the measured functions are given."""
 
 from __future__ import annotations
 
@@ -38,9 +38,15 @@ def write(plan: Plan, table: Table, rows: int, folder: Path, progress: Progress)
     make = {"s_queues": _queues, "p_counters": _counters, "l_messages": _messages}[table.name]
     for first in range(0, rows, FILE_ROWS):
         count = min(FILE_ROWS, rows - first)
-        journal.put(table, plan.first, "bench", make(plan, first, count), name=f"{first:012d}")
+        journal.put(table, plan.first, "bench", _with_day(table, make(plan, first, count)), f"{first:012d}")
         progress(first + count, rows)
     return made
+
+
+def _with_day(table: Table, rows: pa.Table) -> pa.Table:
+    unit_s = 1_000_000 if table.time.endswith("_us") else 1
+    day = rows[table.time].to_numpy() // (DAY_S * unit_s)
+    return rows.append_column("day", pa.array(day.astype(np.int32), pa.date32()))
 
 
 def _queues(plan: Plan, first: int, count: int) -> pa.Table:

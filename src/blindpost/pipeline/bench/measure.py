@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +22,7 @@ from blindpost.pipeline.bench.jobs import JOBS, Job
 from blindpost.pipeline.bench.rival import ENGINES, digest, peak_bytes
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.generate.plan import Plan
-from blindpost.pipeline.types import spark_schema
+from blindpost.pipeline.types import silver_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +42,8 @@ class Result:
     first_s: float
     """The repetition that warms up: caches, and Java's compiler."""
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+    """Of all threads of the engine's process: Java's compiler and collector are in it."""
     peak_bytes: int
     """Of the process since it was asked first; Java keeps memory that it had once."""
     shuffle_bytes: int | None = None
@@ -52,8 +57,13 @@ class Result:
 
     @property
     def per_core(self) -> float:
-        """Rows per second and core."""
+        """Rows per second and core that it was given, whatever else ran on them."""
         return self.rows / self.median_s / self.cores
+
+    @property
+    def per_cpu_s(self) -> float:
+        """Rows per second of a core that it really had: what a busy machine changes least."""
+        return self.rows / statistics.median(self.cpu_seconds)
 
 
 def run(
@@ -103,7 +113,10 @@ def _rival(engine: str, job: Job, files: Path, rows: int, cores: int, repeat: in
         raise PipelineError(f"{engine} could not do the job {job.name}: {why[0]}. Is it installed?")
     found = json.loads(ended.stdout)
     first, *rest = found["seconds"]
-    return Result(job.name, engine, rows, cores, first, tuple(rest), found["peak_bytes"]), found["digest"]
+    cpu_s = tuple(found["cpu_seconds"][1:])
+    return Result(job.name, engine, rows, cores, first, tuple(rest), cpu_s, found["peak_bytes"]), found[
+        "digest"
+    ]
 
 
 def _spark(
@@ -111,19 +124,31 @@ def _spark(
 ) -> tuple[Result, str]:
     java = _Java(spark)
     java.forget_peak()
-    took_s, answer, stages, plan = [], "", [], ""
-    for _ in range(repeat + 1):
-        before = java.last_stage()
-        began = time.perf_counter()
-        frame = job.spark(spark.read.schema(spark_schema(job.table)).parquet(str(files)))
-        found = [tuple(row) for row in frame.collect()]
-        took_s.append(time.perf_counter() - began)
-        answer, stages = digest(found), java.stages_after(before)
-        plan = java.explained(frame)
+    took_s, cpu_s, stages, plan = [], [], [], ""
+    with tempfile.TemporaryDirectory() as place:
+        for _ in range(repeat + 1):
+            before = java.last_stage()
+            began, worked = time.perf_counter(), java.cpu_s() + time.process_time()
+            frame = job.spark(spark.read.schema(silver_schema(job.table)).parquet(str(files)))
+            frame.write.mode("overwrite").parquet(place)
+            took_s.append(time.perf_counter() - began)
+            cpu_s.append(java.cpu_s() + time.process_time() - worked)
+            stages, plan = java.stages_after(before), java.explained(frame)
+        answer = digest(Path(place))
     first, *rest = took_s
     shuffled = int(sum(stage["shuffle_bytes"] for stage in stages))
     result = Result(
-        job.name, "spark", rows, cores, first, tuple(rest), java.peak_bytes(), shuffled, tuple(stages), plan
+        job.name,
+        "spark",
+        rows,
+        cores,
+        first,
+        tuple(rest),
+        tuple(cpu_s[1:]),
+        java.peak_bytes(),
+        shuffled,
+        tuple(stages),
+        plan,
     )
     return result, answer
 
@@ -164,6 +189,11 @@ class _Java:
             if stage.stageId() > number and stage.executorRunTime()
         ]
 
+    def cpu_s(self) -> float:
+        """How long the process has been on any core."""
+        used = self._jvm.java.lang.ProcessHandle.current().info().totalCpuDuration()
+        return float(used.get().toNanos()) / 1e9
+
     def explained(self, frame: Any) -> str:
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
@@ -178,13 +208,34 @@ class _Java:
 def written(results: Sequence[Result], startup_s: float) -> str:
     """Everything that was measured, as JSON."""
     rows = [
-        {**asdict(result), "median_s": result.median_s, "rows_per_s_core": result.per_core}
+        {
+            **asdict(result),
+            "median_s": result.median_s,
+            "rows_per_s_core": result.per_core,
+            "rows_per_cpu_s": result.per_cpu_s,
+        }
         for result in results
     ]
     return json.dumps({"spark_startup_s": startup_s, "results": rows}, indent=1) + "\n"
 
 
 def against(results: Sequence[Result], result: Result, engine: str) -> float | None:
-    """The rate of a result as a share of another engine's at the same job and size."""
+    """The rate per core of a result as a share of another engine's at the same job and size.
+
+    By the processor's time and not the clock's: each engine ran alone, but maybe not on an idle machine.
+    """
     other = [one for one in results if (one.job, one.rows, one.engine) == (result.job, result.rows, engine)]
-    return result.per_core / other[0].per_core if other else None
+    return result.per_cpu_s / other[0].per_cpu_s if other else None
+
+
+def growth(results: Sequence[Result], job: str, engine: str) -> list[tuple[int, int, float]]:
+    """From each size to the next, the power of the rows with which the processor's time grew: linear is 1."""
+    own = sorted((one for one in results if (one.job, one.engine) == (job, engine)), key=lambda one: one.rows)
+    return [
+        (
+            small.rows,
+            big.rows,
+            1 + math.log(small.per_cpu_s / big.per_cpu_s) / math.log(big.rows / small.rows),
+        )
+        for small, big in itertools.pairwise(own)
+    ]

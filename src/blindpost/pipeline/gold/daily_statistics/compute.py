@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from blindpost.journal.schema import DAILY_COLUMNS, Source
+from blindpost.pipeline.meters import summed
 
 RECORD = ("day", "router", "boot")
 LONGEST_DAYS = 31
@@ -61,7 +62,7 @@ def _covered(gauges: DataFrame, days: DataFrame) -> DataFrame:
 
 def _sums(counters: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame:
     """One column for each counter."""
-    by_minute = counters.select(*RECORD, "name", "value", F.lit(False).alias("from_day"))
+    by_minute = summed(counters, *RECORD).withColumn("from_day", F.lit(False))
     by_day = days.where(F.col("kind") == "counter").select(
         *RECORD, "name", F.col("value").cast("long").alias("value"), F.lit(True).alias("from_day")
     )
