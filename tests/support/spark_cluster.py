@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import deque
@@ -132,15 +131,3 @@ def _throw_away(log: IO[str]) -> None:
 def _end(process: subprocess.Popen[str]) -> None:
     process.terminate()
     process.wait()
-
-
-def wheel(source: Path, folder: Path) -> Path:
-    """The package as it would be uploaded, built from a copy so that nothing is left in the sources."""
-    copy = folder / "source"
-    shutil.copytree(source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(source / name, copy / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True)
-    (built,) = folder.glob("blindpost-*.whl")
-    return built
