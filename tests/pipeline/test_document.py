@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from blindpost.demo.report import commands
 from blindpost.pipeline import session
 from blindpost.pipeline.generate.plan import Plan
 from tests.support.executed import Place, commands_at
@@ -46,3 +48,14 @@ def test_every_command_works(reader: Reader) -> None:
     assert (reader.folder / "commands.jsonl").read_text()
     assert (reader.folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert (reader.folder / "build" / "pipeline" / "report.html").exists()
+
+
+def test_the_demonstration_types_the_same(reader: Reader) -> None:
+    """What it runs at its end, over another journal and one table."""
+    folder = reader.folder
+    reader.type("blindpost pipeline generate fleet --routers 2 --days 1 --scale 0.001")
+    places = (folder / "fleet" / "journal", folder / "lake", folder / "report.html")
+    (places[0] / "segments").mkdir()
+    for words in commands(*places, ["delivery_slo"]):
+        reader.type(shlex.join(["blindpost", *words]))
+    assert places[2].read_text().startswith("<!DOCTYPE html>")

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from blindpost.demo.figures import Row, Say
-from blindpost.demo.stage import CommandFailedError, command
+from blindpost.demo.stage import command
 
 _LOOK_S = 2.0
 
 
 async def make(journal: Path, folder: Path, tables: Sequence[str], say: Say) -> tuple[Path, list[Row]]:
     """Seal the journal, compute every table or those that are named, write the report."""
-    await _seal(journal)
     lake, report = folder / "lake", folder / "report.html"
     say("the Spark pipeline computes what an operator must know from what was recorded")
     started = time.monotonic()
-    settings = ("--set", "spark.sql.shuffle.partitions=2")
-    running = asyncio.create_task(
-        command("pipeline", "run", "--journal", journal, "--out", lake, *settings, *_only(tables))
-    )
-    await _follow(running, lake, say)
+    seal, compute, draw = commands(journal, lake, report, tables)
+    await command(*seal)
+    await _follow(asyncio.create_task(command(*compute)), lake, say)
     say("the report is drawn from these tables")
-    await command("pipeline", "report", "--out", lake, "--file", report)
+    await command(*draw)
     taken = time.monotonic() - started
     say(f"the report is written, after {taken:.0f} s")
     return report, [Row("pipeline on Spark, report", f"{taken:.0f} s", report.exists())]
 
 
-def _only(tables: Sequence[str]) -> list[str]:
-    return [word for table in tables for word in ("--table", table)]
+def commands(journal: Path, lake: Path, report: Path, tables: Sequence[str]) -> tuple[list[str], ...]:
+    """What an operator would type after `blindpost`: for the journal, for the tables, and for the report."""
+    only = [word for table in tables for word in ("--table", table)]
+    few = ["--set", "spark.sql.shuffle.partitions=2"]
+    return (
+        ["pipeline", "seal", str(journal)],
+        ["pipeline", "run", "--journal", str(journal), "--out", str(lake), *few, *only],
+        ["pipeline", "report", "--out", str(lake), "--file", str(report)],
+    )
 
 
 def _published(lake: Path) -> set[str]:
@@ -51,12 +54,3 @@ async def _follow(running: asyncio.Task[str], lake: Path, say: Say) -> None:
             told |= found
             say(f"{len(told)} tables so far; new: {', '.join(new).replace('_', ' ')}")
     await running
-
-
-async def _seal(journal: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "blindpost.journal.seal", str(journal), stderr=asyncio.subprocess.PIPE
-    )
-    _, told = await process.communicate()
-    if process.returncode:
-        raise CommandFailedError(f"sealing the journal: {told.decode()}")
