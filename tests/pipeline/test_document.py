@@ -39,7 +39,6 @@ def test_every_command_works(reader: Reader) -> None:
         (" --every 60", ""),
         ("pipeline run", "pipeline run --table delivery_slo"),
         ("pipeline bench", "pipeline bench --rows 2e2 --job meters --repeat 1"),
-        ("'pyspark[connect]'", "--no-deps 'pyspark[connect]'"),
     )
     (reader.folder / "journal").symlink_to("try/journal")
     differ = ("blindpost pipeline audit", "blindpost pipeline verify-migration")
