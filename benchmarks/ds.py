@@ -117,19 +117,23 @@ def cpu_s(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-async def flat(folder: Path, stored: int, enqueues: int) -> dict[str, float]:
+async def flat(folder: Path, stored: int, enqueues: int, rounds: int) -> list[dict[str, float]]:
     """Bytes written and CPU of one enqueue with so many payloads stored in the same queue."""
-    service = await asyncio.to_thread(Service, folder, stored)
+    service, found = await asyncio.to_thread(Service, folder, stored), []
     with service.started():
         async with await service.client() as client:
             await client.enqueue(KEY, bytes(200))
-            cpu, written = service.cpu_s(), service.written()
-            for _ in range(enqueues):
-                await client.enqueue(KEY, bytes(200))
-            return {
-                "bytes_per_enqueue": round((service.written() - written) / enqueues),
-                "cpu_us_per_enqueue": round((service.cpu_s() - cpu) / enqueues * 1e6),
-            }
+            for _ in range(rounds):
+                cpu, written = service.cpu_s(), service.written()
+                for _ in range(enqueues):
+                    await client.enqueue(KEY, bytes(200))
+                found.append(
+                    {
+                        "bytes_per_enqueue": (service.written() - written) / enqueues,
+                        "cpu_us_per_enqueue": (service.cpu_s() - cpu) / enqueues * 1e6,
+                    }
+                )
+    return found
 
 
 async def cycles(service: Service, size: int, count: int, *, quic: bool) -> float:
@@ -367,8 +371,7 @@ async def measure(stored: list[int], count: int, wake_count: int, rounds: int) -
         folder = Path(name)
         filled: dict[str, list[dict[str, float]]] = {}
         for number in stored:
-            runs = [await flat(folder / f"stored{number}-{step}", number, count) for step in range(rounds)]
-            filled[f"{number} stored"] = runs
+            filled[f"{number} stored"] = await flat(folder / f"stored{number}", number, count, rounds)
         service = await asyncio.to_thread(Service, folder / "cycles")
         measured: dict[str, list[dict[str, float]]] = {}
         with service.started():

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from blindpost.engine.loop import StoreFailedError
 
 FILES_AT_ONCE = 16
 _PRIVATE = 0o600
+_NAME = re.compile("[0-9a-f]{32}")
 
 
 def large_name(queue: bytes, tag: bytes) -> bytes:
@@ -57,9 +59,9 @@ class LargeFiles:
             self._threads.submit(_unlink, files)
 
     def tidy(self, is_known: Callable[[bytes], bool]) -> None:
-        """Remove what a crash has left."""
+        """Remove what a crash has left; files that are not ours stay."""
         with _failures():
-            found = list(self._folder.iterdir())
+            found = [file for file in self._folder.iterdir() if _NAME.fullmatch(file.name)]
             _unlink(file for file in found if not is_known(bytes.fromhex(file.name)))
 
     def close(self) -> None:
