@@ -15,7 +15,7 @@ from tests.support.documents import ROOT
 MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "agent": {"--messages": "10", "--connections": "1", "--idle": "20"},
     "agent_scale": {"--queues": "20", "--subscribed": "20", "--waiting": "5"},
-    "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3"},
+    "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3", "--rounds": "1"},
     "floor": {"--rounds": "2"},
     "journal": {"--events": "2000", "--connections": "20", "--rounds": "1"},
     "moving": {"--queues": "200"},
@@ -25,7 +25,18 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
 }
 """Options of each benchmark; None takes one away."""
 
-TESTS = {"BLINDPOST_SERVICE_SEEDS": 1, "BLINDPOST_AGENT_QUEUES": 300}
+TESTS = {
+    "BLINDPOST_AGENT_QUEUES": 300,
+    "BLINDPOST_DS_LARGE": 2,
+    "BLINDPOST_DS_PRODUCERS": 3,
+    "BLINDPOST_DS_READERS": 20,
+    "BLINDPOST_DS_RECIPIENTS": 100,
+    "BLINDPOST_DS_ROUNDS": 1,
+    "BLINDPOST_NTF_KILLS": 1,
+    "BLINDPOST_NTF_ROUTERS": 1,
+    "BLINDPOST_NTF_TOKENS": 2,
+    "BLINDPOST_SERVICE_SEEDS": 1,
+}
 """Variables that make a test long."""
 
 ONE_FILE = "tests/repository/test_claims_report.py"
@@ -75,4 +86,4 @@ def recipe(target: str) -> list[str]:
     )
     assert said.returncode == 0, said.stderr
     lines = said.stdout.replace("\\\n", " ").splitlines()
-    return [line.replace(".venv/bin/", "") for line in lines]
+    return [" ".join(line.replace(".venv/bin/", "").split()) for line in lines]
