@@ -7,6 +7,8 @@ import math
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
+from blindpost.pipeline.meters import HOUR, beside, hour_of, hours
+
 COUNTERS = (
     "enqueued",
     "handed_out",
@@ -21,26 +23,24 @@ COUNTERS = (
     "waits_canceled",
 )
 QUANTILES = {"wait_s_p50": 0.5, "wait_s_p95": 0.95}
-_HOUR = ("day", "router", "hour_s")
 
 
 def compute(p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame) -> DataFrame:
     """One row per service and hour in which it wrote anything."""
-    counted = _hours(p_counters.where(F.col("name").isin(*COUNTERS))).agg(
-        *(F.sum(F.when(F.col("name") == name, F.col("value"))).alias(name) for name in COUNTERS)
-    )
+    wanted = p_counters.where((F.col("role") == "ds") & F.col("name").isin(*COUNTERS))
+    counted = beside(hours(wanted), {name: name for name in COUNTERS})
     depth = F.when(F.col("name") == "payloads", F.col("value"))
-    levels = _hours(p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))).agg(
+    levels = _by_hour(p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))).agg(
         F.max(depth).alias("depth_max"),
         F.avg(depth).alias("depth_mean"),
         F.max_by(F.col("value"), F.when(F.col("name") == "payloads", F.col("minute_s"))).alias("depth_last"),
         F.max(F.when(F.col("name") == "in_hand", F.col("value"))).alias("leases_max"),
         F.max(F.when(F.col("name") == "waiting", F.col("value"))).alias("waiting_max"),
     )
-    joined = levels.join(counted, list(_HOUR), "full").join(_waited(p_histograms), list(_HOUR), "left")
+    joined = levels.join(counted, list(HOUR), "full").join(_waited(p_histograms), list(HOUR), "left")
     zero = F.lit(0).cast("long")
     return joined.select(
-        *_HOUR,
+        *HOUR,
         *(F.coalesce(name, zero).alias(name) for name in COUNTERS),
         "depth_last",
         "depth_mean",
@@ -52,13 +52,12 @@ def compute(p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame)
     )
 
 
-def _hours(frame: DataFrame) -> GroupedData:
-    hour = F.col("minute_s") - F.col("minute_s") % 3600
+def _by_hour(frame: DataFrame) -> GroupedData:
     return (
         frame.where(F.col("role") == "ds")
-        .withColumn("hour_s", hour)
+        .withColumn("hour_s", hour_of("minute_s"))
         .withColumn("day", F.to_date(F.timestamp_seconds("hour_s")))
-        .groupBy(*_HOUR)
+        .groupBy(*HOUR)
     )
 
 
@@ -76,23 +75,22 @@ def _waited(p_histograms: DataFrame) -> DataFrame:
             F.arrays_zip(F.concat("bounds", above).alias("bound"), F.col("counts").alias("count"))
         ).alias("bucket"),
     )
-    hour = F.col("minute_s") - F.col("minute_s") % 3600
     summed = (
         buckets.where(F.col("role") == "ds")
-        .withColumn("hour_s", hour)
+        .withColumn("hour_s", hour_of("minute_s"))
         .withColumn("day", F.to_date(F.timestamp_seconds("hour_s")))
-        .groupBy(*_HOUR, F.col("bucket.bound").alias("bound"))
+        .groupBy(*HOUR, F.col("bucket.bound").alias("bound"))
         .agg(F.sum("bucket.count").alias("count"))
     )
-    upwards = Window.partitionBy(*_HOUR).orderBy("bound").rowsBetween(Window.unboundedPreceding, 0)
+    upwards = Window.partitionBy(*HOUR).orderBy("bound").rowsBetween(Window.unboundedPreceding, 0)
     below = summed.withColumn("below", F.sum("count").over(upwards)).withColumn(
-        "all", F.sum("count").over(Window.partitionBy(*_HOUR))
+        "all", F.sum("count").over(Window.partitionBy(*HOUR))
     )
 
     def quantile(name: str, part: float) -> Column:
         reached = (F.col("all") > 0) & (F.col("below") >= F.col("all") * part)
         return F.min(F.when(reached, F.col("bound"))).alias(name)
 
-    return below.groupBy(*_HOUR).agg(
+    return below.groupBy(*HOUR).agg(
         F.max("all").alias("waits_answered"), *(quantile(name, part) for name, part in QUANTILES.items())
     )
