@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import blindpost
+from blindpost.router.events import Serve
 from blindpost.router.model import ID_SIZE
-from blindpost.router.plan import Serve
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import OutboxFullError
 from blindpost.transport.plan import Limits

@@ -19,9 +19,9 @@ from blindpost.crypto.authorizers import AuthenticatorKeys, authorize
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
 from blindpost.router.config import RouterRules
+from blindpost.router.events import Commands, Event, Expire, Gone
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
-from blindpost.router.plan import Commands, Event, Expire, Gone
 from blindpost.router.records import ends_from_row
 from blindpost.router.server import Router
 from blindpost.router.state import Client, Sub

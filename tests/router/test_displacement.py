@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from blindpost.engine.undo import Table
-from blindpost.router.plan import Commands, Event, Gone
+from blindpost.router.events import Commands, Event, Gone
 from blindpost.router.state import Client
 from blindpost.transport.errors import TransportError
 from blindpost.transport.session import Session

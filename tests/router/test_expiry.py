@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.config import RouterRules
+from blindpost.router.events import Expire
 from blindpost.router.expiry import EXPIRY_STEP
 from blindpost.router.meters import Meter
-from blindpost.router.plan import Expire
 from blindpost.router.records import message_key
 from blindpost.router.tables import MESSAGES, LmdbTables
 from blindpost.testing.clock import run_virtual

@@ -10,7 +10,7 @@ import pytest
 
 from blindpost.crypto.ids_hash import NO_IDS, QueueSet
 from blindpost.engine.loop import StoreFailedError
-from blindpost.router import plan
+from blindpost.router import events, plan
 from blindpost.router.changes import Change, Wanted
 from blindpost.router.meters import Meter
 from blindpost.router.model import NO_QUEUES, Domain
@@ -329,10 +329,10 @@ async def test_a_message_that_comes_before_the_walk_does_is_pushed_once(
     """The walk has not begun; the service is registered, so that the message goes out and stays one."""
     credentials, queues = await left(running, [0, 1])
     line, sender = await back(running, credentials), await open_line(running)
-    put_own, serves = running.router.engine.put_own, list[plan.Serve]()
+    put_own, serves = running.router.engine.put_own, list[events.Serve]()
 
-    def without_walks(event: plan.Event) -> None:
-        if isinstance(event, plan.Serve):
+    def without_walks(event: events.Event) -> None:
+        if isinstance(event, events.Serve):
             serves.append(event)
         else:
             put_own(event)
@@ -599,8 +599,8 @@ async def test_a_walk_that_is_served_twice_in_one_batch_is_not_cut_short(running
         client.subs.pop(queue.recipient_id)
     client.walks.put(MESSAGES, Walk(start=b"\xff" * 24, again=True))
     running.router.plan.undo.forget()
-    engine.put_own(plan.Serve(client))
-    engine.put_own(plan.Serve(client))
+    engine.put_own(events.Serve(client))
+    engine.put_own(events.Serve(client))
     for queue in queues:
         assert await pushed(line, queue) == b"0"
     await quiet(line)

@@ -18,8 +18,8 @@ import pytest
 
 from blindpost.engine.loop import Engine
 from blindpost.router import association, delivery
+from blindpost.router.events import Event
 from blindpost.router.model import Domain
-from blindpost.router.plan import Event
 from blindpost.router.state import Client
 from blindpost.router.turn import Turn
 from blindpost.testing.promises import Violation

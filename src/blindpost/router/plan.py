@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
@@ -14,6 +13,16 @@ from blindpost.router import decisions, delivery, notifications, services
 from blindpost.router.authority import Verdict, repeated_queue, role_allows, verdicts, want
 from blindpost.router.changes import HEADS_OF_ACK, Needed, Wanted
 from blindpost.router.config import RouterRules
+from blindpost.router.events import (
+    Commands,
+    Event,
+    Expire,
+    ExpireNotifications,
+    Gone,
+    Present,
+    RelayAnswer,
+    Serve,
+)
 from blindpost.router.expiry import expire_head, expire_notifications
 from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.meters import Meter, RouterMeters
@@ -44,8 +53,7 @@ from blindpost.wire.smp.commands import (
     Command,
 )
 from blindpost.wire.smp.errors import STORE, Code
-from blindpost.wire.smp.handshake import ServiceRole
-from blindpost.wire.smp.responses import ERR, Response
+from blindpost.wire.smp.responses import ERR
 from blindpost.wire.smp.transmissions import Refused, Request
 
 REKEYING: frozenset[type[Command]] = frozenset({KEY, SKEY, LKEY, RKEY})
@@ -58,40 +66,6 @@ SERVE_STEP = 16
 """How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
 
 
-class Commands(NamedTuple):
-    """The transmissions of one block of one connection."""
-
-    client: Client
-    items: Sequence[Request | Refused]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A connection is over; it comes after everything that the connection sent."""
-
-    client: Client
-
-
-@dataclass(frozen=True, slots=True)
-class Serve:
-    """A connection has room for what waits for it, and for the queues that failed before."""
-
-    client: Client
-    again: tuple[bytes, ...] = ()
-    tries: int = 0
-    """How often these have failed, after the first time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Present:
-    """A connection presents a service certificate in its handshake; `done` hears the service id or None."""
-
-    role: ServiceRole
-    fingerprint: bytes
-    chain: tuple[bytes, ...]
-    done: Callable[[bytes | None], None]
-
-
 @dataclass(slots=True)
 class Waiting:
     """What a turn hands to one connection: loaded before, decided once."""
@@ -102,33 +76,6 @@ class Waiting:
     """By domain the queues of the next step of a walk, and where it goes on."""
     failed: dict[Domain, StoreFailedError] = field(default_factory=dict)
     """By domain why a walk could not go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """These queues had so many messages from before `before` at the head when they were looked at."""
-
-    found: Sequence[tuple[bytes, int]]
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireNotifications:
-    """Notifications waited for these notifiers when they were looked at."""
-
-    notifier_ids: Sequence[bytes]
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class RelayAnswer:
-    """What a relay said, or why it could not be asked."""
-
-    effect: RelayEffect
-    response: Response
-
-
-Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | ExpireNotifications | OperatorCommand
 
 
 class RouterPlan:

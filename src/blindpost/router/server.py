@@ -17,9 +17,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
-from blindpost.router.expiry import EXPIRY_STEP
-from blindpost.router.forwarding import ForwardedAnswer
-from blindpost.router.plan import (
+from blindpost.router.events import (
     Commands,
     Event,
     Expire,
@@ -27,9 +25,11 @@ from blindpost.router.plan import (
     Gone,
     Present,
     RelayAnswer,
-    RouterPlan,
     Serve,
 )
+from blindpost.router.expiry import EXPIRY_STEP
+from blindpost.router.forwarding import ForwardedAnswer
+from blindpost.router.plan import RouterPlan
 from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.events import Commands, Event, Expire, Gone
 from blindpost.router.model import Domain
-from blindpost.router.plan import Commands, Event, Expire, Gone
 from blindpost.router.turn import Delivery, Outgoing
 from blindpost.testing.promises import Connection, Message, Notifier, Promises, Queue, Sub, Violation
 from blindpost.wire.smp.commands import (

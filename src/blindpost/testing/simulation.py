@@ -19,7 +19,8 @@ from blindpost.engine.clock import LoopClock
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.router.config import RouterRules
-from blindpost.router.plan import Commands, Event, RouterPlan
+from blindpost.router.events import Commands, Event
+from blindpost.router.plan import RouterPlan
 from blindpost.router.server import Router
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.turn import Outgoing

@@ -1,0 +1,75 @@
+"""What can happen to a router: all that its engine decides about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from blindpost.router.operator import OperatorCommand
+from blindpost.router.state import Client
+from blindpost.router.turn import RelayEffect
+from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.smp.responses import Response
+from blindpost.wire.smp.transmissions import Refused, Request
+
+
+class Commands(NamedTuple):
+    """The transmissions of one block of one connection."""
+
+    client: Client
+    items: Sequence[Request | Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A connection is over; it comes after everything that the connection sent."""
+
+    client: Client
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """A connection has room for what waits for it, and for the queues that failed before."""
+
+    client: Client
+    again: tuple[bytes, ...] = ()
+    tries: int = 0
+    """How often these have failed, after the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A connection presents a service certificate in its handshake; `done` hears the service id or None."""
+
+    role: ServiceRole
+    fingerprint: bytes
+    chain: tuple[bytes, ...]
+    done: Callable[[bytes | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """These queues had so many messages from before `before` at the head when they were looked at."""
+
+    found: Sequence[tuple[bytes, int]]
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireNotifications:
+    """Notifications waited for these notifiers when they were looked at."""
+
+    notifier_ids: Sequence[bytes]
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAnswer:
+    """What a relay said, or why it could not be asked."""
+
+    effect: RelayEffect
+    response: Response
+
+
+Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | ExpireNotifications | OperatorCommand
