@@ -51,7 +51,7 @@ def test_bench_prints_rates_and_writes_everything(tmp_path: Path) -> None:
     said = _invoke("bench", *arguments)
     lines = [line.split() for line in said.splitlines() if line.split()[:1] == ["meters"]]
     assert [line[1:3] for line in lines] == [["200", "spark"], ["200", "duckdb"], ["200", "polars"]]
-    assert lines[1][5] == "1.00"
+    assert lines[1][7] == "1.00"
     assert "Starting Spark took" in said
     assert "of DuckDB's rate where 0.30 is the aim" in said  # so few rows are no work for Spark
     assert "outside of tasks" in said
