@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from blindpost.pipeline.bench.measure import Result
 
 REPORT = Path("report.html")
-NUMBERS_WIDTH = 120
+NUMBERS_WIDTH = 140
 """So wide are the numbers of a benchmark; a narrow terminal wraps them, and a file has them whole."""
 
 
@@ -192,10 +192,12 @@ def _show(results: list[Result], startup_s: float) -> None:
     from rich.table import Table
 
     from blindpost.pipeline.bench.jobs import JOBS
-    from blindpost.pipeline.bench.measure import against
+    from blindpost.pipeline.bench.measure import against, growth
 
     table = Table(
-        "job", "rows", "engine", "s", "rows/s/core", "of DuckDB", "aim", "shuffled", "peak", box=None
+        *("job", "rows", "engine", "s", "rows/s/core", "CPU s", "rows/CPU s", "of DuckDB", "aim"),
+        *("shuffled", "peak"),
+        box=None,
     )
     for result in results:
         share = against(results, result, "duckdb")
@@ -206,6 +208,8 @@ def _show(results: list[Result], startup_s: float) -> None:
             result.engine,
             f"{result.median_s:.3f}",
             f"{result.per_core:,.0f}",
+            f"{result.rows / result.per_cpu_s:.3f}",
+            f"{result.per_cpu_s:,.0f}",
             "-" if share is None else f"{share:.2f}",
             "-" if aim is None else f"{aim:.2f}",
             "-" if result.shuffle_bytes is None else f"{result.shuffle_bytes / 1e6:,.2f} MB",
@@ -215,6 +219,9 @@ def _show(results: list[Result], startup_s: float) -> None:
     console.width = max(console.width, NUMBERS_WIDTH)
     console.print(table)
     say(f"Starting Spark took {startup_s:.1f} s and is in none of these.")
+    for job in sorted({result.job for result in results}):
+        for small, big, power in growth(results, job, "spark"):
+            say(f"{job}, Spark: from {small:,} to {big:,} rows time grows with the power {power:.2f}.")
     for result in results:
         share, aim = against(results, result, "duckdb"), JOBS[result.job].aim
         if result.engine == "spark" and share is not None and aim is not None and share < aim:
