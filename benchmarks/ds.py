@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -366,23 +366,23 @@ async def rates(service: Service, size: int, count: int) -> dict[str, float]:
     }
 
 
-async def measure(stored: list[int], count: int, wake_count: int, rounds: int) -> dict[str, Any]:
+async def measure(
+    stored: list[int], count: int, wake_count: int, rounds: int
+) -> AsyncIterator[tuple[str, dict[str, dict[str, float]]]]:
+    """Row after row, each with its figures."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        filled: dict[str, list[dict[str, float]]] = {}
         for number in stored:
-            filled[f"{number} stored"] = await flat(folder / f"stored{number}", number, count, rounds)
+            runs = await flat(folder / f"stored{number}", number, count, rounds)
+            yield f"{number} stored", _spread(runs)
         service = await asyncio.to_thread(Service, folder / "cycles")
-        measured: dict[str, list[dict[str, float]]] = {}
         with service.started():
             for size in SIZES:
-                runs = [await rates(service, size, count) for _ in range(rounds)]
-                measured[f"{size} B"] = runs
-            measured["wake-up"] = [await wakes(service, wake_count) for _ in range(rounds)]
+                yield f"{size} B", _spread([await rates(service, size, count) for _ in range(rounds)])
+            yield "wake-up", _spread([await wakes(service, wake_count) for _ in range(rounds)])
             for writers in (0, 1, 4):
                 runs = [await calls_beside(service, wake_count, writers) for _ in range(rounds)]
-                measured[f"beside {writers} writers of 5 MiB"] = runs
-        return {row: _spread(runs) for row, runs in (filled | measured).items()}
+                yield f"beside {writers} writers of 5 MiB", _spread(runs)
 
 
 def _spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -395,11 +395,18 @@ def _spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def shown(found: dict[str, Any], write: Callable[[str], object] = print) -> None:
-    for row, figures in found.items():
-        write(row)
-        for name, of in figures.items():
-            write(f"    {name:32} {of['median']:>10,g}   ({of['least']:,g} to {of['most']:,g})")
+async def show(options: argparse.Namespace) -> None:
+    found = {}
+    async for row, figures in measure(options.stored, options.cycles, options.wakes, options.rounds):
+        found[row] = figures
+        if not options.json:
+            print(row)
+            for name, of in figures.items():
+                print(
+                    f"    {name:32} {of['median']:>10,g}   ({of['least']:,g} to {of['most']:,g})", flush=True
+                )
+    if options.json:
+        print(json.dumps(found))
 
 
 def main() -> None:
@@ -422,11 +429,7 @@ def main() -> None:
     if options.library:
         asyncio.run(serve_library(None if options.library == "-" else Path(options.library)))
         return
-    found = asyncio.run(measure(options.stored, options.cycles, options.wakes, options.rounds))
-    if options.json:
-        print(json.dumps(found))
-    else:
-        shown(found)
+    asyncio.run(show(options))
 
 
 if __name__ == "__main__":
