@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,11 @@ class Lives:
         self.log = b""
         self.records: list[bytes] = []
 
-    async def live(self) -> None:
+    async def live(self, more: Callable[[StartedRouter], Awaitable[None]] | None = None) -> None:
         async with started(self.folder) as router:
             self.secrets += await traffic(router)
+            if more is not None:
+                await more(router)
             assert await router.end() == 0
             self.log += router.log
         for path in (self.journal / SEGMENTS).glob("*.seg"):

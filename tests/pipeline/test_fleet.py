@@ -1,4 +1,4 @@
-"""What was planted in a generated fleet is found, and nothing else; a real router's totals are right."""
+"""What was planted in a generated fleet is found, and nothing else; real servers' totals are right."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from blindpost.journal.schema import DAILY_COLUMNS, Source
+from blindpost.journal.schema import DAILY_COLUMNS, DELIVERY_EVENTS, Source
 from blindpost.pipeline.generate.smp import STORM_MINUTES
 from blindpost.pipeline.gold.daily_statistics.compute import column_name
+from blindpost.pipeline.gold.delivery_service.compute import COUNTERS
 from tests.support.fleet_lake import PLAN, REAL, Fleet, dataset, the_fleet
 from tests.support.lakes import plain
+from tests.support.real_servers import DS, NTF, OTHER_MESSAGES, OWN_MESSAGES
 
 DAY = PLAN.first
 pytestmark = pytest.mark.timeout(900)  # the whole pipeline runs once, in the first test
@@ -199,6 +201,58 @@ def test_a_real_routers_totals_are_its_counters(fleet: Fleet, spark: SparkSessio
     assert dict(summed) == {name: value for name, value in counters.items() if value and name in known}
     assert summed["msgSent"] > 0
     assert rows[0]["day"] > date(2026, 1, 31)
+
+
+def test_a_real_notification_routers_totals_are_its_counters(fleet: Fleet, spark: SparkSession) -> None:
+    """The funnel is what its ledger and counters say, the canaries' table the operator's own part of it."""
+    told = fleet.real["ntf"]
+    found = _summed(fleet.real_rows(spark, "notification_funnel", NTF))
+    ledger, counters = told["all"]["ledger"], told["all"]["counters"]
+    assert found["received"] == found["stored"] == counters["notifications_received"]
+    assert found["received"] == OWN_MESSAGES + OTHER_MESSAGES
+    assert (found["accepted"], found["replaced"]) == (ledger["accepted"], ledger["superseded"])
+    assert found["ended"] == sum(count for state, count in ledger.items() if state != "waiting")
+    assert found["open"] == ledger["waiting"] == 0
+    assert found["retried"] >= counters["push_retries"] > 0
+    assert ledger["superseded"] > 0
+    own = _summed(fleet.real_rows(spark, "notification_canaries", NTF))
+    assert own["received"] == own["ended_once"] == told["own"]["counters"]["notifications_received"]
+    assert own["received"] == OWN_MESSAGES
+    assert own["accepted"] == told["own"]["ledger"]["accepted"]
+    assert own["out_of_order"] == 0
+    moves = fleet.real_rows(spark, "token_transitions", NTF)
+    created = sum(row["tokens"] for row in moves if not row["from_state"])
+    verified = sum(row["tokens"] for row in moves if row["to_state"] == "ACTIVE")
+    assert (created, verified) == (counters["tokens_created"], counters["tokens_verified"]) == (2, 2)
+
+
+def test_a_real_delivery_services_totals_are_its_counters(fleet: Fleet, spark: SparkSession) -> None:
+    told = fleet.real["ds"]
+    found = _summed(fleet.real_rows(spark, "delivery_service", DS))
+    assert {name: found[name] for name in COUNTERS} == {
+        name: told["all"]["counters"][name] for name in COUNTERS
+    }
+    own, counters = _summed(fleet.real_rows(spark, "delivery_lab", DS)), told["own"]["counters"]
+    assert {event: own[event] for event in DELIVERY_EVENTS if event != "woken"} == {
+        "enqueued": counters["enqueued"],
+        "waited": counters["waits"],
+        "timed_out": counters["waits_expired"],
+        "leased": counters["handed_out"],
+        "put_back": counters["put_back"],
+        "acked": counters["acknowledged"] + counters["finished"],
+        "expired": counters["displaced"],
+    }
+    assert own["woken"] == counters["waits"] - counters["waits_expired"] - counters["waits_canceled"]
+    assert all(own[event] for event in DELIVERY_EVENTS)
+    assert own["enqueued"] < found["enqueued"]
+
+
+def _summed(rows: list[dict[str, Any]]) -> Counter[str]:
+    """Over the hours and days that a server ran in."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update({name: value for name, value in row.items() if type(value) is int})
+    return found
 
 
 def test_a_report_from_the_lake_says_what_is_wrong(fleet: Fleet) -> None:

@@ -1,7 +1,8 @@
 """Nothing that leaves the trust zone names a queue, a session, a token or an address, in any form we know.
 
 Looked at is every byte of tier P, of all that is computed outside the zone and of the report, as it is stored
-and as it is when it is unpacked. Known are the ids of a router that really ran and of the generated fleet.
+and as it is when it is unpacked. Known are the ids of a message router, a notification router and a delivery
+service that really ran, and of the generated fleet.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.fleet_lake import Fleet, the_fleet
+from tests.support.real_servers import DS, NTF
 
 SAMPLE = 40
 ADDRESSES = (b"127.0.0.1", b"localhost")
@@ -34,9 +36,12 @@ SMP_TABLES = (
     "canary_faults",
     "delivery_slo",
     "service_drift",
+    "service_drift_queues",
     "p_services",
+    "s_queues",
     "l_messages",
 )
+DS_TABLES = ("delivery_service", "delivery_lab", "l_delivery")
 pytestmark = pytest.mark.timeout(900)  # the whole pipeline runs once, in the first test
 
 
@@ -146,7 +151,7 @@ def test_no_id_is_published(fleet: Fleet) -> None:
         bytes.fromhex(name) for kind in ("gone", "unclaimed") for name in fleet.truth["drift"][0][kind]
     ]
     assert len(known) > 1_000
-    assert len(real) > 10
+    assert len(real) > 40
     texts: list[bytes] = []
     cells: set[bytes] = set()
     for path in published(fleet):
@@ -166,7 +171,7 @@ def test_consecutive_values_differ_by_no_hash_of_an_id(fleet: Fleet) -> None:
         assert not hashes & set(differences(path)), path
 
 
-def test_joining_messages_with_notifications_yields_nothing(fleet: Fleet) -> None:
+def test_joining_what_servers_of_two_kinds_wrote_yields_nothing(fleet: Fleet) -> None:
     """No value but times, names of servers and small counts is on both sides."""
 
     def telling(tables: Iterable[str]) -> set[Any]:
@@ -179,10 +184,22 @@ def test_joining_messages_with_notifications_yields_nothing(fleet: Fleet) -> Non
                     found.update(value for value in values if _telling(value))
         return found
 
-    messages, notified = telling(SMP_TABLES), telling(NTF_TABLES)
-    assert len(messages) > 5
-    assert len(notified) > 5
+    messages, notified, delivered = map(telling, (SMP_TABLES, NTF_TABLES, DS_TABLES))
+    assert min(map(len, (messages, notified, delivered))) > 5
     assert not messages & notified
+    assert not (messages | notified) & delivered
+
+
+def test_events_are_of_our_own_devices_and_queues_only_and_blinded(fleet: Fleet) -> None:
+    """The real servers served others too: of those there is no event, and of ours no id."""
+    real = [bytes.fromhex(secret) for secret in fleet.real["secrets"]]
+    for table, what, name in (("l_notifications", "token", NTF), ("l_delivery", "queue", DS)):
+        files = list((fleet.journal / "L" / table).rglob(f"{name}-*.parquet"))
+        rows = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
+        assert len({row[what] for row in rows}) == 1
+        texts = [path.read_bytes() for path in files]
+        texts += [form for row in rows for value in row.values() for form in spelled(value)]
+        assert leaked(real, texts) == []
 
 
 def _telling(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A generated fleet and a real router, run through the whole pipeline once for all tests that look at it."""
+"""A generated fleet and a real server of each kind, run through the pipeline once for all who look at it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ from blindpost.pipeline.report.build import build
 from blindpost.pipeline.report.facts import gather
 from blindpost.pipeline.runner import run
 from tests.cli.test_journal import Lives, with_journal
+from tests.support import real_servers
+from tests.support.commands import StartedRouter
 from tests.support.commands import run as command
 from tests.support.lakes import Row, plain
+from tests.support.real_servers import Told, delivered, notified
 
 PLAN = Plan(routers=3, days=1, scale=0.004, seed=7)
 BEFORE = "daily_statistics"
 """What is computed before the late files come."""
 REAL = "smp-1"
 """The name of the router that really ran; those of the fleet have two digits."""
+REALS = (REAL, real_servers.NTF, real_servers.DS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,21 @@ class Fleet:
 
     @property
     def real(self) -> dict[str, Any]:
-        """The real router's counters when it stopped, and every id that took part."""
+        """The real servers' counters when they stopped, and every id that took part."""
         found: dict[str, Any] = json.loads((self.folder / "real.json").read_text())
         return found
 
     def rows(self, spark: SparkSession, name: str) -> list[Row]:
-        """The published rows of the fleet, without those of the real router."""
+        """The published rows of the fleet, without those of real servers."""
         found = plain(self.lake(spark).gold(dataset(name)).collect())
-        return [row for row in found if row.get("router") != REAL]
+        return [row for row in found if row.get("router") not in REALS]
+
+    def real_rows(self, spark: SparkSession, name: str, router: str) -> list[Row]:
+        """The rows of a real server, of whatever days it ran on."""
+        table = dataset(name)
+        lake = self.lake(spark)
+        frames = {given.table: lake.silver(given.table) for given in table.inputs}
+        return plain(table.compute(**frames).where(f"router = '{router}'").collect())
 
     def lake(self, spark: SparkSession) -> Lake:
         return Lake(spark, str(self.journal), str(self.out))
@@ -98,7 +109,7 @@ def the_fleet(spark: SparkSession, temporary: pytest.TempPathFactory) -> Fleet:
 
 def _make(folder: Path, spark: SparkSession) -> None:
     generate(PLAN, folder, lambda done, total: None, late=4)
-    _real_router(folder)
+    asyncio.run(_real_servers(folder))
     fleet = Fleet(folder, json.loads((folder / TRUTH).read_text()))
     lake = fleet.lake(spark)
     run(lake, [dataset(BEFORE)])
@@ -110,17 +121,29 @@ def _make(folder: Path, spark: SparkSession) -> None:
     (folder / "report.html").write_text(page)
 
 
-def _real_router(folder: Path) -> None:
-    """A router that lived, and exported its state, writes into the same journal."""
+async def _real_servers(folder: Path) -> None:
+    """A router that lived and exported its state, and servers of the other kinds, write into the journal."""
     lived = Lives(folder / "router")
     with_journal(lived.folder)
-    asyncio.run(lived.live())
-    command("router", "export-state", folder / JOURNAL, "-c", lived.folder)
+    told: dict[str, Told] = {}
+
+    async def others(router: StartedRouter) -> None:
+        told["ntf"] = await notified(folder / "ntf", router)
+        told["ds"] = await delivered(folder / "ds")
+
+    await lived.live(others)
+    await asyncio.to_thread(command, "router", "export-state", folder / JOURNAL, "-c", lived.folder)
     seal_folder(lived.journal)
-    for path in lived.journal.glob("P/*/date=*/*.parquet"):
-        target = folder / JOURNAL / path.relative_to(lived.journal)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+    for journal in (lived.journal, *(found.journal for found in told.values())):
+        for path in journal.glob("[PL]/*/date=*/*.parquet"):
+            target = folder / JOURNAL / path.relative_to(journal)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
     counters = json.loads((lived.folder / "counters.json").read_text())["counts"]
-    secrets = [secret.hex() for secret in lived.secrets]
-    (folder / "real.json").write_text(json.dumps({"counters": counters, "secrets": secrets}))
+    secrets = [*lived.secrets, *(secret for found in told.values() for secret in found.secrets)]
+    real = {
+        "counters": counters,
+        "secrets": [secret.hex() for secret in secrets],
+        **{name: {"own": found.own, "all": found.all} for name, found in told.items()},
+    }
+    (folder / "real.json").write_text(json.dumps(real))
