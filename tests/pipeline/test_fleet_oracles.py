@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.dataset import datasets
 from tests.support import fleet_journals, fleet_oracles, journals
+from tests.support.journals import JOBS, SEEDS
 from tests.support.lakes import Journal, Row, computed
 
 DATASETS = datasets()
@@ -35,13 +35,12 @@ def _near(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=2, deadline=None)
-def test_a_table_equals_its_oracle(spark: SparkSession, name: str, seed: int) -> None:
+@given(seeds=SEEDS)
+@settings(max_examples=JOBS, deadline=None, phases=(Phase.explicit, Phase.generate))
+def test_a_table_equals_its_oracle(spark: SparkSession, name: str, seeds: list[int]) -> None:
     """Rows come repeated and in any order, from one or two boots, on both sides of midnight."""
     make, oracle = CASES[name]
-    rng = random.Random(seed)
-    journal = journals.repeated(rng, make(rng))
+    journal = journals.together(seeds, make)
     wanted = oracle(journal)
     found = computed(spark, DATASETS[name], journal)
     assert len(wanted) > 1

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.dataset import Dataset, datasets
 from tests.support import journals, oracles
-from tests.support.lakes import Journal, Row, computed, in_order
+from tests.support.journals import JOBS, SEEDS
+from tests.support.lakes import Row, computed, in_order
 
 pytestmark = pytest.mark.timeout(900)  # the first job of a fresh Spark is slow on a busy machine
-seeds = st.integers(0, 2**32)
-few = settings(max_examples=2, deadline=None, phases=(Phase.explicit, Phase.generate))
-"""A job takes seconds and a journal holds hundreds of rows; a seed says more than a shrunken one."""
+few = settings(max_examples=JOBS, deadline=None, phases=(Phase.explicit, Phase.generate))
+"""A seed says more than a shrunken one."""
 DATASETS = datasets()
-
-
-def _journal(seed: int, *makers: Callable[[random.Random], Journal]) -> Journal:
-    rng = random.Random(seed)
-    found: Journal = {}
-    for maker in makers:
-        for name, rows in maker(rng).items():
-            found.setdefault(name, []).extend(rows)
-    return journals.repeated(rng, found)
 
 
 def _same(found: list[Row], wanted: list[Row]) -> None:
@@ -49,44 +37,44 @@ def _dataset(name: str) -> Dataset:
     return DATASETS[name]
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_delivery_slo(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.messages)
+def test_delivery_slo(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.messages)
     _same(computed(spark, _dataset("delivery_slo"), journal), oracles.delivery_slo(journal))
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_service_drift(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.state)
+def test_service_drift(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.state)
     found = computed(spark, _dataset("service_drift"), journal)
     _same(_without(found, "lanes_sampled"), _without(oracles.service_drift(journal)))
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_service_drift_queues(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.state)
+def test_service_drift_queues(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.state)
     _same(computed(spark, _dataset("service_drift_queues"), journal), oracles.drift_queues(journal))
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_migration_proof(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.migrations)
+def test_migration_proof(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.migrations)
     _same(computed(spark, _dataset("migration_proof"), journal), oracles.migration_proof(journal))
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_router_backlog(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.production, journals.state)
+def test_router_backlog(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.production, journals.state)
     _same(computed(spark, _dataset("router_backlog"), journal), oracles.router_backlog(journal))
 
 
-@given(seeds)
+@given(SEEDS)
 @few
-def test_daily_statistics(spark: SparkSession, seed: int) -> None:
-    journal = _journal(seed, journals.production)
+def test_daily_statistics(spark: SparkSession, seeds: list[int]) -> None:
+    journal = journals.together(seeds, journals.production)
     _same(computed(spark, _dataset("daily_statistics"), journal), oracles.daily_statistics(journal))

@@ -6,10 +6,13 @@ All of it follows from one random source, so a seed is a journal.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import datasketches
+from hypothesis import strategies as st
 
 from blindpost.journal.schema import DAILY_COLUMNS, DAILY_GAUGES, Source
 from tests.support.lakes import Journal, Row
@@ -18,6 +21,10 @@ FIRST_S = int(datetime(2031, 1, 30, tzinfo=UTC).timestamp())
 """A Thursday; the next day ends a month, and three days on a week ends."""
 DAY_S = 86_400
 COUNTERS = sorted({column.metric for column in DAILY_COLUMNS if column.source is Source.COUNTER})
+JOURNALS = 16
+"""How many journals one job of Spark computes: the job itself costs as much as a dozen of them."""
+JOBS = 10 if os.environ.get("BLINDPOST_PIPELINE_LONG") else 1
+SEEDS = st.lists(st.integers(0, 2**32), min_size=JOURNALS, max_size=JOURNALS, unique=True)
 BALANCE = ("msgSent", "msgRecv", "msgExpired", "msgSentQuota", "qDeletedAll", "qBlocked")
 
 
@@ -31,6 +38,27 @@ def repeated(rng: random.Random, journal: Journal) -> Journal:
                 row["value"] += 1
         found[name] = rng.sample(rows + again, len(rows) + len(again))
     return found
+
+
+def together(seeds: Iterable[int], *makers: Callable[[random.Random], Journal]) -> Journal:
+    """The journals of many fleets as one, so that one job computes all: names of servers have a number."""
+    whole: Journal = {}
+    for fleet, seed in enumerate(seeds):
+        rng = random.Random(seed)
+        found: Journal = {}
+        for make in makers:
+            for name, rows in make(rng).items():
+                found.setdefault(name, []).extend(rows)
+        for name, rows in repeated(rng, found).items():
+            whole.setdefault(name, []).extend(_of_fleet(row, fleet) for row in rows)
+    return whole
+
+
+def _of_fleet(row: Row, fleet: int) -> Row:
+    return {
+        name: f"fleet{fleet}-{value}" if name in ("router", "from_router", "to_router") else value
+        for name, value in row.items()
+    }
 
 
 def _hex(rng: random.Random) -> str:
