@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from blindpost.journal.schema import DELIVERY_EVENTS, INVALID_REASONS, NOTIFICATION_STATES, TOKEN_STATES
@@ -132,6 +133,9 @@ def delivery(rng: random.Random) -> Journal:
     for number in range(3):
         for heads in _boots(rng, f"d{number}", rng.choice(("ds", "ds", "smp")), 120):
             bounds = rng.choice(([0.1, 1.0, 10.0], [0.1, 0.5, 1.0]))
+            for before, head in itertools.pairwise(heads):
+                if head["seq"] == 1 or rng.random() < 0.05:
+                    head["minute_s"] = before["minute_s"]
             for head in heads:
                 for name in rng.sample((*COUNTERS, "enqueued_bytes"), 6):
                     journal["p_counters"].append({**head, "name": name, "value": rng.randint(1, 40)})

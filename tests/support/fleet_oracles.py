@@ -267,13 +267,19 @@ def delivery_service(journal: Journal) -> list[Row]:
         counted = tables["p_counters"].get((router, hour), [])
         levels = tables["p_gauges"].get((router, hour), [])
         depth = [row["value"] for row in levels if row["name"] == "payloads"]
+        # A boot's first record and that of the minute it began in are about the same minute.
         last = max(
-            ((row["minute_s"], row["value"]) for row in levels if row["name"] == "payloads"), default=None
+            (
+                (row["minute_s"], row["boot"], row["seq"], row["value"])
+                for row in levels
+                if row["name"] == "payloads"
+            ),
+            default=None,
         )
         found.append(
             {"day": day_of(hour), "router": router, "hour_s": hour}
             | {name: sum(row["value"] for row in counted if row["name"] == name) for name in COUNTERS}
-            | {"depth_last": last and last[1], "depth_mean": statistics.fmean(depth) if depth else None}
+            | {"depth_last": last and last[-1], "depth_mean": statistics.fmean(depth) if depth else None}
             | {"depth_max": max(depth, default=None)}
             | {
                 f"{words}_max": max((row["value"] for row in levels if row["name"] == name), default=None)

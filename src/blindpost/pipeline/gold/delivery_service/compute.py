@@ -33,7 +33,7 @@ def compute(p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame)
     levels = _by_hour(p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))).agg(
         F.max(depth).alias("depth_max"),
         F.avg(depth).alias("depth_mean"),
-        F.max_by(F.col("value"), F.when(F.col("name") == "payloads", F.col("minute_s"))).alias("depth_last"),
+        F.max_by(depth, F.when(depth.isNotNull(), F.struct("minute_s", "boot", "seq"))).alias("depth_last"),
         F.max(F.when(F.col("name") == "in_hand", F.col("value"))).alias("leases_max"),
         F.max(F.when(F.col("name") == "waiting", F.col("value"))).alias("waiting_max"),
     )
