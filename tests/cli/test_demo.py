@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.demo.figures import Row, quantile_ms
+from blindpost.demo.report import follow
 from blindpost.demo.story import Shown
 from tests.support.commands import COMMAND, ENVIRONMENT
 from tests.support.executed import Place, commands_at
@@ -109,3 +111,23 @@ def test_quantiles_of_latency() -> None:
         100,
         100,
     )
+
+
+async def test_each_table_is_told_when_it_is_there(tmp_path: Path) -> None:
+    told: list[str] = []
+    heard = asyncio.Event()
+
+    def say(line: str) -> None:
+        told.append(line)
+        heard.set()
+
+    async def compute() -> str:
+        for name in ("delivery_slo", "router_backlog"):
+            (tmp_path / "gold" / name).mkdir(parents=True)
+            (tmp_path / "gold" / name / "_CURRENT").touch()
+            await heard.wait()
+            heard.clear()
+        return ""
+
+    await follow(asyncio.create_task(compute()), tmp_path, say, look_s=0.01)
+    assert told == ["1 tables so far; new: delivery slo", "2 tables so far; new: router backlog"]

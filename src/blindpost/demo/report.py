@@ -20,7 +20,7 @@ async def make(journal: Path, folder: Path, tables: Sequence[str], say: Say) -> 
     started = time.monotonic()
     seal, compute, draw = commands(journal, lake, report, tables)
     await command(*seal)
-    await _follow(asyncio.create_task(command(*compute)), lake, say)
+    await follow(asyncio.create_task(command(*compute)), lake, say)
     say("the report is drawn from these tables")
     await command(*draw)
     taken = time.monotonic() - started
@@ -43,12 +43,12 @@ def _published(lake: Path) -> set[str]:
     return {file.parent.name for file in lake.glob("gold/*/_CURRENT")}
 
 
-async def _follow(running: asyncio.Task[str], lake: Path, say: Say) -> None:
+async def follow(running: asyncio.Task[str], lake: Path, say: Say, look_s: float = _LOOK_S) -> None:
     """Tell of each table when it is published, which is what takes the time."""
     told: set[str] = set()
     done = False
     while not done:
-        done = bool((await asyncio.wait([running], timeout=_LOOK_S))[0])
+        done = bool((await asyncio.wait([running], timeout=look_s))[0])
         found = _published(lake)
         if new := sorted(found - told):
             told |= found
