@@ -55,10 +55,10 @@ def together(seeds: Iterable[int], *makers: Callable[[random.Random], Journal]) 
 
 
 def _of_fleet(row: Row, fleet: int) -> Row:
-    return {
-        name: f"fleet{fleet}-{value}" if name in ("router", "from_router", "to_router") else value
-        for name, value in row.items()
-    }
+    """Connections too are different ones: they are numbers under a key of their canary."""
+    names = ("router", "from_router", "to_router")
+    own = {name: f"fleet{fleet}-{row[name]}" for name in names if name in row}
+    return {**row, **own, **({"connection": row["connection"] + 1000 * fleet} if "connection" in row else {})}
 
 
 def _hex(rng: random.Random) -> str:
