@@ -268,17 +268,19 @@ SMALL_BYTES = 160
 class _Bare(QuicConnectionProtocol):
     """Takes messages that say how long they are, and how long their answers shall be."""
 
-    _taken = b""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._taken = bytearray()
 
     def quic_event_received(self, event: QuicEvent) -> None:
         if not isinstance(event, StreamDataReceived):
             return
-        self._taken = self._taken + event.data if self._taken else event.data
+        self._taken += event.data
         while len(self._taken) >= _SIZES.size:
             size, answer = _SIZES.unpack_from(self._taken)
             if len(self._taken) < size:
                 return
-            self._taken = self._taken[size:]
+            del self._taken[:size]
             if answer:
                 self._quic.send_stream_data(event.stream_id, bytes(answer))
                 self._transmit_soon()
