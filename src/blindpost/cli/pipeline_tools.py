@@ -73,7 +73,7 @@ def generate(
 
 
 def seal(
-    folder: Annotated[Path, typer.Argument(help="The journal of a server: `journal.folder` of its settings.")],
+    folder: Annotated[Path, typer.Argument(help="A server's journal: `journal.folder` of its settings.")],
     minute_days: Annotated[int, typer.Option(min=1, help="Delete minutes older than so many days.")] = 30,
     lab_days: Annotated[
         int, typer.Option(min=1, help="Delete events and exports older than so many days.")
