@@ -27,7 +27,8 @@ class Budget:
     """How much one batch may hold, and how much one source may have waiting."""
 
     batch_commands: int = 1024
-    batch_bytes: int = 4 << 20
+    batch_bytes: int = 512 << 10
+    """What a processor's cache holds, with its copies: larger batches save commits and lose more."""
     source_commands: int = 512
     source_bytes: int = 128 << 10
 
