@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills ds-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -56,8 +56,14 @@ notifier-kills: $(READY) ## kill -9 around the notification router: 3 routers, 1
 	BLINDPOST_NTF_KILLS=50 BLINDPOST_NTF_ROUTERS=3 BLINDPOST_NTF_TOKENS=1000 \
 		$(BIN)/python -m pytest -q tests/ntf/test_process.py -k kill
 
+ds-kills: $(READY) ## a thousand long polls and fifty producers of a delivery service, cut and killed fifty times
+	BLINDPOST_DS_ROUNDS=50 BLINDPOST_DS_PRODUCERS=50 BLINDPOST_DS_READERS=1000 \
+		BLINDPOST_DS_RECIPIENTS=100000 BLINDPOST_DS_LARGE=30 $(BIN)/python -m pytest -q tests/ds/test_kills.py \
+		tests/ds/test_waiting.py::test_nothing_is_left_of_those_who_were_here \
+		tests/ds/test_taking.py::test_a_large_queue_comes_in_parts
+
 agent-scale: $(READY) ## a hundred thousand queues of one agent, and more seeds of hard times for a service
-	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=500 \
+	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=100 \
 		$(BIN)/python -m pytest -q tests/agent/test_scale.py tests/agent/test_service_simulation.py
 
 lint: $(READY) ## ruff and mypy --strict
