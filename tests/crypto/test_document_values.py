@@ -53,7 +53,7 @@ def test_first_block_in_each_direction() -> None:
     assert bytes(block[:48]).hex() == (
         "4e95a668ff7cc1931e2195ff1d494b28756455763ade91eca37c3c2ab849145a222cd5c19b4e2efffc3c5806e38aa54b"
     )
-    assert sha256(block) == "dd66498d0d3bc0f42973f0847735abcb7ae253b3618d746b0f5bf3c4033c7b42"
+    assert sha256(bytes(block)) == "dd66498d0d3bc0f42973f0847735abcb7ae253b3618d746b0f5bf3c4033c7b42"
     assert bytes(client_chains(SESSION_ID, secret).receiving.open_block(block)) == b"hello"
     plain = "df8563363c61d5b887988a57d1f4e06a091074281d911cf8666f683953dea848"
     assert sha256(pad(b"hello", 16384)) == plain
