@@ -11,7 +11,7 @@ import pytest
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.undo import Undo
-from blindpost.ntf.model import DAY_S, NtfRules
+from blindpost.ntf.model import DAY_S, NtfRules, day_of
 from blindpost.ntf.ports import Failed, RetryLater, TokenInvalid
 from blindpost.ntf.view import View
 from blindpost.testing.network import MemoryNetwork
@@ -501,7 +501,29 @@ async def test_tests_of_the_router_push_nothing_and_are_not_limited_by_device(nt
 
 async def test_the_day_of_use_is_all_that_is_kept(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
+    first = await stored_token(ntf, device.token_id)
     ntf.clock.now += 3 * DAY_S + 12_345
     assert await device.status() == "ACTIVE"
     await ntf.settled()
-    assert ntf.router.store.counts()["tokens"] == 1
+    later = await stored_token(ntf, device.token_id)
+    assert later == replace(first, updated_day=day_of(ntf.clock.now))
+    assert later.updated_day % DAY_S == 0
+    assert later.updated_day - first.updated_day in (3 * DAY_S, 4 * DAY_S)
+
+
+async def test_a_code_that_is_shown_again_is_guarded_again(ntf: RunningNtf) -> None:
+    """An active token registers again as it is; one that lost its device starts the time of its code anew."""
+    device, code = await registered(ntf)
+    assert await device.ask(TVFY(code)) == OK()
+    await device.register()
+    await ntf.settled()
+    assert (await stored_token(ntf, device.token_id)).code_at is None
+    await device.subscribe(queue := some_queue())
+    ntf.apple.answer = lambda _device, _push: TokenInvalid(InvalidReason.UNREGISTERED)
+    await ntf.nmsg(queue)
+    await ntf.settled()
+    ntf.apple.answer = Apple().answer
+    ntf.clock.now += 60
+    await device.register()
+    await ntf.settled()
+    assert (await stored_token(ntf, device.token_id)).code_at == int(ntf.clock.now)
