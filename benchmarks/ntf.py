@@ -42,9 +42,10 @@ from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.engine.undo import Undo
 from blindpost.ntf import turn
-from blindpost.ntf.model import PushKind, Secret, SmpRouter, Subscription, Token
+from blindpost.ntf.model import PushKind, SmpRouter, Subscription, Token
 from blindpost.ntf.ports import Accepted, NmsgReceived
 from blindpost.ntf.push.apns import Apns, Endpoint
 from blindpost.ntf.push.http2 import Http2Connection, tls_context

@@ -11,6 +11,7 @@ from benchmarks.load.process import Place
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.router.changes import AddMessage, Change, PutEnds, PutQueue, PutService, SetMember, SetPending
 from blindpost.router.model import (
     DAY_S,
@@ -19,7 +20,6 @@ from blindpost.router.model import (
     Ends,
     Notifier,
     QueueRecord,
-    Secret,
     ServiceRecord,
     StoredMessage,
     day_of,

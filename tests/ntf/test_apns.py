@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.pushes import open_message, open_verification
+from blindpost.crypto.secret import Secret
 from blindpost.ntf import turn
-from blindpost.ntf.model import PushKind, Secret
+from blindpost.ntf.model import PushKind
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, RETRY_AFTER_MAX_S, Apns
 from blindpost.ntf.push.http2 import tls_context

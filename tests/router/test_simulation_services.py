@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.secret import Secret
 from blindpost.engine.undo import Undo
 from blindpost.router.changes import Wanted
 from blindpost.router.meters import Meter
-from blindpost.router.model import Ends, QueueRecord, Secret, StoredMessage, day_of
+from blindpost.router.model import Ends, QueueRecord, StoredMessage, day_of
 from blindpost.router.view import View
 from blindpost.testing.actions import all_of
 from blindpost.testing.callers import Caller, Keyring, Said

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import tables_postgres
@@ -41,7 +42,6 @@ from blindpost.router.model import (
     Notification,
     Notifier,
     QueueRecord,
-    Secret,
     ServiceRecord,
     Status,
     StoredMessage,

@@ -14,8 +14,9 @@ from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.engine.undo import Undo
-from blindpost.ntf.model import Secret, SmpRouter, Subscription, Token
+from blindpost.ntf.model import SmpRouter, Subscription, Token
 from blindpost.ntf.subscriber.backoff import Backoff
 from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber

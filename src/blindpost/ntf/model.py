@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PUSH_ITEMS_MAX
@@ -24,19 +24,6 @@ NO_QUEUES = QueueSet()
 
 REGISTERED = TokenStatus(TokenState.REGISTERED)
 NEW = SubStatus(SubState.NEW)
-
-
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Secret(Value):
-    """Bytes that nobody else may know: prints as nothing, compares in constant time."""
-
-    raw: bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self.raw, other.raw)
-
-    def __repr__(self) -> str:
-        return "Secret"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

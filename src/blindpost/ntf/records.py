@@ -11,7 +11,8 @@ from typing import NamedTuple
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet, id_hash
 from blindpost.crypto.keys import PrivateKey
-from blindpost.ntf.model import Notification, Secret, Service, SmpRouter, Subscription, Token
+from blindpost.crypto.secret import Secret
+from blindpost.ntf.model import Notification, Service, SmpRouter, Subscription, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.sealing import Sealer
 from blindpost.wire.addresses import Server, read_server, write_server

@@ -7,10 +7,11 @@ from collections import defaultdict
 from dataclasses import replace
 
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.ntf import ledger, pushes
 from blindpost.ntf.machines import TOKEN_TABLE, LedgerEvent, TokenEffect, TokenEvent
 from blindpost.ntf.meters import Meter
-from blindpost.ntf.model import CODE_SIZE, ID_SIZE, REGISTERED, PushKind, Secret, Token, day_of
+from blindpost.ntf.model import CODE_SIZE, ID_SIZE, REGISTERED, PushKind, Token, day_of
 from blindpost.ntf.state import Client
 from blindpost.ntf.turn import Forget, Turn
 from blindpost.wire.addresses import Server

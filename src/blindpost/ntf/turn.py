@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from blindpost.crypto.entropy import Entropy
+from blindpost.crypto.secret import Secret
 from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
-from blindpost.ntf.model import Notification, NtfRules, PushKind, Secret, Token
+from blindpost.ntf.model import Notification, NtfRules, PushKind, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.state import Client, State
 from blindpost.ntf.view import View

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.secret import Secret
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
@@ -24,19 +24,6 @@ class Status(Enum):
 
     ACTIVE = "active"
     OFF = "off"
-
-
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Secret(Value):
-    """A shared secret; prints as nothing and compares in constant time."""
-
-    raw: bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self.raw, other.raw)
-
-    def __repr__(self) -> str:
-        return "Secret"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,10 +6,11 @@ import hmac
 
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.secret import Secret
 from blindpost.router.delivery import append, count_deleted, message_arrived, push_head
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
-from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Secret, Status, StoredMessage
+from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Status, StoredMessage
 from blindpost.router.notifications import notifier_gone, notify
 from blindpost.router.state import Client, SubKind
 from blindpost.router.subscriptions import queue_gone, subscribe

@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.crypto.secret import Secret
 from blindpost.router.model import (
     Domain,
     Ends,
     Notification,
     Notifier,
     QueueRecord,
-    Secret,
     ServiceRecord,
     Status,
     StoredMessage,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blindpost.crypto.authorizers import DUMMY_KEYS
+from blindpost.crypto.secret import Secret
 from blindpost.router.changes import (
     HEADS_OF_ACK,
     AddMessage,
@@ -33,7 +34,7 @@ from blindpost.router.changes import (
     SetPending,
     Wanted,
 )
-from blindpost.router.model import EMPTY, ID_SIZE, Domain, Ends, Notification, QueueRecord, Secret
+from blindpost.router.model import EMPTY, ID_SIZE, Domain, Ends, Notification, QueueRecord
 from blindpost.router.records import (
     behind_notifications,
     ends_from_row,

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
+from blindpost.crypto.secret import Secret
 from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import Domain, Secret, StoredMessage, day_of
+from blindpost.router.model import Domain, StoredMessage, day_of
 from blindpost.router.state import Client, State
 from blindpost.router.view import View
 from blindpost.wire.addresses import Server

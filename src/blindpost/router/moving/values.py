@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from blindpost.crypto.secret import Secret
 from blindpost.router.bulk import WholeQueue
-from blindpost.router.model import Notifier, QueueRecord, Secret, ServiceRecord, Status, StoredMessage
+from blindpost.router.model import Notifier, QueueRecord, ServiceRecord, Status, StoredMessage
 from blindpost.wire.errors import WireError
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.values import LinkData
