@@ -114,7 +114,7 @@ class Groups(TyperGroup):
         """Wrong usage becomes one line, like any other failure."""
         extra["standalone_mode"] = False
         try:
-            sys.exit(super().main(*args, **extra))
+            sys.exit(super().main(*args, **extra) or 0)
         except typer.TyperException as error:
             if type(error).__name__ != "NoArgsIsHelpError":  # whose help was printed
                 context = getattr(error, "ctx", None)
