@@ -44,11 +44,7 @@ class Gate:
 
     async def pass_task(self) -> None:
         self.reached += 1
-        async with asyncio.timeout(LONG_S):
-            while True:
-                if self.open.is_set():
-                    return
-                await asyncio.sleep(0.002)
+        assert await asyncio.to_thread(self.open.wait, LONG_S)
 
 
 def slow_storage(monkeypatch: pytest.MonkeyPatch, store: DsStore, does: str) -> Gate:
