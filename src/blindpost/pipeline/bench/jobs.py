@@ -1,8 +1,8 @@
 """The jobs that are measured: the same question to Spark, DuckDB and Polars, with answers that must be equal.
 
-Each is the expensive core of a gold table: grouping by few keys with XOR (audit), by many (meters), and by
-one key per message, which moves every row (reconcile). Spark's side of audit and meters is the very function
-that the tables are made with.
+Silver itself, which moves and writes every row (once), and the expensive cores of gold tables: grouping by
+few keys with XOR (audit), by many (meters), and by one key per message, which moves every row (reconcile).
+Spark's side of once, audit and meters is the very function that the tables are made with.
 """
 
 from __future__ import annotations
@@ -31,6 +31,25 @@ class Job:
     """SQL over `source`."""
     polars: Callable[[pl.LazyFrame], pl.LazyFrame]
     aim: float | None
+
+
+_KEY = S_QUEUES.key
+_REST = tuple(column.name for column in S_QUEUES.columns if column.name not in _KEY)
+_QUOTED = ", ".join(f'"{name}"' for name in _REST)
+
+
+def _once(queues: DataFrame) -> DataFrame:
+    from blindpost.pipeline.silver import silver
+
+    return silver(S_QUEUES, queues.drop("day"))
+
+
+def _once_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
+    import polars as pl
+
+    day = pl.from_epoch("at_s", time_unit="s").dt.date().alias("day")
+    smaller = queues.drop("day").sort(_REST, nulls_last=False)
+    return smaller.unique(_KEY, keep="first", maintain_order=True).with_columns(day)
 
 
 def _audit(queues: DataFrame) -> DataFrame:
@@ -94,6 +113,15 @@ def _reconcile_polars(messages: pl.LazyFrame) -> pl.LazyFrame:
 JOBS = {
     job.name: job
     for job in (
+        Job(
+            "once",
+            S_QUEUES,
+            _once,
+            f"SELECT {', '.join(_KEY)}, unnest(rest), epoch_ms(rest.at_s * 1000)::DATE AS day FROM ("  # noqa: S608
+            f"SELECT {', '.join(_KEY)}, min(struct_pack({_QUOTED})) AS rest FROM source GROUP BY ALL)",
+            _once_polars,
+            None,
+        ),
         Job(
             "audit",
             S_QUEUES,

@@ -48,7 +48,7 @@ def _duckdb(job: Job, folder: str, threads: int) -> Ask:
     query = job.duckdb.replace("source", f"read_parquet('{folder}/*/*.parquet', hive_partitioning = false)")
 
     def ask(answer: Path) -> None:
-        connection.execute(f"COPY ({query}) TO '{answer}' (FORMAT parquet)")
+        connection.execute(f"COPY ({query}) TO '{answer}' (FORMAT parquet, COMPRESSION zstd)")
 
     return ask
 
