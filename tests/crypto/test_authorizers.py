@@ -19,7 +19,6 @@ from blindpost.crypto.authorizers import (
     Verifier,
     authenticator,
     authorize,
-    authorize_dual,
     check_of,
     kind_of,
     with_fingerprint,
@@ -239,16 +238,17 @@ def test_the_opened_hash_is_compared_in_constant_time(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("algorithm", KINDS)
 def test_each_of_two_signatures_covers_its_own_bytes(algorithm: Algorithm) -> None:
     key, session_key = queue_key(algorithm), queue_key(Algorithm.ED25519, 7)
-    both = authorize_dual(key, session_key, FINGERPRINT, AUTHORIZED, CORR_ID, SESSION.public)
     covered = with_fingerprint(FINGERPRINT, AUTHORIZED)
+    by_queue = authorize(key, covered, CORR_ID, SESSION.public)
+    by_service = session_key.sign(AUTHORIZED)
     assert covered == FINGERPRINT + AUTHORIZED
-    assert accepted(key.public, both.authorization, covered)
-    assert not accepted(key.public, both.authorization, AUTHORIZED)
-    assert not accepted(key.public, both.authorization, with_fingerprint(bytes(32), AUTHORIZED))
-    assert accepted(session_key.public, both.service_signature, AUTHORIZED)
-    assert not accepted(session_key.public, both.service_signature, covered)
-    assert not accepted(key.public, both.service_signature, covered)
-    assert not accepted(session_key.public, both.authorization, AUTHORIZED)
+    assert accepted(key.public, by_queue, covered)
+    assert not accepted(key.public, by_queue, AUTHORIZED)
+    assert not accepted(key.public, by_queue, with_fingerprint(bytes(32), AUTHORIZED))
+    assert accepted(session_key.public, by_service, AUTHORIZED)
+    assert not accepted(session_key.public, by_service, covered)
+    assert not accepted(key.public, by_service, covered)
+    assert not accepted(session_key.public, by_queue, AUTHORIZED)
 
 
 def test_a_fingerprint_has_32_bytes() -> None:

@@ -9,7 +9,7 @@ import nacl.secret
 import pytest
 
 from blindpost.crypto import sodium
-from blindpost.crypto.authorizers import authorize, authorize_dual
+from blindpost.crypto.authorizers import authorize, with_fingerprint
 from blindpost.crypto.block_chain import client_chains, router_chains
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials, sign_session_key
@@ -97,16 +97,17 @@ def test_both_signatures_of_sub_on_a_service_connection() -> None:
     session_public = "dde3bccec7f3a66a1115f45d720f4dc135c3ae7c4e22dca38fdb1efd6a495ff8"
     assert session_key.public.raw.hex() == session_public
     authorized = authorized_bytes(LAYOUT, sub())
-    both = authorize_dual(QUEUE_ED25519, session_key, ramp(0xE0, 32), authorized, CORR_ID, None)
-    assert both.authorization.hex() == (
+    by_queue = authorize(QUEUE_ED25519, with_fingerprint(ramp(0xE0, 32), authorized), CORR_ID, None)
+    by_service = session_key.sign(authorized)
+    assert by_queue.hex() == (
         "f465480308c9a72c31537c19ed7ae7a75bcba18728c6d0c01d70d2a1fb731e93"
         "0d747a7e91b51e773d678f261ad6b083948f6520f04442ebf0cffc93f1568301"
     )
-    assert both.service_signature.hex() == (
+    assert by_service.hex() == (
         "c59b5c72c4e1a5eb682e93752072ec0d348a6f5195334fbe20adf99c061812a1"
         "e36ca72eaa8e66c05de9df01d802fdccff08a178fd334f8cb844b07120f15907"
     )
-    transmission = transmission_of(LAYOUT, sub(), both.authorization, both.service_signature).done()
+    transmission = transmission_of(LAYOUT, sub(), by_queue, by_service).done()
     assert len(transmission) == 184
     assert sha256(transmission) == "002cc295e915383b1aae35887c9a60de83ce0a2e5900fe7e1447ce2523a70a50"
 

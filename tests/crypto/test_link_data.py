@@ -15,7 +15,6 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.link_data import (
     LinkDataError,
     VerifiedLinkData,
-    authorize_owner,
     blob_key,
     check_owners,
     contact_link_secrets,
@@ -38,6 +37,7 @@ from blindpost.wire.links.data import (
     InvitationLinkData,
     OwnerAuth,
     Signed,
+    owner_signed_bytes,
     read_fixed_link_data,
     read_signed,
     read_user_link_data,
@@ -136,12 +136,9 @@ def test_link_data_of_the_reference(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", OWNERS, ids=named)
 def test_owners_of_the_reference(vector: dict[str, Any]) -> None:
-    owner = authorize_owner(
-        signing_key(vector["signer"]),
-        bytes.fromhex(vector["ownerId"]),
-        PublicKey.from_spki(bytes.fromhex(vector["ownerKey"])),
-    )
-    assert owner.signature.hex() == vector["signature"]
+    owner_key = PublicKey.from_spki(bytes.fromhex(vector["ownerKey"]))
+    authorized = owner_signed_bytes(bytes.fromhex(vector["ownerId"]), owner_key)
+    assert signing_key(vector["signer"]).sign(authorized).hex() == vector["signature"]
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=lambda case: case["case"])
@@ -315,7 +312,8 @@ def test_only_the_first_queue_is_moved_to_the_link_s_router() -> None:
 
 def owner(seed: int, signer: PrivateKey, owner_id: bytes | None = None) -> OwnerAuth:
     named_id = bytes([seed]) if owner_id is None else owner_id
-    return authorize_owner(signer, named_id, private(bytes([seed]) * 32).public)
+    owner_key = private(bytes([seed]) * 32).public
+    return OwnerAuth(named_id, owner_key, signer.sign(owner_signed_bytes(named_id, owner_key)))
 
 
 SECOND, THIRD = private(bytes([2]) * 32), private(bytes([3]) * 32)

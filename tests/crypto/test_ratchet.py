@@ -14,7 +14,7 @@ from blindpost.crypto.ratchet import (
     encrypt_body,
     encrypt_header,
 )
-from blindpost.crypto.ratchet_state import Ratchet, SkippedAdded, SkippedRemoved, changed_skipped
+from blindpost.crypto.ratchet_state import Ratchet, SkippedAdded, SkippedRemoved
 from blindpost.crypto.ratchet_storage import (
     dump_body_key,
     dump_message_key,
@@ -31,7 +31,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole
 from tests.support.hostile import changed_everywhere, truncated_everywhere
 from tests.support.parties import Party, joined
-from tests.support.ratchets import seeded, x448
+from tests.support.ratchets import changed_skipped, seeded, x448
 from tests.support.vectors import vector_file
 
 

@@ -27,7 +27,6 @@ from blindpost.crypto.ratchet_state import (
     SkippedChange,
     SkippedKeys,
     SkippedRemoved,
-    changed_skipped,
     sending_ratchet,
 )
 from blindpost.crypto.ratchet_storage import (
@@ -56,6 +55,7 @@ from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.value import Buffer
 from tests.support.ratchets import (
     Played,
+    changed_skipped,
     recorded_params,
     recorded_ratchet,
     recorded_skipped,

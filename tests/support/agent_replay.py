@@ -21,7 +21,6 @@ from blindpost.crypto.ratchet import (
 from blindpost.crypto.ratchet_state import (
     Ratchet,
     SkippedKeys,
-    changed_skipped,
     receiving_ratchet,
     sending_ratchet,
 )
@@ -72,7 +71,7 @@ from blindpost.wire.links.full import InvitationLink, full_link_from_text, read_
 from blindpost.wire.padding import unpad
 from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.value import Buffer
-from tests.support.ratchets import Played, x448, x448_public
+from tests.support.ratchets import Played, changed_skipped, x448, x448_public
 from tests.support.vectors import VECTORS, vector_file
 
 FOLDER = VECTORS / "agent_transcripts"

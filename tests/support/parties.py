@@ -10,7 +10,6 @@ from blindpost.crypto.ratchet import Opened, decrypt, encrypt_body, encrypt_head
 from blindpost.crypto.ratchet_state import (
     Ratchet,
     SkippedKeys,
-    changed_skipped,
     receiving_ratchet,
     sending_ratchet,
 )
@@ -18,7 +17,7 @@ from blindpost.crypto.ratchet_storage import dump_ratchet, load_ratchet
 from blindpost.crypto.x3dh import agree_as_receiver, agree_as_sender, answering_params, proposed_params
 from blindpost.crypto.x448 import generate_x448
 from blindpost.wire.value import Buffer
-from tests.support.ratchets import seeded
+from tests.support.ratchets import changed_skipped, seeded
 from tests.support.vectors import vectors
 
 PADDED = 100

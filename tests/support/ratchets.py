@@ -16,7 +16,10 @@ from blindpost.crypto.ratchet_state import (
     RatchetKem,
     ReceivingChain,
     SendingChain,
+    SkippedAdded,
+    SkippedChange,
     SkippedKeys,
+    SkippedRemoved,
 )
 from blindpost.crypto.x3dh import AcceptedKem, PrivateParams
 from blindpost.wire.keys import Algorithm, PublicKey
@@ -175,3 +178,17 @@ def reference_json(ratchet: Ratchet) -> dict[str, Any]:
                 "rcPQRct": b64(accepted.ciphertext),
             }
     return kept
+
+
+def changed_skipped(keys: SkippedKeys, change: SkippedChange) -> dict[bytes, dict[int, MessageKey]]:
+    """The skipped keys after `change`, for a caller that keeps them in memory."""
+    changed = {header_key: dict(numbered) for header_key, numbered in keys.items()}
+    if isinstance(change, SkippedRemoved):
+        left = changed[change.header_key]
+        del left[change.number]
+        if not left:
+            del changed[change.header_key]
+    elif isinstance(change, SkippedAdded):
+        for header_key, numbered in change.keys.items():
+            changed.setdefault(header_key, {}).update(numbered)
+    return changed

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blindpost.crypto.authorizers import authorize_dual
+from blindpost.crypto.authorizers import authorize, with_fingerprint
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
@@ -66,10 +66,9 @@ class ServiceLine(Line):
         signed = start_signed(said.corr_id, said.entity_id)
         said.command.write(signed, self.version)
         authorized = authorized_bytes(self.layout, signed)
-        dual = authorize_dual(
-            said.key, self.session_key, self.service.fingerprint, authorized, said.corr_id, self.router_key
-        )
-        return transmission_of(self.layout, signed, dual.authorization, dual.service_signature)
+        vouched = with_fingerprint(self.service.fingerprint, authorized)
+        by_queue = authorize(said.key, vouched, said.corr_id, self.router_key)
+        return transmission_of(self.layout, signed, by_queue, self.session_key.sign(authorized))
 
     def authorized(self, said: Said) -> bytes:
         """What a command's signatures cover, without the fingerprint."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.crypto.authorizers import NoRouterKeyError, authorize, authorize_dual, with_fingerprint
+from blindpost.crypto.authorizers import NoRouterKeyError, authorize, with_fingerprint
 from blindpost.crypto.boxes import BoxKey, nonce_of, reversed_nonce
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.batch import (
@@ -97,8 +97,8 @@ def test_transmission(vector: dict[str, Any]) -> None:
     service_signature = None
     authorization = b""
     if key is not None and dual:
-        both = authorize_dual(key, SERVICE, FINGERPRINT, authorized, corr_id, router_key)
-        authorization, service_signature = both.authorization, both.service_signature
+        authorization = authorize(key, with_fingerprint(FINGERPRINT, authorized), corr_id, router_key)
+        service_signature = SERVICE.sign(authorized)
         assert service_signature.hex() == vector["serviceSignature"]
     elif key is not None:
         authorization = authorize(key, authorized, corr_id, router_key)

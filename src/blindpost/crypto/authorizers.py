@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -18,7 +17,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.transmission import AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE, ED25519_SIGNATURE_SIZE
-from blindpost.wire.value import Buffer, Value, shown
+from blindpost.wire.value import Buffer, shown
 
 FINGERPRINT_SIZE = 32
 
@@ -60,27 +59,6 @@ def with_fingerprint(fingerprint: bytes, authorized: Buffer) -> bytes:
     if len(fingerprint) != FINGERPRINT_SIZE:
         raise CryptoError("a certificate fingerprint of 32 bytes expected")
     return b"".join((fingerprint, authorized))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class DualAuthorization(Value):
-    """The two signatures of NEW, SUB and NSUB on a service connection."""
-
-    authorization: bytes
-    service_signature: bytes
-
-
-def authorize_dual(
-    key: PrivateKey,
-    session_key: PrivateKey,
-    fingerprint: bytes,
-    authorized: Buffer,
-    corr_id: bytes,
-    router_key: PublicKey | None,
-) -> DualAuthorization:
-    """The queue key signs fingerprint and command; the session key of the service signs the command."""
-    by_queue = authorize(key, with_fingerprint(fingerprint, authorized), corr_id, router_key)
-    return DualAuthorization(by_queue, session_key.sign(authorized))
 
 
 class AuthenticatorKeys:

@@ -25,7 +25,6 @@ from blindpost.wire.links.data import (
     OwnerAuth,
     Signed,
     UserLinkData,
-    owner_signed_bytes,
     read_fixed_link_data,
     read_signed,
     read_user_link_data,
@@ -93,11 +92,6 @@ def sign_user_data(signer: PrivateKey, root_key: PublicKey, data: UserLinkData) 
     if signer.public not in allowed:
         raise LinkDataError("the signer is not an owner of the link")
     return signed_encoding(data, write_user_link_data, signer.sign)
-
-
-def authorize_owner(signer: PrivateKey, owner_id: bytes, owner_key: PublicKey) -> OwnerAuth:
-    """Make the holder of `owner_key` an owner, by the root key or by another owner's."""
-    return OwnerAuth(owner_id, owner_key, signer.sign(owner_signed_bytes(owner_id, owner_key)))
 
 
 def check_owners(root_key: PublicKey, owners: Sequence[OwnerAuth]) -> None:

@@ -180,17 +180,3 @@ class SkippedAdded(Value):
 
 
 SkippedChange = NoSkippedChange | SkippedRemoved | SkippedAdded
-
-
-def changed_skipped(keys: SkippedKeys, change: SkippedChange) -> dict[bytes, dict[int, MessageKey]]:
-    """The skipped keys after `change`, for a caller that keeps them in memory."""
-    changed = {header_key: dict(numbered) for header_key, numbered in keys.items()}
-    if isinstance(change, SkippedRemoved):
-        left = changed[change.header_key]
-        del left[change.number]
-        if not left:
-            del changed[change.header_key]
-    elif isinstance(change, SkippedAdded):
-        for header_key, numbered in change.keys.items():
-            changed.setdefault(header_key, {}).update(numbered)
-    return changed
