@@ -302,6 +302,20 @@ def test_worker_answers_each_byte_with_a_pair_and_ends_with_its_input() -> None:
     check_pair(KemKeyPair(first[:KEM_PUBLIC_KEY_SIZE], first[KEM_PUBLIC_KEY_SIZE:]))
 
 
+def test_worker_ends_without_a_word_when_nobody_reads_its_answer() -> None:
+    read_end, write_end = os.pipe()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "blindpost.crypto.kem_worker"],
+        stdin=subprocess.PIPE,
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+    )
+    os.close(read_end)
+    os.close(write_end)
+    _, said = worker.communicate(b".", timeout=60)
+    assert (worker.returncode, said) == (0, b"")
+
+
 POOL_THAT_NEVER_ENDS = """
 import asyncio
 from blindpost.crypto.kem_pool import KemKeyPool

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blindpost.cli.output import JsonOption, say
+from blindpost.cli.output import JsonOption, say, working
 from blindpost.pipeline.errors import PipelineError, full_disks_explained
 from blindpost.serving.failures import OperatorError
 
@@ -92,7 +92,9 @@ def opened(
     pairs = [setting.partition("=") for setting in settings or ()]
     with failing_plainly(out):
         options = SparkOptions(master, remote, {name: value for name, _, value in pairs})
-        with spark_session(options) as spark:
+        with contextlib.ExitStack() as session:
+            with working("starting Spark ..."):
+                spark = session.enter_context(spark_session(options))
             from blindpost.pipeline.lake import Lake
 
             yield Lake(spark, journal, out, zone)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindpost.cli.output import say
+from blindpost.cli.output import say, working
 from blindpost.cli.pipeline import (
     LAKE,
     FromOption,
@@ -122,7 +122,8 @@ def report(
         from blindpost.pipeline.report.build import build
         from blindpost.pipeline.report.facts import gather
 
-        facts = gather(lake, first and first.date(), last and last.date(), int(time.time()))
+        with working("reading the tables ..."):
+            facts = gather(lake, first and first.date(), last and last.date(), int(time.time()))
         page = build(facts)
     write_file(file, page.encode(), 0o644)
     say(f"{file}: {len(page.encode()) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}.")
@@ -132,7 +133,9 @@ def bench(
     rows: Annotated[
         list[str] | None, typer.Option("--rows", help="How many rows: 1e5, 1e6 ... May be repeated.")
     ] = None,
-    job: Annotated[list[str] | None, typer.Option("--job", help="audit, meters, reconcile.")] = None,
+    job: Annotated[
+        list[str] | None, typer.Option("--job", help="once, audit, meters, reconcile; all by default.")
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Repetitions after one that warms up.")] = 3,
     cores: Annotated[int, typer.Option(min=1, help="Cores for each of the engines.")] = 2,
     folder: Annotated[

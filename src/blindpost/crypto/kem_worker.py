@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,11 @@ def serve(requests: int, replies: int) -> None:
             answer = answer[os.write(replies, answer) :]
 
 
-if __name__ == "__main__":
+def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(sys.stdin.fileno(), sys.stdout.fileno())
+    with contextlib.suppress(BrokenPipeError):  # whoever asked has gone without waiting for the answer
+        serve(sys.stdin.fileno(), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()
