@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from blindpost.cli.main import main
 from blindpost.router.running.process import locked
 from blindpost.router.running.reading import read_place
 from blindpost.router.tables import MIGRATIONS
@@ -35,25 +33,6 @@ def router(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(template, tmp_path / "router"))
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command in this process; what it said, in one line, when it failed with this code."""
-
-    def called(*arguments: str | Path, code: int = 1) -> str:
-        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert caught.value.code == code
-        said = capsys.readouterr()
-        if code == 1:
-            assert said.err.startswith("blindpost: ")
-            assert said.err.count("\n") == 1
-            assert "Traceback" not in said.err
-        return said.err
-
-    return called
-
-
 def test_usage_is_refused_with_2(call: Call, tmp_path: Path) -> None:
     assert "No such command" in call("router", "fly", code=2)
     assert "--host" in call("router", "init", tmp_path / "new", code=2)
@@ -73,37 +52,37 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     "command", ["start", "address", "status", "stats", "connections", "rotate-cert", "backup"]
 )
-def test_a_folder_without_a_router(call: Call, tmp_path: Path, command: str) -> None:
+def test_a_folder_without_a_router(failed: Call, tmp_path: Path, command: str) -> None:
     target = (tmp_path / "to",) if command == "backup" else ()
-    said = call("router", command, *target, "-c", tmp_path)
+    said = failed("router", command, *target, "-c", tmp_path)
     assert "no router is set up here" in said
     assert "blindpost router init" in said
 
 
-def test_init_does_not_touch_a_folder_that_has_something(call: Call, router: Path, tmp_path: Path) -> None:
+def test_init_does_not_touch_a_folder_that_has_something(failed: Call, router: Path, tmp_path: Path) -> None:
     before = (router / "router.toml").read_bytes()
-    assert "the folder is not empty" in call("router", "init", router, "--host", "localhost")
+    assert "the folder is not empty" in failed("router", "init", router, "--host", "localhost")
     assert (router / "router.toml").read_bytes() == before
-    assert "a host expected" in call("router", "init", tmp_path / "new", "--host", "not a host")
+    assert "a host expected" in failed("router", "init", tmp_path / "new", "--host", "not a host")
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("command", ["status", "stats", "connections"])
-def test_nobody_at_the_control_socket(call: Call, router: Path, command: str) -> None:
-    assert "no server listens at this control socket" in call("router", command, "-c", router)
+def test_nobody_at_the_control_socket(failed: Call, router: Path, command: str) -> None:
+    assert "no server listens at this control socket" in failed("router", command, "-c", router)
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(router / "control.sock"))
-    assert "no server listens" in call("router", command, "-c", router)
+    assert "no server listens" in failed("router", command, "-c", router)
 
 
-def test_a_wrong_configuration(call: Call, router: Path) -> None:
+def test_a_wrong_configuration(failed: Call, router: Path) -> None:
     edit(router, "quota = 128", "qouta = 128")
-    said = call("router", "start", "-c", router)
+    said = failed("router", "start", "-c", router)
     assert "line " in said
     assert "Did you mean rules.quota?" in said
 
 
-def test_a_port_in_use(call: Call, router: Path) -> None:
+def test_a_port_in_use(failed: Call, router: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         edit(router, "ports = [0]", f"ports = [{port}]")
@@ -112,7 +91,7 @@ def test_a_port_in_use(call: Call, router: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_metrics_port_in_use(call: Call, router: Path) -> None:
+def test_a_metrics_port_in_use(failed: Call, router: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         edit(router, "port = 9464", f"port = {other.getsockname()[1]}")
         edit(router, "only.\nenabled = false", "only.\nenabled = true")
@@ -120,100 +99,100 @@ def test_a_metrics_port_in_use(call: Call, router: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["router.pem", "ca.crt"])
-def test_a_missing_key_or_certificate(call: Call, router: Path, name: str) -> None:
+def test_a_missing_key_or_certificate(failed: Call, router: Path, name: str) -> None:
     (router / "keys" / name).unlink()
-    assert f"{name}: the server's" in call("router", "start", "-c", router)
-    assert "missing" in call("router", "address", "-c", router)
+    assert f"{name}: the server's" in failed("router", "start", "-c", router)
+    assert "missing" in failed("router", "address", "-c", router)
 
 
 @pytest.mark.parametrize("name", ["router.pem", "ca.crt"])
-def test_a_key_or_certificate_that_cannot_be_read(call: Call, router: Path, name: str) -> None:
+def test_a_key_or_certificate_that_cannot_be_read(failed: Call, router: Path, name: str) -> None:
     (router / "keys" / name).write_text("nonsense")
-    assert f"{name}: a certificate in PEM form expected" in call("router", "start", "-c", router)
+    assert f"{name}: a certificate in PEM form expected" in failed("router", "start", "-c", router)
 
 
-def test_a_certificate_without_its_key(call: Call, router: Path) -> None:
+def test_a_certificate_without_its_key(failed: Call, router: Path) -> None:
     online = router / "keys" / "router.pem"
     text = online.read_text()
     online.write_text(text[text.index("-----BEGIN CERTIFICATE") :])
-    assert "a private Ed25519 or Ed448 key" in call("router", "start", "-c", router)
+    assert "a private Ed25519 or Ed448 key" in failed("router", "start", "-c", router)
 
 
-def test_files_of_different_identities(call: Call, router: Path, tmp_path: Path) -> None:
+def test_files_of_different_identities(failed: Call, router: Path, tmp_path: Path) -> None:
     other = Identity(tmp_path / "other")
     other.create("localhost", Algorithm.ED25519)
     mine = Identity(router / "keys")
     shutil.copy(other.ca_certificate, tmp_path / "ca.crt")
     shutil.copy(other.online, mine.online)
-    assert "was not issued by" in call("router", "start", "-c", router)
+    assert "was not issued by" in failed("router", "start", "-c", router)
     shutil.copy(other.ca_key, mine.ca_key)
-    assert "ca.key is not the key of" in call("router", "rotate-cert", "-c", router)
+    assert "ca.key is not the key of" in failed("router", "rotate-cert", "-c", router)
     shutil.copy(other.ca_certificate, mine.ca_certificate)
-    said = call("router", "start", "-c", router)
+    said = failed("router", "start", "-c", router)
     assert "fingerprint mismatch" in said
     assert "the configuration names" in said
 
 
-def test_a_key_that_is_not_that_of_its_certificate(call: Call, router: Path, tmp_path: Path) -> None:
+def test_a_key_that_is_not_that_of_its_certificate(failed: Call, router: Path, tmp_path: Path) -> None:
     other, mine = Identity(tmp_path / "other"), Identity(router / "keys")
     other.create("localhost", Algorithm.ED25519)
     cut = b"-----BEGIN CERTIFICATE"
     key, certificate = other.online.read_bytes().split(cut)[0], mine.online.read_bytes().split(cut)[1]
     mine.online.write_bytes(key + cut + certificate)
-    assert "is not the key of the certificate in it" in call("router", "start", "-c", router)
+    assert "is not the key of the certificate in it" in failed("router", "start", "-c", router)
 
 
-def test_the_ca_key_is_offline(call: Call, router: Path) -> None:
+def test_the_ca_key_is_offline(failed: Call, router: Path) -> None:
     (router / "keys" / "ca.key").unlink()
     before = (router / "keys" / "router.pem").read_bytes()
-    said = call("router", "rotate-cert", "-c", router)
+    said = failed("router", "rotate-cert", "-c", router)
     assert "the CA key is not here" in said
     assert "--ca-key" in said
     assert (router / "keys" / "router.pem").read_bytes() == before
 
 
-def test_a_store_of_a_newer_version(call: Call, router: Path) -> None:
+def test_a_store_of_a_newer_version(failed: Call, router: Path) -> None:
     store = LmdbStore(router / "store", (), migrations=MIGRATIONS)
     store.commit([("meta", b"schema version", (1000).to_bytes(4, "big"))])
     store.close()
-    said = call("router", "start", "-c", router)
+    said = failed("router", "start", "-c", router)
     assert "schema version 1000" in said
     assert "newer program" in said
 
 
-def test_a_missing_or_damaged_store(call: Call, router: Path) -> None:
+def test_a_missing_or_damaged_store(failed: Call, router: Path) -> None:
     (router / "store" / "data.mdb").write_bytes(b"nonsense" * 1000)
-    assert "the store cannot be opened" in call("router", "start", "-c", router)
+    assert "the store cannot be opened" in failed("router", "start", "-c", router)
     (router / "store" / "data.mdb").unlink()
-    assert "store is missing" in call("router", "start", "-c", router)
+    assert "store is missing" in failed("router", "start", "-c", router)
 
 
-def test_a_router_runs_already(call: Call, router: Path) -> None:
+def test_a_router_runs_already(failed: Call, router: Path) -> None:
     with locked(read_place(router)):
-        assert "a router is running in this folder" in call("router", "start", "-c", router)
+        assert "a router is running in this folder" in failed("router", "start", "-c", router)
 
 
-def test_permission_denied(call: Call, router: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied(failed: Call, router: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", denied)
-    assert "permission denied. Run this as the user who owns" in call("router", "start", "-c", router)
+    assert "permission denied. Run this as the user who owns" in failed("router", "start", "-c", router)
 
 
-def test_a_socket_path_that_is_too_long(call: Call, router: Path) -> None:
+def test_a_socket_path_that_is_too_long(failed: Call, router: Path) -> None:
     edit(router, 'socket = "control.sock"', f'socket = "{"x" * 120}"')
     assert "too long for a socket" in run("router", "start", "-c", router, code=1).stderr
 
 
-def test_what_is_not_a_backup(call: Call, router: Path, tmp_path: Path) -> None:
-    assert "not a backup" in call("router", "restore", router, "--to", tmp_path / "new")
+def test_what_is_not_a_backup(failed: Call, router: Path, tmp_path: Path) -> None:
+    assert "not a backup" in failed("router", "restore", router, "--to", tmp_path / "new")
     backup = tmp_path / "backup"
     run("router", "backup", backup, "-c", router)
     (backup / "keys" / "router.pem").unlink()
-    assert "router.pem" in call("router", "restore", backup, "--to", tmp_path / "new")
+    assert "router.pem" in failed("router", "restore", backup, "--to", tmp_path / "new")
     (backup / "store" / "data.mdb").unlink()
-    assert "the store is missing" in call("router", "restore", backup, "--to", tmp_path / "new")
+    assert "the store is missing" in failed("router", "restore", backup, "--to", tmp_path / "new")
     (backup / "backup.json").write_text('{"format": 2, "program": "9.9"}')
-    assert "newer" in call("router", "restore", backup, "--to", tmp_path / "new")
+    assert "newer" in failed("router", "restore", backup, "--to", tmp_path / "new")
     assert not (tmp_path / "new").exists()

