@@ -5,6 +5,7 @@ The first byte of a row is its format, so that a later format can be read beside
 
 from __future__ import annotations
 
+import re
 import struct
 
 from blindpost.crypto.ids_hash import QueueSet
@@ -40,6 +41,8 @@ _STATUSES: dict[int, Status] = {ord("A"): Status.ACTIVE, ord("O"): Status.OFF}
 """Others are blocked queues, and tell why."""
 _from_spki = PublicKey.from_spki
 _DH_PREFIX = Algorithm.X25519.spki_prefix
+_ID, _SECRET, _KEY = rb"\x18(.{24})", rb"\x20(.{32})", rb"\x2c(.{44})"
+_DH_KEY = rb"\x2c" + re.escape(_DH_PREFIX) + rb"(.{32})"
 _NUMBER_SIZE = 8
 _ENDS = struct.Struct(">qqc")
 _FLAGS = {b"T": True, b"F": False}
@@ -65,11 +68,78 @@ def queue_to_row(record: QueueRecord) -> bytes:
     return writer.done()
 
 
-def queue_from_row(row: bytes) -> QueueRecord:
-    """Walks over the row itself instead of reading it: it runs for each that is not in the cache.
+def _maybe(field: bytes) -> bytes:
+    return rb"(?:0|1" + field + rb")"
 
-    Fields are cut out by their lengths; if the row ends among them, no status is left for the end.
-    """
+
+_usual_row = re.compile(
+    b"".join(
+        (
+            re.escape(bytes((_FORMAT,))) + _ID + _ID + rb"\x01" + _KEY,
+            _maybe(_DH_KEY) + _SECRET + _maybe(_DH_KEY) + rb"([-MC])",
+            _maybe(_KEY) + _maybe(_ID),
+            _maybe(_ID + _KEY + _SECRET + _maybe(_DH_KEY) + _maybe(_ID)),
+            rb"(.{8})" + _maybe(_ID) + rb"([AO])",
+        )
+    ),
+    re.DOTALL,
+).fullmatch
+"""What `queue_to_row` writes for a queue with ids and keys of the usual sizes, a single recipient key, and
+that is not blocked. Nearly all are, and one match cuts out their fields in half of the time of a walk."""
+
+
+def queue_from_row(row: bytes) -> QueueRecord:
+    """Runs for each queue that is not in the cache."""
+    usual = _usual_row(row)
+    if usual is None:
+        return _walked(row)
+    (
+        recipient_id,
+        sender_id,
+        key,
+        recipient_dh_key,
+        secret,
+        router_dh_key,
+        mode,
+        sender_key,
+        link_id,
+        notifier_id,
+        notifier_key,
+        notifier_secret,
+        notifier_dh_key,
+        notifier_service_id,
+        updated_day,
+        service_id,
+        status,
+    ) = usual.groups()
+    notifier = None
+    if notifier_id is not None:
+        notifier = Notifier(
+            notifier_id,
+            _from_spki(notifier_key),
+            Secret(notifier_secret),
+            None if notifier_dh_key is None else PublicKey(Algorithm.X25519, notifier_dh_key),
+            notifier_service_id,
+        )
+    return QueueRecord(
+        recipient_id,
+        sender_id,
+        (_auth_key(key),),
+        recipient_dh_key,
+        Secret(secret),
+        router_dh_key,
+        _MODES[mode[0]],
+        None if sender_key is None else _auth_key(sender_key),
+        link_id,
+        notifier,
+        _STATUSES[status[0]],
+        int.from_bytes(updated_day, "big", signed=True),
+        service_id,
+    )
+
+
+def _walked(row: bytes) -> QueueRecord:
+    """A row of any shape. Fields are cut out by their lengths; if it ends among them, no status is left."""
     try:
         if row[0] != _FORMAT:
             raise WireError("a row of a known format expected")

@@ -30,7 +30,7 @@ class Algorithm(Enum):
 AUTH_ALGORITHMS = frozenset({Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519})
 """Algorithms of keys that may authorize a command."""
 
-_new, _set = object.__new__, object.__setattr__
+_new = object.__new__
 _BY_PREFIX = {algorithm.spki_prefix: algorithm for algorithm in Algorithm}
 
 
@@ -44,8 +44,8 @@ class PublicKey:
     def __init__(self, algorithm: Algorithm, raw: bytes) -> None:
         if len(raw) != algorithm.raw_size:
             raise WireError(f"a {algorithm.label} key of {algorithm.raw_size} bytes expected")
-        _set(self, "algorithm", algorithm)
-        _set(self, "raw", raw)
+        _set_algorithm(self, algorithm)
+        _set_raw(self, raw)
 
     @property
     def spki(self) -> bytes:
@@ -57,12 +57,16 @@ class PublicKey:
         if algorithm is None or len(der) != algorithm.spki_size:
             raise WireError("a public key of a known algorithm in DER expected")
         key = _new(cls)
-        _set(key, "algorithm", algorithm)
-        _set(key, "raw", der[12:])
+        _set_algorithm(key, algorithm)
+        _set_raw(key, der[12:])
         return key
 
     def __repr__(self) -> str:
         return f"{self.algorithm.label}({hashlib.sha256(self.spki).hexdigest()[:12]})"
+
+
+_set_algorithm, _set_raw = (PublicKey.__dict__[name].__set__ for name in ("algorithm", "raw"))
+"""The slots themselves: a router makes two keys for each queue that it loads."""
 
 
 def read_key(reader: Reader) -> PublicKey:

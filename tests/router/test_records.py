@@ -1,0 +1,98 @@
+"""Rows of queues: what was written is read again, and damage is told and never guessed at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindpost.crypto.secret import Secret
+from blindpost.router import records
+from blindpost.router.model import Notifier, QueueRecord, Status
+from blindpost.router.records import queue_from_row, queue_to_row
+from blindpost.router.tables import STRANGER, UNREADABLE
+from blindpost.wire.keys import AUTH_ALGORITHMS, Algorithm, PublicKey
+from blindpost.wire.smp.errors import BLOCKED, BlockingReason
+from blindpost.wire.smp.values import QueueMode
+
+IDS = st.binary(min_size=24, max_size=24) | st.binary(max_size=40)
+DAYS = st.integers(-(2**63), 2**63 - 1)
+
+
+def keys(*algorithms: Algorithm) -> st.SearchStrategy[PublicKey]:
+    return st.sampled_from(algorithms).flatmap(
+        lambda algorithm: st.builds(
+            PublicKey, st.just(algorithm), st.binary(min_size=algorithm.raw_size, max_size=algorithm.raw_size)
+        )
+    )
+
+
+AUTH_KEYS = keys(Algorithm.ED25519) | keys(*sorted(AUTH_ALGORITHMS, key=lambda one: one.label))
+RAW_KEYS = st.binary(min_size=32, max_size=32)
+SECRETS = st.builds(Secret, RAW_KEYS)
+NOTIFIERS = st.builds(Notifier, IDS, AUTH_KEYS, SECRETS, st.none() | keys(Algorithm.X25519), st.none() | IDS)
+RECORDS = st.builds(
+    QueueRecord,
+    IDS,
+    IDS,
+    st.lists(AUTH_KEYS, min_size=1, max_size=2).map(tuple),
+    st.none() | RAW_KEYS,
+    SECRETS,
+    st.none() | RAW_KEYS,
+    st.none() | st.sampled_from(QueueMode),
+    st.none() | AUTH_KEYS,
+    st.none() | IDS,
+    st.none() | NOTIFIERS,
+    st.sampled_from(Status) | st.builds(BLOCKED, st.sampled_from(BlockingReason)),
+    DAYS,
+    st.none() | IDS,
+)
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_a_row_is_read_as_it_was_written(record: QueueRecord) -> None:
+    assert queue_from_row(queue_to_row(record)) == record
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_a_row_of_the_usual_shape_is_read_as_any_other(record: QueueRecord) -> None:
+    row = queue_to_row(record)
+    assert records._walked(row) == queue_from_row(row)
+
+
+def damaged(row: bytes) -> Iterator[bytes]:
+    """The row cut short at each byte, with one more, and with one change at each offset."""
+    chance, work = random.Random("rows"), bytearray(row)
+    yield from (row[:size] for size in range(len(row)))
+    yield row + b"A"
+    for offset, byte in enumerate(row):
+        work[offset] = byte ^ chance.randrange(1, 256)
+        yield bytes(work)
+        work[offset] = byte
+
+
+def outcome(read: Callable[[bytes], QueueRecord], row: bytes) -> QueueRecord | str:
+    try:
+        return read(row)
+    except UNREADABLE:
+        return "unreadable"
+
+
+def test_damage_is_told_whatever_the_shape_of_the_row() -> None:
+    notifier = Notifier(bytes(24), PublicKey(Algorithm.ED25519, bytes(32)), Secret(bytes(32)), None)
+    record = queue_from_row(STRANGER)._replace(notifier=notifier, service_id=bytes(24))
+    told = 0
+    for row in damaged(queue_to_row(record)):
+        found = outcome(queue_from_row, row)
+        assert found == outcome(records._walked, row)
+        told += found == "unreadable"
+    assert told > len(STRANGER)
+
+
+def test_the_row_that_is_decoded_in_vain_is_a_usual_one() -> None:
+    """Or a refusal would tell from its time that there is no queue."""
+    assert records._usual_row(STRANGER) is not None
