@@ -132,36 +132,32 @@ def repeated_queue(view: View, request: Request) -> QueueRecord | None:
     return None if recipient_id is None else view.records.get(recipient_id)
 
 
-class Keys(NamedTuple):
-    """The keys of which any one may authorize; `open`: none is needed and none may be used."""
+Keys = tuple[PublicKey, ...] | None
+"""The keys of which any one may authorize; None: no authorization is needed and none may be given."""
 
-    keys: tuple[PublicKey, ...] = ()
-    open: bool = False
-
-
-NOBODY = Keys()
-ANYBODY = Keys(open=True)
+NOBODY: Keys = ()
+ANYBODY: Keys = None
 
 
 def keys_for(client: Client, command: Command, record: QueueRecord | None) -> Keys:
     """Which keys may authorize a command on this queue, as it is now."""
     if record is None:
         if isinstance(command, NEW):
-            return Keys((command.auth_key,))
+            return (command.auth_key,)
         if type(command) in SERVICE_SUBSCRIPTIONS and client.service is not None:
-            return Keys((client.service.key,))
+            return (client.service.key,)
         return NOBODY
     party = PARTIES[type(command)]
     if party is RECIPIENT:
-        return Keys(record.recipient_keys)
+        return record.recipient_keys
     if party is NOTIFIER:
-        return NOBODY if record.notifier is None else Keys((record.notifier.key,))
+        return NOBODY if record.notifier is None else (record.notifier.key,)
     if isinstance(command, SEND):
-        return ANYBODY if record.sender_key is None else Keys((record.sender_key,))
+        return ANYBODY if record.sender_key is None else (record.sender_key,)
     if isinstance(command, LGET):
         return ANYBODY if is_contact(record) else NOBODY
     assert isinstance(command, SKEY | LKEY), "a command whose keys nobody named"
-    return Keys((command.key,)) if may_secure(record, command.key) else NOBODY
+    return (command.key,) if may_secure(record, command.key) else NOBODY
 
 
 def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
@@ -172,19 +168,19 @@ def checks_of(client: Client, request: Request, keys: Keys) -> list[Check]:
     authorized = request.authorized(client.layout)
     if client.service is not None and type(request.command) in SERVICE_SIGNED_COMMANDS:
         authorized = with_fingerprint(client.service.fingerprint, authorized)
-    kind = kind_of(offered)
     corr_id, secrets = request.corr_id, client.secrets
+    if keys is not None and len(keys) > 1:
+        keys = tuple(key for key in keys if key.algorithm is kind_of(offered))
     checks = []
-    for key in keys.keys:
-        if key.algorithm is kind:
-            checks.append(check_of(key, offered, authorized, corr_id, secrets))
-    return checks or [check_of(None, offered, authorized, corr_id, secrets)]
+    for key in keys or (None,):
+        checks.append(check_of(key, offered, authorized, corr_id, secrets))
+    return checks
 
 
 def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Iterator[bool]) -> bool:
     """Whether the checks authorize the request, by the next results, one for each."""
     if not checks:
-        return keys.open
+        return keys is ANYBODY
     authorized = False
     for check in checks:
         if next(results) and not authorized:
