@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -274,19 +274,19 @@ async def test_an_id_that_no_queue_has_costs_what_a_queue_not_seen_lately_costs(
         queues = [await create(line, secured=True) for _ in range(2)]
         await line.stream.close()
     work: list[str] = []
-    get = Read.get
+    get_many = Read.get_many
 
     def decoded(row: bytes) -> QueueRecord:
         work.append("decoded")
         return queue_from_row(row)
 
-    def read(self: Read, table: str, key: bytes) -> bytes | None:
+    def read(self: Read, table: str, keys: Set[bytes]) -> dict[bytes, bytes]:
         if table == tables.QUEUES:
-            work.append("read")
-        return get(self, table, key)
+            work.extend("read" for _ in keys)
+        return get_many(self, table, keys)
 
     monkeypatch.setattr(tables, "queue_from_row", decoded)
-    monkeypatch.setattr(Read, "get", read)
+    monkeypatch.setattr(Read, "get_many", read)
     async with running_router(folder, network=network) as running:
         line = await open_line(running)
         first, second = queues

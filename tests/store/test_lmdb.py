@@ -72,6 +72,16 @@ def test_the_map_does_not_move_under_a_reader(tmp_path: Path) -> None:
     store.close()
 
 
+def test_many_rows_are_read_at_once(tmp_path: Path) -> None:
+    """Those that are there: what has no row, or could not have one, is left out."""
+    store = LmdbStore(tmp_path, [ROWS])
+    store.commit([(ROWS, b"a", b"1"), (ROWS, b"b", b""), (ROWS, b"c", b"3")])
+    with store.read() as read:
+        assert read.get_many(ROWS, {b"a", b"b", b"d", b""}) == {b"a": b"1", b"b": b""}
+        assert read.get_many(ROWS, set()) == {}
+    store.close()
+
+
 def test_a_walk_goes_in_chunks_within_its_prefix(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, [ROWS], durability=Durability.OS)
     store.commit([(ROWS, bytes([group, number]), b"") for group in (1, 2, 3) for number in range(5)])

@@ -34,7 +34,7 @@ from blindpost.router.changes import (
     SetPending,
     Wanted,
 )
-from blindpost.router.model import EMPTY, ID_SIZE, Domain, Ends, Notification, QueueRecord
+from blindpost.router.model import ID_SIZE, Domain, Ends, Notification, QueueRecord
 from blindpost.router.records import (
     behind_notifications,
     ends_from_row,
@@ -166,24 +166,25 @@ class LmdbTables:
 
     async def load(self, wanted: Wanted, view: View) -> None:
         with self.store.read() as read:
+            named = set(wanted.recipients)
             for table, ids, found in (
                 (SENDERS, wanted.senders, view.senders),
                 (NOTIFIERS, wanted.notifiers, view.notifiers),
             ):
-                for entity_id in ids:
-                    self.reads += 1
-                    recipient_id = read.get(table, entity_id)
-                    if recipient_id is not None:
-                        found.fill(entity_id, recipient_id)
-                    self._load_record(read, view, recipient_id or entity_id)
+                if not ids:
+                    continue
+                self.reads += len(ids)
+                owners = read.get_many(table, ids)
+                for entity_id, recipient_id in owners.items():
+                    found.fill(entity_id, recipient_id)
+                named.update(owners.get(entity_id, entity_id) for entity_id in ids)
             for link_id in wanted.links:
                 self.reads += 1
                 row = read.get(LINKS, link_key(link_id))
                 if row is not None:
                     view.links.fill(link_id, link_owner(row))
-                self._load_record(read, view, link_id if row is None else link_owner(row))
-            for recipient_id in wanted.recipients:
-                self._load_record(read, view, recipient_id)
+                named.add(link_id if row is None else link_owner(row))
+            self._load_records(read, view, named)
             for fingerprint in wanted.fingerprints:
                 service_id = read.get(FINGERPRINTS, fingerprint)
                 if service_id is not None:
@@ -192,31 +193,32 @@ class LmdbTables:
             for service_id in wanted.services:
                 _load_service(read, view, service_id)
 
-    def _load_record(self, read: Read, view: View, recipient_id: bytes) -> None:
+    def _load_records(self, read: Read, view: View, recipient_ids: set[bytes]) -> None:
         """An unknown id is looked up here too, in vain, so that refusals cost the same."""
-        self.reads += 1
-        record = self._cache.get(recipient_id)
-        if record is None:
-            if recipient_id in self._unknown:
-                return
-            row = read.get(QUEUES, recipient_id)
+        self.reads += len(recipient_ids)
+        cache, unknown, missing = self._cache, self._unknown, set()
+        for recipient_id in recipient_ids:
+            record = cache.get(recipient_id)
+            if record is not None:
+                _fill_record(read, view, recipient_id, record)
+            elif recipient_id not in unknown:
+                missing.add(recipient_id)
+        rows = read.get_many(QUEUES, missing) if missing else {}
+        for recipient_id in missing:
+            row = rows.get(recipient_id)
             if row is None:
                 queue_from_row(STRANGER)
-                _make_room(self._unknown)
-                self._unknown[recipient_id] = None
-                return
+                _make_room(unknown)
+                unknown[recipient_id] = None
+                continue
             try:
                 record = queue_from_row(row)
             except UNREADABLE:
                 log.exception("the row of a queue cannot be read")
                 view.damaged.add(recipient_id)
-                return
+                continue
             self._keep(record)
-        view.records.fill(recipient_id, record)
-        if record.service_id is not None:
-            _load_service(read, view, record.service_id)
-        if record.notifier is not None and record.notifier.service_id is not None:
-            _load_service(read, view, record.notifier.service_id)
+            _fill_record(read, view, recipient_id, record)
 
     def _keep(self, record: QueueRecord) -> None:
         _make_room(self._cache)
@@ -226,16 +228,16 @@ class LmdbTables:
         if not (needed.ends or needed.link_data or needed.notifications):
             return
         with self.store.read() as read:
-            for recipient_id in needed.ends:
-                row = read.get(ENDS, recipient_id)
-                ends = EMPTY if row is None else ends_from_row(row)
+            # Queues that never had a message have no row, and the view takes them for empty.
+            for recipient_id, row in read.get_many(ENDS, needed.ends).items():
+                ends = ends_from_row(row)
                 view.fill_ends(recipient_id, ends)
                 if ends.size:
                     _load_messages(read, view, needed, recipient_id, ends)
             for link_id in needed.link_data:
-                row = read.get(LINKS, link_key(link_id))
-                if row is not None:
-                    view.link_data.fill(link_id, link_from_row(row)[1])
+                link = read.get(LINKS, link_key(link_id))
+                if link is not None:
+                    view.link_data.fill(link_id, link_from_row(link)[1])
             for notifier_id in needed.notifications:
                 view.fill_pending(notifier_id, tuple(_notifications(read, notifier_id)))
 
@@ -310,6 +312,14 @@ def _make_room(cache: OrderedDict[bytes, Any]) -> None:
     """What was kept first makes room for one more; in a plain dict it would have to be looked for."""
     if len(cache) >= CACHE_MAX:
         cache.popitem(last=False)
+
+
+def _fill_record(read: Read, view: View, recipient_id: bytes, record: QueueRecord) -> None:
+    view.records.fill(recipient_id, record)
+    if record.service_id is not None:
+        _load_service(read, view, record.service_id)
+    if record.notifier is not None and record.notifier.service_id is not None:
+        _load_service(read, view, record.notifier.service_id)
 
 
 def _load_messages(read: Read, view: View, needed: Needed, recipient_id: bytes, ends: Ends) -> None:

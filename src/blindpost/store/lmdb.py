@@ -13,7 +13,7 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _VERSION_KEY = b"schema version"
 _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
+_NO_KEY = frozenset({b""})
 _PRIVATE = 0o600
 """Files are their owner's alone, also when the folder around them is not."""
 
@@ -48,7 +49,7 @@ class Page:
 class Read:
     """A consistent view of the store, for as long as its `with` block lasts."""
 
-    def __init__(self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database]) -> None:
+    def __init__(self, transaction: lmdb.Transaction[bytes], tables: dict[str, lmdb._Database]) -> None:
         self._transaction = transaction
         self._tables = tables
 
@@ -56,8 +57,12 @@ class Read:
         """A row; none has an empty key, and the library would not be asked for one."""
         if not key:
             return None
-        row = self._transaction.get(key, db=self._tables[table])
-        return None if row is None else bytes(row)
+        return self._transaction.get(key, db=self._tables[table])
+
+    def get_many(self, table: str, keys: Set[bytes]) -> dict[bytes, bytes]:
+        """The rows of those keys that have one, by one call of the library."""
+        with self._transaction.cursor(db=self._tables[table]) as cursor:
+            return dict(cursor.getmulti(keys - _NO_KEY))
 
     def page(self, table: str, start: bytes, limit: int, prefix: bytes = b"") -> Page:
         """Up to `limit` rows from `start` on, as long as their keys begin with `prefix`."""
@@ -65,12 +70,12 @@ class Read:
         with self._transaction.cursor(db=self._tables[table]) as cursor:
             found = cursor.set_range(start) if start else cursor.first()
             while found:
-                key = bytes(cursor.key())
+                key = cursor.key()
                 if not key.startswith(prefix):
                     break
                 if len(rows) == limit:
                     return Page(tuple(rows), key)
-                rows.append((key, bytes(cursor.value())))
+                rows.append((key, cursor.value()))
                 found = cursor.next()
         return Page(tuple(rows), None)
 
@@ -79,7 +84,7 @@ class Read:
         found: list[bytes] = []
         with self._transaction.cursor(db=self._tables[table]) as cursor:
             more = cursor.set_range(prefix)
-            while more and (key := bytes(cursor.key())).startswith(prefix):
+            while more and (key := cursor.key()).startswith(prefix):
                 found.append(key)
                 more = cursor.next()
         return tuple(found)
@@ -146,7 +151,7 @@ class LmdbStore:
         except (lmdb.Error, OSError) as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
 
-    def _begin(self, *, write: bool = False) -> lmdb.Transaction:
+    def _begin(self, *, write: bool = False) -> lmdb.Transaction[bytes]:
         """A transaction. When the library could not write a root, it refuses everything until opened anew."""
         if self._broken:
             self._environment.close()
@@ -162,7 +167,7 @@ class LmdbStore:
         """A short look at what is committed; `StoreFailedError` if it cannot be read."""
         return Reading(self)
 
-    def begin_reading(self) -> lmdb.Transaction:
+    def begin_reading(self) -> lmdb.Transaction[bytes]:
         with self._unread:
             self._readers += 1
         try:
@@ -177,7 +182,7 @@ class LmdbStore:
             if not self._readers:
                 self._unread.notify_all()
 
-    def opened(self, transaction: lmdb.Transaction) -> Read:
+    def opened(self, transaction: lmdb.Transaction[bytes]) -> Read:
         """The tables, as this transaction sees them."""
         return Read(transaction, self._tables)
 
