@@ -1,7 +1,8 @@
 """What the scenes share: how much they measure, the rows of figures they give, and the floors they divide by.
 
-CPU time is that of the router's process alone. Whatever is given as a multiple is divided by what was
-measured in this process right before and after, since the machine's mood moves.
+CPU time is that of the router's process alone. Whatever is given as a multiple is divided by what is
+measured in this process in between, again and again: the machine's mood moves within a second, and a floor
+that was measured only before and after ten of them says little about what was in between.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from benchmarks.load import filling
 from benchmarks.load.process import KEEPINGS, Keeping, MeasuredRouter, measured_router
 
 Tell = Callable[[str], None]
+
+PIECES = 10
+"""Into so many a round is cut, with the floor measured between them."""
+STEADY_CYCLES = 5
+"""So many each queue has in a piece at least: at its beginning all of them send at once."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,10 @@ async def filled_router(stack: contextlib.AsyncExitStack, keeping: Keeping, queu
     router = stack.enter_context(measured_router(keeping))
     await filling.fill(router.store, queues)
     return await stack.enter_async_context(started(router))
+
+
+def pieces_of(cycles: int, connections: int) -> int:
+    return max(1, min(PIECES, cycles // (STEADY_CYCLES * queues_of(connections))))
 
 
 def queues_of(connections: int) -> int:
