@@ -245,10 +245,12 @@ class RouterPlan:
 
     def decide(self, event: Event) -> None:
         turn = self._turn
+        if type(event) is Commands:
+            client, items = event
+            for item in items:
+                self._decide_one(turn, client, item)
+            return
         match event:
-            case Commands(client, items):
-                for item in items:
-                    self._decide_one(turn, client, item)
             case Gone(client):
                 self.state.disconnect(client)
             case Serve():

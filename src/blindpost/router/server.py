@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
@@ -269,25 +268,27 @@ class Router(Handler):
 
     def _send(self, outbox: Sequence[Outgoing]) -> None:
         """Everything that one turn says, in the fewest blocks for each connection."""
-        by_connection: dict[Connection, list[Writer]] = {}
-        for client_id, corr_id, entity_id, response in outbox:
+        by_client: defaultdict[int, list[Outgoing]] = defaultdict(list)
+        for outgoing in outbox:
+            by_client[outgoing[0]].append(outgoing)
+        for client_id, said in by_client.items():
             connection = self.connections.get(client_id)
-            if connection is None:
-                continue
-            client = connection.client
+            if connection is not None:
+                self._say(connection, said)
+
+    def _say(self, connection: Connection, said: Sequence[Outgoing]) -> None:
+        session, client = connection.session, connection.client
+        layout, version = client.layout, client.version
+        transmissions = []
+        for _, corr_id, entity_id, response in said:
             sent = _sealed(response) if isinstance(response, LATE) else response
-            transmission = response_transmission(client.layout, client.version, corr_id, entity_id, sent)
-            others = by_connection.get(connection)
-            if others is None:
-                by_connection[connection] = [transmission]
-            else:
-                others.append(transmission)
-        for connection, transmissions in by_connection.items():
-            session = connection.session
-            with contextlib.suppress(errors.ClosedError):
-                session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
-            if session.congested and not connection.client.congested:
-                connection.congested()
+            transmissions.append(response_transmission(layout, version, corr_id, entity_id, sent))
+        try:
+            session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
+        except errors.ClosedError:
+            return
+        if session.congested and not client.congested:
+            connection.congested()
 
 
 def _sealed(answer: Delivery | ForwardedAnswer) -> Response:
