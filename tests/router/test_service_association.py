@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.router.association import SERVICE_METERS
 from blindpost.router.changes import Change
 from blindpost.router.meters import Meter
 from blindpost.router.model import NO_QUEUES, Domain
@@ -231,13 +232,16 @@ async def test_nsub_by_a_service_another_service_and_a_plain_connection(running:
         assert isinstance((await receiver.event(queue.notifier_id)).response, NMSG)
     assert await nsub(service_a, queues[0]) == SOK(service_a.service_id)
     assert (await plain.event(queues[0].notifier_id)).response == END()
+    assert await nsub(service_b, queues[2]) == SOK(service_b.service_id)
+    assert (await service_a.event(queues[2].notifier_id)).response == END()
     counted = (
         Meter.NTF_ASSOC_NEW,
         Meter.NTF_ASSOC_DUPLICATE,
         Meter.NTF_ASSOC_UPDATED,
         Meter.NTF_ASSOC_REMOVED,
     )
-    assert [meters[meter] for meter in counted] == [4, 1, 1, 1]
+    assert [meters[meter] for meter in counted] == [4, 1, 2, 1]
+    assert meters[SERVICE_METERS[NOTIFICATIONS].subscribed] == 3, "as often as one had none before"
     await quiet(service_a, service_b, plain)
 
 
@@ -249,6 +253,7 @@ async def test_a_second_connection_of_a_notification_service_takes_over(running:
         await nsub(first, queue)
     second = await open_service(running, credentials, NOTIFIER)
     assert await nsub(second, queues[0]) == SOK(second.service_id)
+    assert counter(running, second, NOTIFICATIONS) == notifiers_of(queues[:1]), "the first only"
     expected = notifiers_of(queues)
     assert (await first.event(first.service_id)).response == ENDS(expected.count, expected.ids_hash)
     assert counter(running, first, NOTIFICATIONS) == NO_QUEUES
