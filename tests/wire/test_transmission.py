@@ -88,10 +88,10 @@ def test_lengths_of_authorizations(size: int) -> None:
     transmission = read_transmission(Reader(data), layout)
     assert {0, 64, 80, 114} == AUTHORIZATION_SIZES
     if size in AUTHORIZATION_SIZES:
-        check_authorization(transmission)
+        check_authorization(transmission.authorization, transmission.corr_id)
     else:
         with pytest.raises(AuthorizationLengthError) as error:
-            check_authorization(transmission)
+            check_authorization(transmission.authorization, transmission.corr_id)
         assert error.value.corr_id == b"corr"
 
 

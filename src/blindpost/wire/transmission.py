@@ -78,8 +78,15 @@ class Transmission(NamedTuple):
 def read_transmission(reader: Reader, layout: Layout) -> Transmission:
     """Take one transmission apart; `reader` goes on as the reader of its command.
 
-    The length of the authorization is checked by `check_authorization`, which only a router calls. Fields
-    are cut out by their lengths, and whether they were all there is looked at once, behind the last.
+    The length of the authorization is checked by `check_authorization`, which only a router calls.
+    """
+    return Transmission(*read_fields(reader, layout), reader)
+
+
+def read_fields(reader: Reader, layout: Layout) -> tuple[bytes, bytes | None, bytes, bytes, Buffer]:
+    """What stands before the command: the fields of a `Transmission`, for who makes something else of them.
+
+    They are cut out by their lengths, and whether they were all there is looked at once, behind the last.
     """
     data: Any = reader.data
     start, limit = reader.position + 1, reader.limit
@@ -110,7 +117,7 @@ def read_transmission(reader: Reader, layout: Layout) -> Transmission:
     if mismatch:
         raise SessionMismatchError(corr_id)
     reader.position = stop
-    return Transmission(authorization, service_signature, corr_id, entity_id, reader.onward(signed), reader)
+    return authorization, service_signature, corr_id, entity_id, reader.onward(signed)
 
 
 def _service_signature(data: Buffer, pos: int) -> tuple[bytes | None, int]:
@@ -124,10 +131,10 @@ def _service_signature(data: Buffer, pos: int) -> tuple[bytes | None, int]:
     return bytes(data[pos + 2 : stop]), stop
 
 
-def check_authorization(transmission: Transmission) -> None:
+def check_authorization(authorization: bytes, corr_id: bytes) -> None:
     """Refuse an authorization whose length tells no kind."""
-    if len(transmission.authorization) not in AUTHORIZATION_SIZES:
-        raise AuthorizationLengthError(transmission.corr_id)
+    if len(authorization) not in AUTHORIZATION_SIZES:
+        raise AuthorizationLengthError(corr_id)
 
 
 def authorized_bytes(layout: Layout, signed: Writer | Transmission) -> bytes:

@@ -89,7 +89,7 @@ def parse_request(reader: Reader, layout: Layout, version: int) -> Request | Ref
     """One transmission of a device."""
     try:
         transmission = read_transmission(reader, layout)
-        check_authorization(transmission)
+        check_authorization(transmission.authorization, transmission.corr_id)
     except SessionMismatchError as mismatch:
         return Refused(mismatch.corr_id, b"", Code.SESSION)
     except AuthorizationLengthError as bad:

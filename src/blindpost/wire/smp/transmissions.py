@@ -21,7 +21,7 @@ from blindpost.wire.transmission import (
     Layout,
     SessionMismatchError,
     check_authorization,
-    read_transmission,
+    read_fields,
     start_response,
     start_signed,
 )
@@ -81,15 +81,14 @@ def parse_requests(payload: Reader, layout: Layout, version: int) -> list[Reques
 def parse_request(reader: Reader, layout: Layout, version: int) -> Request | Refused:
     """One transmission of a client."""
     try:
-        transmission = read_transmission(reader, layout)
-        check_authorization(transmission)
+        authorization, service_signature, corr_id, entity_id, signed = read_fields(reader, layout)
+        check_authorization(authorization, corr_id)
     except SessionMismatchError as mismatch:
         return Refused(mismatch.corr_id, b"", Code.SESSION)
     except AuthorizationLengthError as bad:
         return Refused(bad.corr_id, b"", Code.BLOCK)
     except WireError:
         return BAD_BLOCK
-    authorization, service_signature, corr_id, entity_id, signed, _ = transmission
     try:
         command = read_command(reader, version)
     except RefusedError as refused:
@@ -126,12 +125,11 @@ def parse_responses(payload: Reader, layout: Layout, version: int) -> list[Recei
 def parse_response(reader: Reader, layout: Layout, version: int) -> Received | Refused:
     """One transmission of a router. An authorization has no meaning here, so that nobody looks at it."""
     try:
-        transmission = read_transmission(reader, layout)
+        _, _, corr_id, entity_id, _ = read_fields(reader, layout)
     except SessionMismatchError as mismatch:
         return Refused(mismatch.corr_id, b"", Code.SESSION)
     except WireError:
         return BAD_BLOCK
-    corr_id, entity_id = transmission.corr_id, transmission.entity_id
     try:
         response = read_response(reader, version)
     except RefusedError as refused:
