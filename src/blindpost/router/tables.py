@@ -197,18 +197,21 @@ class LmdbTables:
         """An unknown id is looked up here too, in vain, so that refusals cost the same."""
         self.reads += len(recipient_ids)
         cache, unknown, missing = self._cache, self._unknown, set()
+        fill = view.records.fill
         for recipient_id in recipient_ids:
             record = cache.get(recipient_id)
             if record is not None:
-                _fill_record(read, view, recipient_id, record)
+                fill(recipient_id, record)
+                _load_services_of(read, view, record)
             elif recipient_id not in unknown:
                 missing.add(recipient_id)
-        rows = read.get_many(QUEUES, missing) if missing else {}
+        if not missing:
+            return
+        rows = read.get_many(QUEUES, missing)
         for recipient_id in missing:
             row = rows.get(recipient_id)
             if row is None:
                 queue_from_row(STRANGER)
-                _make_room(unknown)
                 unknown[recipient_id] = None
                 continue
             try:
@@ -217,12 +220,11 @@ class LmdbTables:
                 log.exception("the row of a queue cannot be read")
                 view.damaged.add(recipient_id)
                 continue
-            self._keep(record)
-            _fill_record(read, view, recipient_id, record)
-
-    def _keep(self, record: QueueRecord) -> None:
-        _make_room(self._cache)
-        self._cache[record.recipient_id] = record
+            cache[recipient_id] = record
+            fill(recipient_id, record)
+            _load_services_of(read, view, record)
+        _trim(cache)
+        _trim(unknown)
 
     async def load_needed(self, needed: Needed, view: View) -> None:
         if not (needed.ends or needed.link_data or needed.notifications):
@@ -249,9 +251,10 @@ class LmdbTables:
             if isinstance(change, PutQueue):
                 self._cache.pop(change.record.recipient_id, None)
                 self._unknown.pop(change.record.recipient_id, None)
-                self._keep(change.record)
+                self._cache[change.record.recipient_id] = change.record
             elif isinstance(change, DeleteQueue):
                 self._cache.pop(change.record.recipient_id, None)
+        _trim(self._cache)
 
     async def waiting(
         self, domain: Domain, service_id: bytes, start: bytes, limit: int
@@ -308,14 +311,13 @@ class LmdbTables:
         self.store.close()
 
 
-def _make_room(cache: OrderedDict[bytes, Any]) -> None:
-    """What was kept first makes room for one more; in a plain dict it would have to be looked for."""
-    if len(cache) >= CACHE_MAX:
+def _trim(cache: OrderedDict[bytes, Any]) -> None:
+    """What was kept first makes room for what came now; in a plain dict it would have to be looked for."""
+    while len(cache) > CACHE_MAX:
         cache.popitem(last=False)
 
 
-def _fill_record(read: Read, view: View, recipient_id: bytes, record: QueueRecord) -> None:
-    view.records.fill(recipient_id, record)
+def _load_services_of(read: Read, view: View, record: QueueRecord) -> None:
     if record.service_id is not None:
         _load_service(read, view, record.service_id)
     if record.notifier is not None and record.notifier.service_id is not None:
