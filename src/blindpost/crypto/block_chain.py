@@ -22,7 +22,7 @@ SEALED_PAYLOAD_MAX = SEALED_PADDED_SIZE - PADDING_SIZE
 
 
 _TAG_ROOM = bytes(TAG_SIZE)
-_FILLER = b"#" * SEALED_PAYLOAD_MAX
+_FILLER = memoryview(b"#" * SEALED_PAYLOAD_MAX)
 
 
 class _Scratch(threading.local):
