@@ -51,6 +51,7 @@ async def test_deleting_a_queue_tells_its_subscriber_at_once(running: RunningRou
     assert await queue.ask(two, DEL()) == OK()
     (deleted,) = await one.settle()
     assert (deleted.corr_id, deleted.entity_id, deleted.response) == (b"", queue.recipient_id, DELD())
+    assert not len(client_of(running, one).subs), "nothing is kept for a queue that is gone"
 
 
 async def test_many_displaced_queues_are_told_in_one_batch(running: RunningRouter) -> None:
