@@ -66,7 +66,7 @@ def test_bench_prints_rates_and_writes_everything(tmp_path: Path) -> None:
     [
         (("bench", "--rows", "many"), "a number such as 1e6 expected, not 'many'"),
         (("bench", "--rows", "0"), "a number such as 1e6"),
-        (("bench", "--job", "dance"), "There is no job dance. There are: audit, meters, reconcile."),
+        (("bench", "--job", "dance"), "There is no job dance. There are: once, audit, meters, reconcile."),
     ],
 )
 def test_mistakes_are_explained(arguments: tuple[str, ...], said: str) -> None:
