@@ -57,10 +57,10 @@ async def database_cycles(sizes: Sizes, tell: Tell) -> list[Row]:
             for connections, load in loads.items():
                 await load.subscribe()
                 load.prepare(sizes.cycles)
-                before_us, before = floor_us(), spent(router.pid, server)
+                before_us, before = floor_us(router), spent(router.pid, server)
                 count = await load.run()
                 cost = spent(router.pid, server).since(before)
-                samples[connections].append(((before_us + floor_us()) / 2, cost, count))
+                samples[connections].append(((before_us + floor_us(router)) / 2, cost, count))
     return [one for connections, measured in samples.items() for one in _rows(connections, measured)]
 
 

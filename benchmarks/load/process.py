@@ -24,6 +24,8 @@ from blindpost.wire.text import b64
 
 COMMAND = (sys.executable, "-m", "blindpost.cli", "router")
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (a store in memory is what is measured)
+_PROCESSOR_FIELD = 36
+"""Of /proc/PID/stat, behind the name."""
 _POLL_S = 0.05
 _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
@@ -103,6 +105,12 @@ class MeasuredRouter:
     def cpu_ns(self) -> int:
         """CPU time of the router, all of its threads, user and system."""
         return cpu_ns(self.pid)
+
+    @property
+    def processor(self) -> int:
+        """On which processor the router ran last."""
+        behind_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2]
+        return int(behind_name.split()[_PROCESSOR_FIELD])
 
     def waited_ns(self) -> int:
         """How long the router was ready to run and had no processor."""

@@ -2,7 +2,8 @@
 
 CPU time is that of the router's process alone. Whatever is given as a multiple is divided by what is
 measured in this process in between, again and again: the machine's mood moves within a second, and a floor
-that was measured only before and after ten of them says little about what was in between.
+that was measured only before and after ten of them says little about what was in between. It is measured on
+the processor on which the router ran last, since the mood of another is another one.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import statistics
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -81,8 +83,9 @@ async def started(router: MeasuredRouter) -> AsyncIterator[MeasuredRouter]:
         await asyncio.to_thread(router.stop)
 
 
-def floor_us() -> float:
-    return floor.measure(2).total.median_us
+def floor_us(router: MeasuredRouter) -> float:
+    with _beside(router):
+        return floor.measure(2).total.median_us
 
 
 @functools.cache
@@ -90,9 +93,21 @@ def _verification() -> floor.Item:
     return floor.signature_items()[1]
 
 
-def verification_us() -> float:
+def verification_us(router: MeasuredRouter) -> float:
     """One Ed25519 verification of a short command."""
-    return statistics.median(floor.cpu_ns(_verification().call, 40) / 40_000 for _ in range(5))
+    with _beside(router):
+        return statistics.median(floor.cpu_ns(_verification().call, 40) / 40_000 for _ in range(5))
+
+
+@contextlib.contextmanager
+def _beside(router: MeasuredRouter) -> Iterator[None]:
+    """Be on the processor of a router that has nothing to do."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {router.processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 async def filled_router(stack: contextlib.AsyncExitStack, keeping: Keeping, queues: int) -> MeasuredRouter:

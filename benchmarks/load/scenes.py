@@ -42,14 +42,14 @@ async def cycles(sizes: Sizes, tell: Tell) -> list[Row]:
             tell(f"cycles: round {number + 1} of {sizes.rounds}")
             for name, connections, router, load in loads:
                 await load.subscribe()
-                blocks, count, spent, floors = load.blocks, 0, 0, [floor_us()]
+                blocks, count, spent, floors = load.blocks, 0, 0, [floor_us(router)]
                 pieces = pieces_of(sizes.cycles, connections)
                 for _ in range(pieces):
                     load.prepare(-(-sizes.cycles // pieces))
                     began = router.cpu_ns()
                     count += await load.run()
                     spent += router.cpu_ns() - began
-                    floors.append(floor_us())
+                    floors.append(floor_us(router))
                 us, blocks = spent / count / 1000, load.blocks - blocks
                 ratio = us / statistics.mean(floors)
                 samples.setdefault((name, connections), []).append((us, ratio, blocks / count))
@@ -78,13 +78,13 @@ async def subscribing(sizes: Sizes, tell: Tell) -> list[Row]:
                 payloads = subscriptions(line, range(count))
                 tell(f"subscribing: round {number + 1} of {sizes.rounds}")
                 at_first = router.anonymous_memory()
-                spent, floors = 0, [verification_us()]
+                spent, floors = 0, [verification_us(router)]
                 step = -(-len(payloads) // PIECES)
                 for start in range(0, len(payloads), step):
                     began = router.cpu_ns()
                     await exchanged(line, payloads[start : start + step], SOK)
                     spent += router.cpu_ns() - began
-                    floors.append(verification_us())
+                    floors.append(verification_us(router))
                 us = spent / count / 1000
                 each = us / statistics.mean(floors)
                 results["again" if number else "first of the day"].append((us, each))
