@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import S_QUEUES
+from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.snapshots import SAMPLED_OF, sampled, sums
 from tests.support.lakes import Row, silver_frame
 
@@ -49,3 +50,15 @@ def test_wrong_lanes_are_found_and_sums_are_those_of_the_lanes(spark: SparkSessi
         one = summed[service]
         assert (one["count"], one["h_hi"], one["h_lo"]) == (len(own), high, low)
         assert (one["side"], one["role"], one["router"]) == ("router", "notifier", "smp-01")
+
+
+def test_sums_are_kept_while_a_table_is_computed_and_no_longer(spark: SparkSession) -> None:
+    drift, rows = datasets()["service_drift"], _rows()[:30]
+    frames = {
+        given.table: silver_frame(spark, given.table, rows if given.table == S_QUEUES.name else ())
+        for given in drift.inputs
+    }
+    summed = sums(frames[S_QUEUES.name])
+    with drift.computed(frames):
+        assert summed.storageLevel.useMemory
+    assert not summed.storageLevel.useMemory

@@ -82,7 +82,8 @@ def computed(spark: SparkSession, dataset: Dataset, journal: Mapping[str, Sequen
         given.table: silver_frame(spark, given.table, journal.get(given.table, ()))
         for given in dataset.inputs
     }
-    return plain(dataset.compute(**frames).select(*dataset.schema.names).collect())
+    with dataset.computed(frames) as rows:
+        return plain(rows.select(*dataset.schema.names).collect())
 
 
 def plain(rows: Iterable[Any]) -> list[Row]:

@@ -8,10 +8,11 @@ month of backfill and a stream are the same code.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from blindpost.journal.schema import Tier
@@ -33,6 +34,15 @@ class Input:
     table: str
     days_before: int = 0
     days_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Few rows made of many, which a function asks for several times: they are kept meanwhile."""
+
+    table: str
+    """The silver table they are made of."""
+    make: Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,18 @@ class Dataset:
     """STATE: it names queues, and stays in the trust zone beside what it was made of."""
     version: int = 1
     """Raised when the function changes what it computes: old partitions are then computed anew."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """What the function gets beside the silver tables, by name."""
+
+    @contextlib.contextmanager
+    def computed(self, frames: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
+        """The rows that come of these silver tables, to be used within the block."""
+        kept = {name: part.make(frames[part.table]).persist() for name, part in self.kept.items()}
+        try:
+            yield self.compute(**frames, **kept)
+        finally:
+            for frame in kept.values():
+                frame.unpersist()
 
 
 def datasets() -> dict[str, Dataset]:

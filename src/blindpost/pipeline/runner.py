@@ -187,8 +187,9 @@ class _Run:
                 for given in dataset.inputs
             }
             rules = (not_null(dataset.schema), *dataset.rules)
-            frame = shaped(dataset.compute(**frames), dataset)
-            self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
+            with dataset.computed(frames) as rows:
+                frame = shaped(rows, dataset)
+                self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
         for day, partition in store.current().partitions.items():
             if day in known:
                 self._summary.broken.update(

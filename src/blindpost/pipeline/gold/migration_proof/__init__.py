@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql.types import BooleanType, DateType, IntegerType, LongType, StringType
 
-from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.gold.migration_proof.compute import compute
 from blindpost.pipeline.quality import Breaking, Rule
+from blindpost.pipeline.snapshots import sums
 from blindpost.pipeline.types import columns
 
 DATASET = Dataset(
@@ -40,6 +41,7 @@ DATASET = Dataset(
     key=("router", "migration", "name", "service", "role"),
     inputs=(Input("s_migration"), Input("s_queues", days_after=1), Input("s_snapshot", days_after=1)),
     compute=compute,
+    kept={"summed": Kept("s_queues", sums)},
     rules=(
         Rule("equal", "verdict = 'equal'", "Nothing may be lost or changed by an import."),
         Rule(

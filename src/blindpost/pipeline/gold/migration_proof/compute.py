@@ -5,14 +5,16 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from blindpost.pipeline.snapshots import complete, hex_of_lanes, sums
+from blindpost.pipeline.snapshots import complete, hex_of_lanes
 
 LINE = ("day", "router", "migration", "name", "service_id", "role")
 WITHIN_S = 86_400
 """Only an export that began so soon after the import is compared with it."""
 
 
-def compute(s_migration: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
+def compute(
+    s_migration: DataFrame, s_snapshot: DataFrame, summed: DataFrame, **_whole: DataFrame
+) -> DataFrame:
     lines = s_migration.groupBy(*LINE).agg(
         F.min("at_s").alias("at_s"),
         *(
@@ -37,7 +39,7 @@ def compute(s_migration: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame) 
             ),
         }
     )
-    stored = _stored(s_migration, s_queues, s_snapshot)
+    stored = _stored(s_migration, s_snapshot, summed)
     same = (
         (counted["router"] == stored["stored_router"])
         & (counted["migration"] == stored["stored_migration"])
@@ -79,9 +81,8 @@ def _verdict() -> Column:
     )
 
 
-def _stored(s_migration: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
+def _stored(s_migration: DataFrame, s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
     """What the first complete export after each import says of the sets whose ids it has."""
-    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
     began = s_migration.groupBy("router", "migration").agg(F.min("at_s").alias("began_s"))
     exports = complete(s_snapshot, summed).where(F.col("side") == "router").drop("day", "side")
     soon = F.col("at_s").between(F.col("began_s"), F.col("began_s") + WITHIN_S - 1)

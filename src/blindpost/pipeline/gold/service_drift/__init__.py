@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql.types import BooleanType, DateType, IntegerType, LongType, StringType
 
-from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.gold.service_drift.compute import compute
 from blindpost.pipeline.quality import Breaking, Rule
+from blindpost.pipeline.snapshots import sums
 from blindpost.pipeline.types import columns
 
 DATASET = Dataset(
@@ -57,6 +58,7 @@ DATASET = Dataset(
     key=("router", "service", "role"),
     inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
     compute=compute,
+    kept={"summed": Kept("s_queues", sums)},
     rules=(
         Rule(
             "agrees", "verdict IN ('agrees', 'one side only')", "A drift loses messages until it is repaired."

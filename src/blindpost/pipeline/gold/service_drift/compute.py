@@ -6,13 +6,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from blindpost.pipeline.drift import SET, different_queues, differing, side
-from blindpost.pipeline.snapshots import EXPORT, complete, latest, sampled, sums
+from blindpost.pipeline.snapshots import EXPORT, complete, latest, sampled
 
 PROBLEMS = ("unassociated", "gone", "unclaimed")
 
 
-def compute(s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFrame) -> DataFrame:
-    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
+def compute(
+    s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFrame, summed: DataFrame
+) -> DataFrame:
     chosen = latest(complete(s_snapshot, summed))
     picked = F.broadcast(chosen.select(*EXPORT))
     sets = summed.join(picked, list(EXPORT))

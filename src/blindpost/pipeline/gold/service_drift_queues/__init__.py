@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyspark.sql.types import BinaryType, DateType, StringType
 
 from blindpost.journal.schema import Tier
-from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.gold.service_drift_queues.compute import compute
 from blindpost.pipeline.quality import Breaking, Rule
+from blindpost.pipeline.snapshots import sums
 from blindpost.pipeline.types import columns
 
 DATASET = Dataset(
@@ -30,6 +31,7 @@ DATASET = Dataset(
     key=("router", "service_id", "role", "queue_id"),
     inputs=(Input("s_queues"), Input("s_snapshot")),
     compute=compute,
+    kept={"summed": Kept("s_queues", sums)},
     rules=(
         Rule(
             "known problem",

@@ -6,11 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from blindpost.pipeline.drift import different_queues, differing
-from blindpost.pipeline.snapshots import EXPORT, complete, latest, sums
+from blindpost.pipeline.snapshots import EXPORT, complete, latest
 
 
-def compute(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
-    summed = sums(s_queues).persist()  # few rows of many, and asked for several times
+def compute(s_queues: DataFrame, s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
     chosen = latest(complete(s_snapshot, summed))
     sets = summed.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
     found = different_queues(s_queues, chosen, differing(sets, chosen))
