@@ -121,6 +121,44 @@ def test_roles_and_what_is_said_in_them(tmp_path: Path) -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_peer_that_does_not_know_ratchet_keys_is_offered_them_by_force_only(
+    tmp_path: Path, version: int
+) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice = pair.alice
+            alice.put_state(SyncState.REQUIRED)
+            alice.put_version(version)
+            if version == 2:
+                with pytest.raises(CommandError, match="too old") as refused:
+                    await alice.conn.synchronize()
+                assert refused.value.code is CommandCode.PROHIBITED
+                assert alice.state is SyncState.REQUIRED
+            await alice.conn.synchronize(force=version == 2)
+            assert alice.state is SyncState.STARTED
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_new_ratchet_is_post_quantum_if_it_is_wanted_and_the_peer_can(
+    tmp_path: Path, version: int, wanted: bool
+) -> None:
+    async def main() -> None:
+        async with friends(tmp_path, pq=not wanted) as pair:
+            alice = pair.alice
+            alice.put_version(version)
+            await alice.conn.synchronize(force=True, pq=wanted)
+            able = wanted and version == 5
+            kept = ratchets.find_params(alice.rt.store.reading, alice.conn.id)
+            assert kept is not None
+            assert (alice.whole.record.pq_support, kept.public(3).kem is not None) == (able, able)
+
+    run_virtual(main())
+
+
 @pytest.mark.claim("CON-38")
 @pytest.mark.parametrize("state", SyncState)
 def test_what_may_be_sent(tmp_path: Path, state: SyncState) -> None:

@@ -319,6 +319,11 @@ class Friend:
         with self.rt.transaction() as tx:
             connections.set_sync_state(tx, self._conn_id, state)
 
+    def put_version(self, agent_version: int) -> None:
+        """As if the peer had last spoken so."""
+        with self.rt.transaction() as tx:
+            connections.set_version(tx, self._conn_id, agent_version)
+
     async def got(self, *bodies: bytes) -> None:
         await self.until(lambda: all(body in self.bodies for body in bodies))
 
