@@ -1,8 +1,9 @@
-"""Markers of claims, and the report that `--claims` prints."""
+"""Markers of claims, the report that `--claims` prints, and what every process of a test inherits."""
 
 from __future__ import annotations
 
 import re
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def known_claims() -> tuple[str, ...]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--claims", action="store_true", help="report which claims have a passing test")
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background with Ctrl-C ignored, and every process inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
