@@ -195,7 +195,7 @@ async def test_a_connection_that_says_503_is_not_used_again_and_others_on_it_are
 
 
 async def test_an_idle_connection_is_asked_whether_it_still_is_one() -> None:
-    async with ApnsServer() as apple, pushing(apple, ping_s=0.01) as provider:
+    async with ApnsServer() as apple, pushing(apple, response_timeout_s=1.0, ping_s=0.01) as provider:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
         await apple.until(lambda: apple.pings >= 3)
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
