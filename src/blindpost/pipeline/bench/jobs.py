@@ -36,6 +36,10 @@ class Job:
 _KEY = S_QUEUES.key
 _REST = tuple(column.name for column in S_QUEUES.columns if column.name not in _KEY)
 _QUOTED = ", ".join(f'"{name}"' for name in _REST)
+_ONCE_SQL = f"""
+    SELECT {", ".join(_KEY)}, unnest(rest), epoch_ms(rest.at_s * 1000)::DATE AS day
+    FROM (SELECT {", ".join(_KEY)}, min(struct_pack({_QUOTED})) AS rest FROM source GROUP BY ALL)
+"""  # noqa: S608 (names of our own schema)
 
 
 def _once(queues: DataFrame) -> DataFrame:
@@ -117,8 +121,7 @@ JOBS = {
             "once",
             S_QUEUES,
             _once,
-            f"SELECT {', '.join(_KEY)}, unnest(rest), epoch_ms(rest.at_s * 1000)::DATE AS day FROM ("  # noqa: S608
-            f"SELECT {', '.join(_KEY)}, min(struct_pack({_QUOTED})) AS rest FROM source GROUP BY ALL)",
+            _ONCE_SQL,
             _once_polars,
             None,
         ),
