@@ -44,10 +44,10 @@ def test_only_claims_whose_every_test_passed_are_counted(project: Path) -> None:
 
 
 def test_a_marker_that_names_no_claim_fails_the_run(project: Path) -> None:
-    (project / "test_it.py").write_text("import pytest\n@pytest.mark.claim('SVC-99')\ndef test_a(): pass\n")
+    (project / "test_it.py").write_text("import pytest\n@pytest.mark.claim('ABC-01')\ndef test_a(): pass\n")
     outcome = run(project)
     assert outcome.returncode != 0
-    assert "no claim 'SVC-99'" in outcome.stdout + outcome.stderr
+    assert "no claim 'ABC-01'" in outcome.stdout + outcome.stderr
 
 
 def test_the_list_of_claims_is_read_whole() -> None:
