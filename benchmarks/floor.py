@@ -13,11 +13,15 @@ microsecond a call for crossing into C. Verification goes through a hundred keys
 on key and signature, a processor learns those of a single pair by heart, and then takes 4 to 5 % less time
 than it takes for what it has not seen, which is all that a router ever gets. Reported are medians and
 quartiles over the rounds; the floor is the median of the rounds' sums.
+
+The floor is a unit: aims were set in it when libsodium verified, and it stays what it was. The router has
+found a faster library since, so a second sum is given, the least: the same calls with that verification.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import hashlib
 import itertools
@@ -35,7 +39,7 @@ from typing import Any
 from cryptography.hazmat.backends.openssl import backend
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from blindpost.crypto import sodium
+from blindpost.crypto import ed25519, sodium
 
 BLOCK_SIZE = 16384
 PADDED_BLOCK_SIZE = BLOCK_SIZE - sodium.TAG_SIZE
@@ -59,6 +63,12 @@ class Item:
     name: str
     times: int
     call: Call
+    least_times: int | None = None
+    """How often in the least floor; the same, if nothing is said."""
+
+    @property
+    def times_at_least(self) -> int:
+        return self.times if self.least_times is None else self.least_times
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class Floor:
     """The result: the floor of one message cycle, its items, and where it was measured."""
 
     total: Measured
+    least: Measured
     items: tuple[Measured, ...]
     rounds: int
     machine: dict[str, str]
@@ -126,26 +137,57 @@ def box_items() -> list[Item]:
 
 
 def signature_items() -> list[Item]:
-    """Ed25519 verification of the two commands."""
-    (verify,) = sodium.load(sodium.bundled_path(), ("crypto_sign_verify_detached",))
-    signers = [sodium.ed25519_expand(hashlib.sha256(bytes((number,))).digest()) for number in range(SIGNERS)]
-
-    def item(name: str, size: int) -> Item:
-        authorized = bytes(size)
-        signed = [(sodium.ed25519_sign(signer, authorized), signer[32:]) for signer in signers]
-        assert not any(verify(signature, authorized, size, public) for signature, public in signed)
-        following = itertools.cycle(signed).__next__
-
-        def call() -> None:
-            signature, public = following()
-            verify(signature, authorized, size, public)
-
-        return Item(name, 1, call)
-
+    """Ed25519 verification of the two commands: as the floor counts it, and as the router does it."""
     return [
-        item("Ed25519 verified, SEND", SEND_AUTHORIZED_SIZE),
-        item("Ed25519 verified, ACK", ACK_AUTHORIZED_SIZE),
+        Item("Ed25519 verified, SEND", 1, by_libsodium(SEND_AUTHORIZED_SIZE), least_times=0),
+        Item("Ed25519 verified, ACK", 1, by_libsodium(ACK_AUTHORIZED_SIZE), least_times=0),
+        Item("Ed25519 faster, SEND", 0, by_the_router(SEND_AUTHORIZED_SIZE), least_times=1),
+        Item("Ed25519 faster, ACK", 0, by_the_router(ACK_AUTHORIZED_SIZE), least_times=1),
     ]
+
+
+def by_libsodium(size: int) -> Call:
+    """Verify the signature of so many bytes."""
+    verify, authorized = _libsodium_verify(), bytes(size)
+    signed = [(sodium.ed25519_sign(signer, authorized), signer[32:]) for signer in _signers()]
+    assert not any(verify(signature, authorized, size, public) for signature, public in signed)
+    following = itertools.cycle(signed).__next__
+
+    def call() -> None:
+        signature, public = following()
+        verify(signature, authorized, size, public)
+
+    return call
+
+
+def by_the_router(size: int) -> Call:
+    """The same by the library that the router uses; it raises if a signature is not valid."""
+    verify, scheme, authorized = ed25519.check, ed25519.SCHEME, bytes(size)
+    signed = [
+        (ed25519.KEY_PREFIX + signer[32:], sodium.ed25519_sign(signer, authorized)) for signer in _signers()
+    ]
+    following = itertools.cycle(signed).__next__
+
+    def call() -> None:
+        public, signature = following()
+        verify(public, scheme, authorized, signature)
+
+    return call
+
+
+@functools.cache
+def _libsodium_verify() -> Any:
+    sodium.ffi.cdef(
+        "int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *m,"
+        " unsigned long long mlen, const unsigned char *pk);"
+    )
+    (verify,) = sodium.load(sodium.bundled_path(), ("crypto_sign_verify_detached",))
+    return verify
+
+
+@functools.cache
+def _signers() -> list[bytes]:
+    return [sodium.ed25519_expand(hashlib.sha256(bytes((number,))).digest()) for number in range(SIGNERS)]
 
 
 def nothing() -> None:
@@ -175,24 +217,28 @@ def measure(rounds: int = 25) -> Floor:
     idle_repeats = repeats_for(nothing)
     samples: list[list[float]] = [[] for _ in items]
     totals: list[float] = []
+    leasts: list[float] = []
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(rounds):
             idle_ns = cpu_ns(nothing, idle_repeats) / idle_repeats
-            total = 0.0
+            total = least = 0.0
             for item, count, sample in zip(items, repeats, samples, strict=True):
                 each_us = max(cpu_ns(item.call, count) / count - idle_ns, 0.0) / 1000
                 sample.append(each_us)
                 total += item.times * each_us
+                least += item.times_at_least * each_us
             totals.append(total)
+            leasts.append(least)
     finally:
         if collecting:
             gc.enable()
     measured = tuple(
         summary(item.name, item.times, sample) for item, sample in zip(items, samples, strict=True)
     )
-    return Floor(summary("the floor", 1, totals), measured, rounds, machine())
+    floors = summary("the floor", 1, totals), summary("the least floor", 1, leasts)
+    return Floor(*floors, measured, rounds, machine())
 
 
 def summary(name: str, times: int, sample: list[float]) -> Measured:
@@ -230,11 +276,13 @@ def shown(floor: Floor) -> str:
         spread = f"{item.lower_us:.2f} .. {item.upper_us:.2f}"
         together = item.times * item.median_us
         lines.append(f"{item.name:<26}{item.times:>6}{item.median_us:>10.2f}{spread:>18}{together:>10.1f}")
-    total = floor.total
+    total, least = floor.total, floor.least
     lines += [
         "",
         f"the floor of one message cycle: {total.median_us:.0f} us of CPU "
         f"(quartiles {total.lower_us:.0f} .. {total.upper_us:.0f}, {floor.rounds} rounds)",
+        f"the least, with the faster verification: {least.median_us:.0f} us "
+        f"(quartiles {least.lower_us:.0f} .. {least.upper_us:.0f})",
     ]
     return "\n".join(lines)
 

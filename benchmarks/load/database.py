@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.load.clients import Cycles
 from benchmarks.load.process import Keeping, cpu_ns
-from benchmarks.load.rows import Row, Sizes, Tell, filled_router, floor_us, queues_of, row
+from benchmarks.load.rows import Row, Sizes, Tell, filled_router, floors_us, queues_of, row
 from tests.support.postgres import AS_IT_COMES, PostgresServer, postgres_server
 
 
@@ -57,10 +57,10 @@ async def database_cycles(sizes: Sizes, tell: Tell) -> list[Row]:
             for connections, load in loads.items():
                 await load.subscribe()
                 load.prepare(sizes.cycles)
-                before_us, before = floor_us(router), spent(router.pid, server)
+                before_us, before = floors_us(router).unit, spent(router.pid, server)
                 count = await load.run()
                 cost = spent(router.pid, server).since(before)
-                samples[connections].append(((before_us + floor_us(router)) / 2, cost, count))
+                samples[connections].append(((before_us + floors_us(router).unit) / 2, cost, count))
     return [one for connections, measured in samples.items() for one in _rows(connections, measured)]
 
 

@@ -13,9 +13,10 @@ import contextlib
 import functools
 import os
 import statistics
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks import floor
 from benchmarks.load import filling
@@ -84,20 +85,35 @@ async def started(router: MeasuredRouter) -> AsyncIterator[MeasuredRouter]:
         await asyncio.to_thread(router.stop)
 
 
-def floor_us(router: MeasuredRouter) -> float:
+class Floors(NamedTuple):
+    """What a router is measured by, in microseconds: the floor, and the least that it could be here."""
+
+    unit: float
+    least: float
+
+
+def floors_us(router: MeasuredRouter) -> Floors:
+    """The floor of a message cycle."""
     with _beside(router):
-        return floor.measure(2).total.median_us
+        measured = floor.measure(2)
+    return Floors(measured.total.median_us, measured.least.median_us)
 
 
 @functools.cache
-def _verification() -> floor.Item:
-    return floor.signature_items()[1]
+def _verifications() -> tuple[floor.Call, floor.Call]:
+    return floor.by_libsodium(floor.ACK_AUTHORIZED_SIZE), floor.by_the_router(floor.ACK_AUTHORIZED_SIZE)
 
 
-def verification_us(router: MeasuredRouter) -> float:
+def verifications_us(router: MeasuredRouter) -> Floors:
     """One Ed25519 verification of a short command: a mean, as what the router spends on many is one."""
     with _beside(router):
-        return floor.cpu_ns(_verification().call, VERIFICATIONS) / VERIFICATIONS / 1000
+        unit, least = (floor.cpu_ns(call, VERIFICATIONS) / VERIFICATIONS / 1000 for call in _verifications())
+    return Floors(unit, least)
+
+
+def multiples(us: float, floors: Sequence[Floors]) -> Floors:
+    """`us` as a multiple of the means of what was measured in between."""
+    return Floors(*(us / statistics.mean(values) for values in zip(*floors, strict=True)))
 
 
 @contextlib.contextmanager

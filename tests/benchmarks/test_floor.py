@@ -8,7 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.floor import HKDF_COMPRESSIONS, as_json, measure, shown, summary
+from benchmarks.floor import (
+    HKDF_COMPRESSIONS,
+    as_json,
+    box_items,
+    measure,
+    shown,
+    signature_items,
+    summary,
+    tls_items,
+)
 from blindpost.crypto import kdf
 
 ROOT = Path(__file__).parents[2]
@@ -26,15 +35,26 @@ def test_a_message_cycle_is_two_blocks_in_and_three_out() -> None:
         "message box sealed": 1,
         "Ed25519 verified, SEND": 1,
         "Ed25519 verified, ACK": 1,
+        "Ed25519 faster, SEND": 0,
+        "Ed25519 faster, ACK": 0,
     }
-    for measured in (*floor.items, floor.total):
+    for measured in (*floor.items, floor.total, floor.least):
         assert 0 <= measured.lower_us <= measured.median_us <= measured.upper_us
     assert floor.total.median_us > max(item.times * item.median_us for item in floor.items) / 2
     loaded = json.loads(as_json(floor))
     assert loaded["total"]["median_us"] == floor.total.median_us
-    assert len(loaded["items"]) == 9
+    assert len(loaded["items"]) == 11
     assert f"{floor.total.median_us:.0f} us" in shown(floor)
+    assert f"{floor.least.median_us:.0f} us" in shown(floor)
     assert all(item.name in shown(floor) for item in floor.items)
+
+
+def test_the_least_floor_has_the_same_calls_with_the_faster_verification() -> None:
+    items = [*tls_items(), *box_items(), *signature_items()]
+    assert {item.name for item in items if item.times != item.times_at_least} == {
+        f"Ed25519 {kind}, {command}" for kind in ("verified", "faster") for command in ("SEND", "ACK")
+    }
+    assert sum(item.times for item in items) == sum(item.times_at_least for item in items)
 
 
 def test_medians_and_quartiles() -> None:

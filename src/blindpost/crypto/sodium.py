@@ -31,8 +31,6 @@ int crypto_scalarmult_base(unsigned char *q, const unsigned char *n);
 int crypto_sign_seed_keypair(unsigned char *pk, unsigned char *sk, const unsigned char *seed);
 int crypto_sign_detached(unsigned char *sig, unsigned long long *siglen, const unsigned char *m,
     unsigned long long mlen, const unsigned char *sk);
-int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *m,
-    unsigned long long mlen, const unsigned char *pk);
 """
 _NAMES = (
     "sodium_init",
@@ -41,7 +39,6 @@ _NAMES = (
     "crypto_scalarmult_base",
     "crypto_sign_seed_keypair",
     "crypto_sign_detached",
-    "crypto_sign_verify_detached",
 )
 
 ffi = FFI()
@@ -82,7 +79,6 @@ def load(path: str, names: tuple[str, ...] = _NAMES) -> list[Any]:
     _scalarmult_base,
     _seed_keypair,
     _sign,
-    _verify,
 ) = load(bundled_path())
 if _init() < 0:
     raise ImportError("libsodium could not be initialized")
@@ -194,12 +190,3 @@ def ed25519_sign(expanded: bytes, message: Buffer) -> bytes:
     source = message if type(message) is bytes else _from_buffer(message)
     _sign(_from_buffer(out), _NULL, source, len(message), key)
     return bytes(out)
-
-
-def ed25519_verify(public: bytes, message: Buffer, signature: bytes) -> bool:
-    if len(signature) != SIGNATURE_SIZE:
-        return False
-    if len(public) != KEY_SIZE:
-        raise CryptoError(f"a public key of {KEY_SIZE} bytes expected, not {len(public)}")
-    source = message if type(message) is bytes else _from_buffer(message)
-    return not _verify(signature, source, len(message), public)
