@@ -235,6 +235,21 @@ async def test_queues_are_not_counted_twice(running: RunningRouter, tmp_path: Pa
     assert total(running) == 0
 
 
+@pytest.mark.parametrize("served", [0, 1])
+async def test_subs_counts_what_the_connection_did_not_serve_yet(running: RunningRouter, served: int) -> None:
+    """A connection that took a queue of its service by SUB is a subscriber, and counted, before SUBS."""
+    credentials, queues = await left(running, [0, 0, 0])
+    line, meters = await back(running, credentials), running.router.plan.meters
+    before = meters[Meter.RCV_SERVICE_SUBS], meters[Meter.RCV_SERVICE_SUB_QUEUES]
+    for queue in queues[:served]:
+        assert await sub(line, queue) == SOK(line.service_id)
+    assert await line.subs() == set_of(queues)
+    now = meters[Meter.RCV_SERVICE_SUBS], meters[Meter.RCV_SERVICE_SUB_QUEUES]
+    assert now == (before[0] + 1, before[1] + 3)
+    assert await line.subs() == set_of(queues)
+    assert (meters[Meter.RCV_SERVICE_SUBS], meters[Meter.RCV_SERVICE_SUB_QUEUES]) == now
+
+
 def gated(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> tuple[asyncio.Event, asyncio.Event]:
