@@ -14,6 +14,7 @@ import pytest
 from blindpost.agent.connection import Connection
 from blindpost.agent.errors import AgentError
 from blindpost.agent.events import (
+    ConfirmationReceived,
     Connected,
     Event,
     Failed,
@@ -23,14 +24,21 @@ from blindpost.agent.events import (
     Received,
 )
 from blindpost.agent.integrity import MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
-from blindpost.agent.layers import open_client_envelope, seal_confirmation
+from blindpost.agent.layers import open_client_envelope, seal_confirmation, seal_message
 from blindpost.agent.model import SndQueue
 from blindpost.agent.receiving import Reception
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ratchet import encrypt_header
-from blindpost.wire.agent.envelopes import Confirmation, read_client_envelope, write_agent_envelope
+from blindpost.crypto.x3dh import PrivateParams
+from blindpost.crypto.x448 import generate_x448
+from blindpost.wire.agent.envelopes import (
+    Confirmation,
+    RatchetKey,
+    read_client_envelope,
+    write_agent_envelope,
+)
 from blindpost.wire.agent.messages import AMsg, AQCont, ARcvd, EReady, Hello, QTest, QUse, Receipt, UsedQueue
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.smp.commands import ACK, SEND
@@ -197,6 +205,30 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
             assert rows(alice) == before
         alice.rt.sessions.resume_receiving("test")
         assert (await alice.expect(Connected)).pq
+        await bob.expect(Connected)
+
+
+@virtual
+async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) -> None:
+    """There is a ratchet by then, and nobody to answer: it stays, and the peer can still be let in."""
+    async with two_parties(tmp_path) as (alice, bob):
+        link = await alice.agent.invite(auto_allow=False)
+        await bob.agent.join(str(link))
+        waiting = await alice.expect(ConfirmationReceived)
+        (queue,) = queues.rcv_queues(alice.rt.store.reading, link.conn.id)
+        (theirs,) = queues.snd_queues(bob.rt.store.reading, bob.agent.connections()[0].id)
+        keys = PrivateParams(generate_x448(system_entropy), generate_x448(system_entropy))
+        key = encode(RatchetKey(7, keys.public(3), b""), write_agent_envelope)
+        content = Message(1_750_000_000, True, seal_message(theirs, key, system_entropy))
+        msg_id, before = b"m" * 24, rows(alice)
+        sealed = BoxKey(queue.dh_secret).seal_padded(
+            nonce_of(msg_id), encode(content, write_message), DELIVERED_SIZE
+        )
+        await Reception(alice.rt).process(queue, MSG(msg_id, sealed))
+        assert (await alice.expect(Failed)).error.word == "AGENT A_QUEUE"
+        assert rows(alice) == before
+        await waiting.confirmation.allow()
+        await alice.expect(Connected)
         await bob.expect(Connected)
 
 
