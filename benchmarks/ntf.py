@@ -72,6 +72,8 @@ ROUTERS = 3
 PER_TOKEN = 100
 STORE_STEP = 5_000
 AT_ONCE = 64
+LIBRARY_AT_ONCE = 8
+"""What httpx is given: more bodies fill the window of a connection, and it may wait for room that it has."""
 NOWHERE = Server((Host("smp.example.org"),), "5223", bytes(32))
 
 
@@ -337,7 +339,7 @@ async def pushes(folder: Path, count: int) -> list[dict[str, Any]]:
             answer = await library.post(f"https://{authority}{path}", content=body, headers=headers)
             assert answer.status_code == 200
 
-        library_s = await cpu_for_each(by_library, max(count // 10, 20))
+        library_s = await cpu_for_each(by_library, max(count // 10, 20), LIBRARY_AT_ONCE)
     pseudo = {":method": "POST", ":scheme": "https", ":authority": authority, ":path": path}
     encoded = [(name.encode(), value.encode()) for name, value in {**pseudo, **headers}.items()]
     connection = await Http2Connection.connect(endpoint.host, endpoint.port, endpoint.tls, 10)
@@ -372,7 +374,7 @@ async def pushes(folder: Path, count: int) -> list[dict[str, Any]]:
     ]
 
 
-async def cpu_for_each(call: Callable[[], Awaitable[None]], count: int) -> float:
+async def cpu_for_each(call: Callable[[], Awaitable[None]], count: int, at_once: int = AT_ONCE) -> float:
     """Seconds of CPU of one call, many of them at once."""
     left = count
 
@@ -384,7 +386,7 @@ async def cpu_for_each(call: Callable[[], Awaitable[None]], count: int) -> float
 
     await call()
     before = time.process_time()
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(at_once)))
     return (time.process_time() - before) / count
 
 
