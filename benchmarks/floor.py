@@ -1,7 +1,7 @@
 """The floor: what one message costs in calls of C that no implementation here can avoid.
 
 One message at version 19 is SEND, its OK, MSG, ACK and its OK: five blocks, of which a router opens two and
-seals three. Each item below is one bare call into OpenSSL or libsodium on prepared buffers, so that what
+seals three. Each item below is one bare call into a library on prepared buffers, so that what
 remains above the floor is ours: interpreter, copies, kernel, storage.
 
     python -m benchmarks.floor [--rounds N] [--json]
@@ -30,7 +30,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -148,29 +148,26 @@ def signature_items() -> list[Item]:
 
 def by_libsodium(size: int) -> Call:
     """Verify the signature of so many bytes."""
-    verify, authorized = _libsodium_verify(), bytes(size)
-    signed = [(sodium.ed25519_sign(signer, authorized), signer[32:]) for signer in _signers()]
-    assert not any(verify(signature, authorized, size, public) for signature, public in signed)
-    following = itertools.cycle(signed).__next__
-
-    def call() -> None:
-        signature, public = following()
-        verify(signature, authorized, size, public)
-
-    return call
+    verify, content = _libsodium_verify(), bytes(size)
+    signed = [(sodium.ed25519_sign(signer, content), content, size, signer[32:]) for signer in _signers()]
+    assert not any(verify(*arguments) for arguments in signed)
+    return _in_turn(verify, signed)
 
 
 def by_the_router(size: int) -> Call:
     """The same by the library that the router uses; it raises if a signature is not valid."""
-    verify, scheme, authorized = ed25519.check, ed25519.SCHEME, bytes(size)
+    content, prefix, scheme = bytes(size), ed25519.KEY_PREFIX, ed25519.SCHEME
     signed = [
-        (ed25519.KEY_PREFIX + signer[32:], sodium.ed25519_sign(signer, authorized)) for signer in _signers()
+        (prefix + signer[32:], scheme, content, sodium.ed25519_sign(signer, content)) for signer in _signers()
     ]
+    return _in_turn(ed25519.check, signed)
+
+
+def _in_turn(verify: Callable[..., object], signed: Sequence[tuple[object, ...]]) -> Call:
     following = itertools.cycle(signed).__next__
 
     def call() -> None:
-        public, signature = following()
-        verify(public, scheme, authorized, signature)
+        verify(*following())
 
     return call
 
@@ -257,6 +254,7 @@ def machine() -> dict[str, str]:
         "openssl": backend.openssl_version_text(),
         "libsodium": f"inside PyNaCl {version('pynacl')}",
         "cffi": version("cffi"),
+        "qh3": version("qh3"),
     }
 
 

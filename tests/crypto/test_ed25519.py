@@ -39,9 +39,9 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_signature_verifies_wherever_its_message_lies(kind: Callable[[bytes], Buffer]) -> None:
+def test_a_signature_verifies_wherever_it_and_its_message_lie(kind: Callable[[bytes], Buffer]) -> None:
     public, signature = signed(SEED, MESSAGE)
-    assert ed25519.verify(public, kind(MESSAGE), signature) is True
+    assert ed25519.verify(public, kind(MESSAGE), kind(signature)) is True
 
 
 @given(
@@ -80,6 +80,12 @@ def test_what_has_another_length_is_refused(size: int) -> None:
 def test_a_key_that_is_no_point_of_the_curve_is_refused() -> None:
     _, signature = signed(SEED, MESSAGE)
     assert ed25519.verify(b"\2" + bytes(31), MESSAGE, signature) is False
+
+
+def test_a_key_of_small_order_is_taken_though_anybody_can_sign_for_it() -> None:
+    neutral = b"\1" + bytes(31)
+    assert ed25519.verify(neutral, MESSAGE, neutral + bytes(32)) is True
+    assert accepted_by_libsodium(neutral, MESSAGE, neutral + bytes(32)) is False
 
 
 @pytest.mark.parametrize("answer", [True, False, 1, b""])

@@ -20,13 +20,12 @@ check = _hazmat.verify_with_public_key
 _REFUSALS = (_hazmat.SignatureError, _hazmat.CryptoError)
 
 
-def verify(public: bytes, message: Buffer, signature: bytes) -> bool:
+def verify(public: bytes, message: Buffer, signature: Buffer) -> bool:
     """Whether `signature` of `message` is by the owner of `public`.
 
     A key of small order is not refused: whoever has one lets anybody sign, and nobody else has to care.
     """
-    content = message if type(message) is bytes else bytes(message)
     try:
-        return check(KEY_PREFIX + public, SCHEME, content, signature) is None
+        return check(KEY_PREFIX + public, SCHEME, bytes(message), bytes(signature)) is None
     except _REFUSALS:
         return False

@@ -126,9 +126,7 @@ class PrivateKey:
 def verify(public: PublicKey, message: Buffer, signature: Buffer) -> bool:
     """Whether `signature` of `message` is by the owner of `public`; False also for a key that cannot sign."""
     if public.algorithm is Algorithm.ED25519:
-        return ed25519.verify(
-            public.raw, message, signature if type(signature) is bytes else bytes(signature)
-        )
+        return ed25519.verify(public.raw, message, signature)
     if public.algorithm is Algorithm.ED448:
         try:
             Ed448PublicKey.from_public_bytes(public.raw).verify(signature, message)
