@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.load.clients import Cycles
 from benchmarks.load.process import Keeping, cpu_ns
 from benchmarks.load.rows import Row, Sizes, Tell, filled_router, floors_us, queues_of, row
-from tests.support.postgres import AS_IT_COMES, PostgresServer, postgres_server
+from tests.support.store.postgres import AS_IT_COMES, PostgresServer, postgres_server
 
 
 @dataclass(frozen=True)

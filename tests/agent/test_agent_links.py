@@ -21,9 +21,9 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.links.short import short_link_from_text
 from blindpost.wire.smp.commands import NEW
-from tests.support.agents import on_network, party, quick_config, recorded, two_parties
-from tests.support.routers import running_router
-from tests.support.scripted_router import virtual
+from tests.support.agent.agents import on_network, party, quick_config, recorded, two_parties
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import running_router
 
 
 @virtual

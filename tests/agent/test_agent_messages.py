@@ -28,9 +28,9 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
-from tests.support.routers import new_credentials, running_router
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
+from tests.support.client.scripted_router import settle, virtual
+from tests.support.router.routers import new_credentials, running_router
 
 HOUR_S = 3600
 

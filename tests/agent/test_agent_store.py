@@ -21,9 +21,9 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.store.sqlite import StoreInUseError
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.queue_addresses import QueueInfo
-from tests.support.agents import connect, on_network, party, quick_config, two_parties
-from tests.support.routers import running_router
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
+from tests.support.client.scripted_router import settle, virtual
+from tests.support.router.routers import running_router
 
 
 def bytes_of(folder: Path) -> bytes:

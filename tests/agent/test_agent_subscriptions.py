@@ -19,11 +19,11 @@ from blindpost.client.calls import Call
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, SUB, SUBS
 from blindpost.wire.smp.responses import MSG
-from tests.support.agent_network import commands_sent
-from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
-from tests.support.router_files import StoreFiles
-from tests.support.routers import RunningRouter, new_credentials, running_router
-from tests.support.scripted_router import virtual
+from tests.support.agent.agents import Party, connect, on_network, party, quick_config, two_parties
+from tests.support.agent.network import commands_sent
+from tests.support.agent.router_files import StoreFiles
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import RunningRouter, new_credentials, running_router
 
 PORT = 5223
 

@@ -17,9 +17,9 @@ from blindpost.wire.smp.commands import KEY, SKEY
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import OK
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import connect, on_network, party, quick_config, two_parties
-from tests.support.routers import new_key, new_queue, running_router
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
+from tests.support.client.scripted_router import settle, virtual
+from tests.support.router.routers import new_key, new_queue, running_router
 
 
 @pytest.mark.claim("CON-03")

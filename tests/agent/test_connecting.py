@@ -6,8 +6,8 @@ from pathlib import Path
 
 from blindpost.agent.events import Sent
 from blindpost.agent.integrity import MsgOk
-from tests.support.agents import connect, party
-from tests.support.routers import running_router
+from tests.support.agent.agents import connect, party
+from tests.support.router.routers import running_router
 
 
 async def test_two_agents_connect_talk_and_go_on_after_a_restart(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.commands import KEY, LKEY, NEW, PING, SKEY, SUB, Command
 from blindpost.wire.smp.responses import Response
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
-from tests.support.routers import running_router
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import Party, connect, on_network, party, quick_config, two_parties
+from tests.support.client.scripted_router import settle, virtual
+from tests.support.router.routers import running_router
 
 Keyed = NEW | SKEY | KEY | LKEY
 

@@ -12,7 +12,7 @@ from blindpost.agent.errors import ConnectionCode, ConnError
 from blindpost.agent.events import ConnectionsDeleted, QueuesDeleted, SendFailed, Sent
 from blindpost.agent.store import deletion as rows
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import Friend, Friends, Place, friends
+from tests.support.agent.friends import Friend, Friends, Place, friends
 
 
 def place_of(pair: Friends, friend: Friend) -> Place:

@@ -10,10 +10,10 @@ from pathlib import Path
 from blindpost.agent.events import Connected, ServiceUp
 from blindpost.wire.smp.commands import SUB, SUBS
 from examples.directory_bot import DirectoryBot
-from tests.support.agent_network import commands_sent
-from tests.support.agents import Party, address_of, party, quick_config
-from tests.support.routers import RunningRouter, running_router
-from tests.support.waiting import until
+from tests.support.agent.agents import Party, address_of, party, quick_config
+from tests.support.agent.network import commands_sent
+from tests.support.router.routers import RunningRouter, running_router
+from tests.support.serving.waiting import until
 
 
 class WatchedBot(DirectoryBot):

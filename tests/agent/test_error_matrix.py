@@ -18,10 +18,10 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.agent.envelopes import Confirmation, write_agent_envelope
 from blindpost.wire.agent.messages import AMsg, Hello
 from blindpost.wire.primitives import encode
-from tests.support.agent_replay import transcript
-from tests.support.agents import connect, quick_config, two_parties
-from tests.support.forging import Forger
-from tests.support.scripted_router import virtual
+from tests.support.agent.agents import connect, quick_config, two_parties
+from tests.support.agent.forging import Forger
+from tests.support.agent.replay import transcript
+from tests.support.client.scripted_router import virtual
 
 _LATER = {"RSOk": "ok", "RSAllowed": "allowed", "RSRequired": "required"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from blindpost.agent.events import SendDelayed
 from blindpost.router.config import RouterRules
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import friends
+from tests.support.agent.friends import friends
 
 
 def test_both_queues_are_full(tmp_path: Path) -> None:

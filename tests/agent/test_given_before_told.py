@@ -14,9 +14,9 @@ from blindpost.agent.events import Connected, ConnEvent, ContactRequested, Down,
 from blindpost.agent.store import commands
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import Link, MemoryNetwork
-from tests.support.agents import Party, on_network, party, quick_config, two_parties
-from tests.support.routers import running_router
-from tests.support.scripted_router import virtual
+from tests.support.agent.agents import Party, on_network, party, quick_config, two_parties
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import running_router
 
 
 class Application:

@@ -10,9 +10,9 @@ from blindpost.agent.events import Connected, Failed, Received
 from blindpost.agent.integrity import Integrity, MsgBadId, MsgOk, MsgSkipped
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.links.full import InvitationLink
-from tests.support.agent_replay import transcript_names
-from tests.support.replayed_agent import ReplayedAgent
-from tests.support.replayed_handshake import ReplayedHandshake
+from tests.support.agent.replay import transcript_names
+from tests.support.agent.replayed import ReplayedAgent
+from tests.support.agent.replayed_handshake import ReplayedHandshake
 
 ELSEWHERE = {
     "integrity": "the recorded side breaks its own numbers, which this agent cannot be made to",

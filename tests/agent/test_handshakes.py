@@ -24,9 +24,9 @@ from blindpost.agent.model import ConnType
 from blindpost.agent.store import queues, ratchets
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import Party, connect, on_network, party, quick_config, two_parties
-from tests.support.routers import new_credentials, running_router
-from tests.support.scripted_router import virtual
+from tests.support.agent.agents import Party, connect, on_network, party, quick_config, two_parties
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import new_credentials, running_router
 
 
 def connections_of(party: Party) -> list[ConnType]:

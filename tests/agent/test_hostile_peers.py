@@ -44,9 +44,9 @@ from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.smp.commands import ACK, SEND
 from blindpost.wire.smp.messages import Message, write_message
 from blindpost.wire.smp.responses import MSG
-from tests.support.agents import Party, connect, quick_config, recorded, two_parties
-from tests.support.forging import DELIVERED_SIZE, Forger
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import Party, connect, quick_config, recorded, two_parties
+from tests.support.agent.forging import DELIVERED_SIZE, Forger
+from tests.support.client.scripted_router import settle, virtual
 
 World = tuple[Party, Party, Connection, Connection, Forger]
 

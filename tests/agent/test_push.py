@@ -21,8 +21,8 @@ from blindpost.wire.ntf.pushes import (
     encode_apns_body,
     encode_items,
 )
-from tests.support.ntf_routers import SMP
-from tests.support.phones import ONE, Phone, phones
+from tests.support.agent.phones import ONE, Phone, phones
+from tests.support.ntf.routers import SMP
 
 
 async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path) -> None:

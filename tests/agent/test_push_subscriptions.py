@@ -19,9 +19,9 @@ from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
 from blindpost.wire.versions import VersionRange
-from tests.support.notified import until_all
-from tests.support.ntf_routers import NotifiedQueue
-from tests.support.phones import START, phones
+from tests.support.agent.phones import START, phones
+from tests.support.ntf.notified import until_all
+from tests.support.ntf.routers import NotifiedQueue
 
 PIPELINE = ("NKEY", "SNEW", "SCHK", "NDEL")
 

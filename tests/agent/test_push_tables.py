@@ -26,8 +26,8 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.status import SubState, TokenState
-from tests.support.ntf_routers import SMP, device_token
-from tests.support.routers import new_key
+from tests.support.ntf.routers import SMP, device_token
+from tests.support.router.routers import new_key
 
 ELSEWHERE = Server((Host("other.example.org"),), "5223", b"o" * 32)
 TOKEN = Token(device_token("ab"), SMP, new_key(), new_key(Algorithm.X25519), PushMode.INSTANT)

@@ -24,7 +24,7 @@ from blindpost.wire.ntf.commands import Command
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 from blindpost.wire.ntf.responses import Response
 from blindpost.wire.smp.errors import Code
-from tests.support.phones import ONE, OTHER, Phone, World, phones
+from tests.support.agent.phones import ONE, OTHER, Phone, World, phones
 
 TOKEN_COMMANDS = ("TNEW", "TVFY", "TCHK", "TRPL", "TDEL", "TCRN", "SNEW", "SCHK", "SDEL", "NKEY", "NDEL")
 

@@ -13,7 +13,7 @@ import pytest
 from blindpost.agent.model import SyncState
 from blindpost.agent.store.remembering import RememberingConnection, may_change
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import friends
+from tests.support.agent.friends import friends
 
 BEHIND = (
     *("users", "servers", "connections", "rcv_queues", "snd_queues"),

@@ -13,9 +13,9 @@ from blindpost.crypto.kem import KemSource
 from blindpost.crypto.ratchet import decrypt, encrypt_body, encrypt_header
 from blindpost.crypto.x3dh import PrivateParams, ReflectedKeysError, SyncRole, proposed_params
 from blindpost.wire.e2e import E2EParams
-from tests.support.agent_replay import check_state, recorded_pair, transcript, transcript_names
-from tests.support.parties import RecordedPairs
-from tests.support.ratchets import Played, seeded, x448, x448_public
+from tests.support.agent.parties import RecordedPairs
+from tests.support.agent.ratchets import Played, seeded, x448, x448_public
+from tests.support.agent.replay import check_state, recorded_pair, transcript, transcript_names
 
 SYNCHRONISED = [name for name in transcript_names() if name.startswith("sync_")]
 NO_KEM: KemSource = RecordedPairs()

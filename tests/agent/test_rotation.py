@@ -12,7 +12,7 @@ from blindpost.agent.store import connections
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.messages import AgentMessage, QKey
 from blindpost.wire.queue_addresses import same_queue
-from tests.support.friends import Friend, Friends, friends
+from tests.support.agent.friends import Friend, Friends, friends
 
 RECIPIENT = ["rcv started", "rcv confirmed", "rcv secured", "rcv completed"]
 SENDER = ["snd started", "snd confirmed", "snd secured", "snd completed"]

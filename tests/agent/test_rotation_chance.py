@@ -16,7 +16,7 @@ from blindpost.agent.draining import PATIENCE_S
 from blindpost.agent.errors import CommandError
 from blindpost.agent.model import SndSwitch
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import Friend, Friends, friends
+from tests.support.agent.friends import Friend, Friends, friends
 
 SEEDS = int(os.environ.get("BLINDPOST_AGENT_SEEDS", "4"))
 FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))

@@ -13,7 +13,7 @@ from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.smp.commands import QUE
-from tests.support.friends import Friend, Friends, friends
+from tests.support.agent.friends import Friend, Friends, friends
 
 HELD = {
     RcvSwitch.SWITCH_STARTED: "NEW",

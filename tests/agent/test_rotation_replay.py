@@ -8,8 +8,8 @@ import pytest
 
 from blindpost.agent.events import Failed, RatchetSync, Received, Switched
 from blindpost.testing.clock import run_virtual
-from tests.support.agent_replay import transcript_names
-from tests.support.replayed_agent import ReplayedAgent
+from tests.support.agent.replay import transcript_names
+from tests.support.agent.replayed import ReplayedAgent
 
 RECORDED = [name for name in transcript_names() if name.startswith(("rotation_", "sync_"))]
 

@@ -16,10 +16,10 @@ from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.client.calls import Call
 from blindpost.store.contract import Durability
 from blindpost.wire.smp.commands import SUB, SUBS
-from tests.support.agent_network import AgentNetwork, agent_world, commands_sent, make_queues, send_to
-from tests.support.routers import running_router
-from tests.support.scripted_router import server_at, virtual
-from tests.support.waiting import until
+from tests.support.agent.network import AgentNetwork, agent_world, commands_sent, make_queues, send_to
+from tests.support.client.scripted_router import server_at, virtual
+from tests.support.router.routers import running_router
+from tests.support.serving.waiting import until
 
 QUEUES = int(os.environ.get("BLINDPOST_AGENT_QUEUES", "10000"))
 WITH_MESSAGES = min(QUEUES, 300)

@@ -20,7 +20,7 @@ from blindpost.crypto.credentials import VALIDITY
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.wire.smp.commands import DEL, SUB, SUBS
-from tests.support.agent_network import (
+from tests.support.agent.network import (
     USER,
     AgentNetwork,
     World,
@@ -30,9 +30,9 @@ from tests.support.agent_network import (
     send_to,
     until_settled,
 )
-from tests.support.router_damage import associate, dissociate, rename_service
-from tests.support.scripted_router import virtual
-from tests.support.services import service_record
+from tests.support.agent.router_damage import associate, dissociate, rename_service
+from tests.support.client.scripted_router import virtual
+from tests.support.router.services import service_record
 
 COUNT = 25
 SMALL = SubscriptionOptions(page=10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.testing.clock import run_virtual
-from tests.support.service_simulation import ServiceSimulation
+from tests.support.agent.service_simulation import ServiceSimulation
 
 SEEDS = int(os.environ.get("BLINDPOST_SERVICE_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))

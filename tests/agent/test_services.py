@@ -40,7 +40,7 @@ from blindpost.wire.smp.responses import ERR, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.versions import VersionRange
-from tests.support.agent_network import (
+from tests.support.agent.network import (
     USER,
     AgentNetwork,
     World,
@@ -52,11 +52,11 @@ from tests.support.agent_network import (
     staged,
     until_settled,
 )
-from tests.support.router_damage import dissociate, rename_service
-from tests.support.routers import new_credentials, running_router
-from tests.support.scripted_router import server_at, virtual
-from tests.support.services import service_record
-from tests.support.transport import SERVICE_ID
+from tests.support.agent.router_damage import dissociate, rename_service
+from tests.support.client.scripted_router import server_at, virtual
+from tests.support.router.routers import new_credentials, running_router
+from tests.support.router.services import service_record
+from tests.support.transport.sessions import SERVICE_ID
 
 PORT = 5223
 SMALL = SubscriptionOptions(page=10)

@@ -43,9 +43,9 @@ from blindpost.wire.smp.errors import (
 )
 from blindpost.wire.smp.errors import TransportError as TransportCode
 from blindpost.wire.smp.responses import OK, PONG
-from tests.support.agent_network import AgentNetwork, agent_world, make_queues
-from tests.support.routers import RunningRouter, running_router
-from tests.support.scripted_router import virtual
+from tests.support.agent.network import AgentNetwork, agent_world, make_queues
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import RunningRouter, running_router
 
 HELLO = SEND(False, b"hello")
 

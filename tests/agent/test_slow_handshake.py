@@ -16,8 +16,8 @@ from blindpost.client.smp import SmpClient
 from blindpost.wire.smp.commands import SEND, Command
 from blindpost.wire.smp.responses import Response
 from blindpost.wire.versions import VersionRange
-from tests.support.agents import Party, quick_config, recorded, two_parties
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.agents import Party, quick_config, recorded, two_parties
+from tests.support.client.scripted_router import settle, virtual
 
 OLD = Versions(client=VersionRange(1, 2))
 

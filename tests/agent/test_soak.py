@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_lives import AgentInProcess, KilledError, agent_in_process
-from tests.support.processes import RouterInProcess, router_in_process, until
+from tests.support.agent.lives import AgentInProcess, KilledError, agent_in_process
+from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
 MESSAGES = int(os.environ.get("BLINDPOST_AGENT_MESSAGES", "42"))
 KILLS = int(os.environ.get("BLINDPOST_AGENT_KILLS", "5"))

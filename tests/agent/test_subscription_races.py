@@ -20,8 +20,8 @@ from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.messages import Message, write_message
 from blindpost.wire.smp.responses import END, ERR, MSG, OK, SOK, Response
 from blindpost.wire.smp.transmissions import Request
-from tests.support.agent_network import SECRET, cut, staged
-from tests.support.scripted_router import settle, virtual
+from tests.support.agent.network import SECRET, cut, staged
+from tests.support.client.scripted_router import settle, virtual
 
 _PADDED_SIZE = 16104
 

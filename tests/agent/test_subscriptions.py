@@ -18,7 +18,7 @@ from blindpost.client.errors import CredentialsError
 from blindpost.testing.network import Link, MemoryNetwork
 from blindpost.transport.errors import ConnectError
 from blindpost.wire.smp.commands import DEL, GET, SUB
-from tests.support.agent_network import (
+from tests.support.agent.network import (
     AgentNetwork,
     agent_world,
     commands_sent,
@@ -26,8 +26,8 @@ from tests.support.agent_network import (
     make_queues,
     send_to,
 )
-from tests.support.routers import new_credentials, running_router
-from tests.support.scripted_router import settle, virtual
+from tests.support.client.scripted_router import settle, virtual
+from tests.support.router.routers import new_credentials, running_router
 
 SMALL = SubscriptionOptions(page=10)
 PORT = 5223

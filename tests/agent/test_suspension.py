@@ -12,7 +12,7 @@ from blindpost.agent.events import Sent, Suspended
 from blindpost.agent.model import SyncState
 from blindpost.agent.suspension import Operation
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import friends
+from tests.support.agent.friends import friends
 
 
 def test_what_is_sent_is_finished_first(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from blindpost.agent.store import messages, ratchet_keys, ratchets
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import RatchetKey
 from blindpost.wire.agent.messages import AgentMessage, EReady
-from tests.support.friends import Asked, Friend, Friends, friends
+from tests.support.agent.friends import Asked, Friend, Friends, friends
 
 PROHIBITED = [state for state in SyncState if state.send_prohibited]
 

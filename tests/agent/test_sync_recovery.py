@@ -17,9 +17,9 @@ from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.ratchet_state import Ratchet
 from blindpost.crypto.x3dh import proposed_params
 from blindpost.testing.clock import run_virtual
-from tests.support.friends import Friend, Friends, friends
-from tests.support.parties import RecordedPairs
-from tests.support.ratchets import seeded
+from tests.support.agent.friends import Friend, Friends, friends
+from tests.support.agent.parties import RecordedPairs
+from tests.support.agent.ratchets import seeded
 
 Change = Callable[[Ratchet], Ratchet]
 

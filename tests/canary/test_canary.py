@@ -18,8 +18,8 @@ from blindpost.journal.seal import Rules, seal_folder
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
 from blindpost.wire.addresses import RouterAddress, Scheme
-from tests.support.commands import run
-from tests.support.processes import RouterInProcess, router_in_process, until
+from tests.support.serving.commands import run
+from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.cli.main import main
-from tests.support.postgres import database, postgres
+from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
 

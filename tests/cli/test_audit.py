@@ -22,9 +22,9 @@ from blindpost.wire.smp.commands import SUBS
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import SOKS
 from blindpost.wire.text import unb64
-from tests.support.commands import StartedRouter, init, run, started
-from tests.support.routers import Queue, new_queue
-from tests.support.services import new_service
+from tests.support.router.routers import Queue, new_queue
+from tests.support.router.services import new_service
+from tests.support.serving.commands import StartedRouter, init, run, started
 
 CREDENTIALS = new_service()
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from blindpost.agent.events import Connected
-from tests.support.agents import address_of, party
-from tests.support.routers import running_router
+from tests.support.agent.agents import address_of, party
+from tests.support.router.routers import running_router
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 
 from blindpost.router.running.reading import read_place
-from tests.support.commands import edit, init, run, started
-from tests.support.routers import a_message, new_queue
+from tests.support.router.routers import a_message, new_queue
+from tests.support.serving.commands import edit, init, run, started
 
 
 def with_password(dsn: str) -> str:

@@ -14,10 +14,10 @@ import pytest
 from blindpost.demo.figures import Row, quantile_ms
 from blindpost.demo.report import follow
 from blindpost.demo.story import Shown
-from tests.support.commands import COMMAND, ENVIRONMENT
-from tests.support.executed import Place, commands_at
-from tests.support.smallest import recipe
-from tests.support.typing_reader import BIN
+from tests.support.docs.executed import Place, commands_at
+from tests.support.docs.smallest import recipe
+from tests.support.docs.typing_reader import BIN
+from tests.support.serving.commands import COMMAND, ENVIRONMENT
 
 SHORT = ("--no-report", "--queues", "1000")
 

@@ -18,8 +18,8 @@ from blindpost.router.running.reading import read_place
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import SEND
-from tests.support.commands import edit, init, until
-from tests.support.routers import new_queue
+from tests.support.router.routers import new_queue
+from tests.support.serving.commands import edit, init, until
 
 LETTERS = 100
 

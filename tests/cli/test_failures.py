@@ -15,7 +15,7 @@ from blindpost.router.tables import MIGRATIONS
 from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import LmdbStore
 from blindpost.wire.keys import Algorithm
-from tests.support.commands import edit, init, run
+from tests.support.serving.commands import edit, init, run
 
 Call = Callable[..., str]
 

@@ -48,8 +48,8 @@ from blindpost.wire.smp.responses import MSG, NID, OK, SOKS
 from blindpost.wire.smp.values import NtfCreds
 from blindpost.wire.text import b64
 from tests.cli.test_audit import connected
-from tests.support.commands import StartedRouter, edit, init, run, started, until
-from tests.support.routers import a_message, new_key, new_queue, pushed
+from tests.support.router.routers import a_message, new_key, new_queue, pushed
+from tests.support.serving.commands import StartedRouter, edit, init, run, started, until
 
 ON = ("'blindpost[pipeline]').\nenabled = false", "'blindpost[pipeline]').\nenabled = true")
 

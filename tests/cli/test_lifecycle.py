@@ -18,8 +18,8 @@ from blindpost.wire.smp.commands import ACK, KEY, PING, SEND, SUB
 from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import MSG, OK, PONG
 from blindpost.wire.text import b64
-from tests.support.commands import init, run, started
-from tests.support.routers import Queue, a_message, new_queue, pushed
+from tests.support.router.routers import Queue, a_message, new_queue, pushed
+from tests.support.serving.commands import init, run, started
 
 BODIES = 40
 

@@ -19,8 +19,8 @@ from blindpost.wire.smp.commands import PING
 from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.responses import PONG
 from blindpost.wire.text import unb64
-from tests.support.commands import StartedRouter, edit, init, started
-from tests.support.routers import new_queue
+from tests.support.router.routers import new_queue
+from tests.support.serving.commands import StartedRouter, edit, init, started
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -18,8 +18,8 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import ACK, DEL, GET, KEY, NKEY, NSUB, SUB
 from blindpost.wire.smp.responses import MSG, NID
 from blindpost.wire.smp.values import NtfCreds
-from tests.support.commands import StartedRouter, edit, init, started
-from tests.support.routers import Queue, a_message, new_key, new_queue, pushed
+from tests.support.router.routers import Queue, a_message, new_key, new_queue, pushed
+from tests.support.serving.commands import StartedRouter, edit, init, started
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

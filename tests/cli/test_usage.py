@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import blindpost
 from blindpost.cli.main import app
-from tests.support.commands import COMMAND, ENVIRONMENT
-from tests.support.typing_reader import BIN
+from tests.support.docs.typing_reader import BIN
+from tests.support.serving.commands import COMMAND, ENVIRONMENT
 
 
 def all_commands() -> Iterator[tuple[str, ...]]:

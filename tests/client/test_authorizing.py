@@ -33,7 +33,7 @@ from blindpost.wire.smp.responses import ERR, OK, SOK, Response
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import LinkData, NtfCreds
 from blindpost.wire.versions import VersionRange
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     ScriptedRouter,
     listening,
     queue_id,
@@ -44,8 +44,8 @@ from tests.support.scripted_router import (
     tapped,
     virtual,
 )
-from tests.support.smp_keys import verified
-from tests.support.transport import SERVICE_ID, at_now, service_credentials, smp_router
+from tests.support.transport.sessions import SERVICE_ID, at_now, service_credentials, smp_router
+from tests.support.wire.smp_keys import verified
 
 KEY = queue_key(0)
 DH = queue_key(1, Algorithm.X25519).public

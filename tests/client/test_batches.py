@@ -15,7 +15,7 @@ from blindpost.wire.smp.responses import OK, SOK, Response
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.versions import body_size_max
 from blindpost.wire.versions import VersionRange
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     BLOCK_ON_THE_WIRE,
     queue_id,
     queue_key,

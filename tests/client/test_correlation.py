@@ -33,7 +33,7 @@ from blindpost.wire.smp.responses import (
 )
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.transmission import start_response
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     queue_id,
     queue_key,
     settle,

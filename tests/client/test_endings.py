@@ -32,7 +32,7 @@ from blindpost.wire.smp.responses import OK, PONG, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import SubMode
 from blindpost.wire.versions import VersionRange
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     ScriptedRouter,
     listening,
     queue_id,
@@ -42,7 +42,7 @@ from tests.support.scripted_router import (
     smp_pair,
     virtual,
 )
-from tests.support.transport import HOST, at_now, router_credentials, service_credentials, smp_router
+from tests.support.transport.sessions import HOST, at_now, router_credentials, service_credentials, smp_router
 
 KEY = queue_key(0)
 

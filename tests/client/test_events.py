@@ -13,7 +13,7 @@ from blindpost.testing.network import Link, MemoryNetwork
 from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.smp.commands import ACK, SUB
 from blindpost.wire.smp.responses import MSG, OK, SOK
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     BLOCK_ON_THE_WIRE,
     ScriptedRouter,
     queue_id,

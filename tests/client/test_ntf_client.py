@@ -24,10 +24,10 @@ from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.ntf.transmissions import Request
 from blindpost.wire.smp.errors import HAS_AUTH, NO_AUTH, Code
 from blindpost.wire.versions import VersionRange
-from tests.support.ntf_samples import COMMANDS, DH_KEY, TOKEN
-from tests.support.scripted_ntf import ntf_pair
-from tests.support.scripted_router import queue_id, queue_key, settle, virtual
-from tests.support.smp_keys import verified
+from tests.support.client.scripted_ntf import ntf_pair
+from tests.support.client.scripted_router import queue_id, queue_key, settle, virtual
+from tests.support.wire.ntf_samples import COMMANDS, DH_KEY, TOKEN
+from tests.support.wire.smp_keys import verified
 
 KEY = queue_key(0)
 ACTIVE = SUB(SubStatus(SubState.ACTIVE))

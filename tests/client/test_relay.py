@@ -44,11 +44,18 @@ from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import LinkData
 from blindpost.wire.smp.versions import body_size_max
 from blindpost.wire.versions import VersionRange
-from tests.support.certificates import chain_of
-from tests.support.scripted_relay import RELAY_SESSION, ScriptedRelay
-from tests.support.scripted_router import ScriptedRouter, queue_id, queue_key, settle, smp_pair, virtual
-from tests.support.smp_keys import verified
-from tests.support.transport import NOW, router_credentials, seeded
+from tests.support.client.scripted_relay import RELAY_SESSION, ScriptedRelay
+from tests.support.client.scripted_router import (
+    ScriptedRouter,
+    queue_id,
+    queue_key,
+    settle,
+    smp_pair,
+    virtual,
+)
+from tests.support.transport.certificates import chain_of
+from tests.support.transport.sessions import NOW, router_credentials, seeded
+from tests.support.wire.smp_keys import verified
 
 CREDENTIALS = router_credentials("relay")
 SERVER = Server((Host("relay.example"),), "5223", CREDENTIALS.fingerprint)

@@ -17,9 +17,9 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import PING, SEND
 from blindpost.wire.smp.responses import OK, PONG, Response
 from blindpost.wire.smp.transmissions import Request
-from tests.support.scripted_router import ScriptedRouter, listening, queue_id
-from tests.support.socks_proxy import socks_proxy
-from tests.support.transport import at_now, open_files, router_credentials, smp_router
+from tests.support.client.scripted_router import ScriptedRouter, listening, queue_id
+from tests.support.client.socks_proxy import socks_proxy
+from tests.support.transport.sessions import at_now, open_files, router_credentials, smp_router
 
 IPV4, DOMAIN, IPV6 = 1, 3, 4
 ONION = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstuvwx.onion"

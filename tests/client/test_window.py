@@ -13,7 +13,7 @@ from blindpost.client.options import Bounds, Timing
 from blindpost.testing.network import Link, MemoryNetwork
 from blindpost.wire.smp.commands import SEND, SUB, Command
 from blindpost.wire.smp.responses import OK, SOK
-from tests.support.scripted_router import (
+from tests.support.client.scripted_router import (
     BLOCK_ON_THE_WIRE,
     queue_id,
     queue_key,

@@ -21,9 +21,9 @@ from blindpost.wire.agent.envelopes import (
     write_agent_envelope,
 )
 from blindpost.wire.primitives import decode_whole, encode
-from tests.support.agent_replay import MATRICES, Replay, transcript, transcript_names
-from tests.support.parties import RecordedPairs, joined
-from tests.support.ratchets import seeded
+from tests.support.agent.parties import RecordedPairs, joined
+from tests.support.agent.ratchets import seeded
+from tests.support.agent.replay import MATRICES, Replay, transcript, transcript_names
 
 
 @pytest.mark.parametrize("name", transcript_names())

@@ -27,7 +27,7 @@ from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.keys import Algorithm, PublicKey
-from tests.support.long_values import ramp
+from tests.support.wire.long_values import ramp
 
 KINDS = (Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519)
 SIZES = {Algorithm.ED25519: 64, Algorithm.ED448: 114, Algorithm.X25519: 80}

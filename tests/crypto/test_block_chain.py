@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blindpost.crypto.block_chain import SEALED_PAYLOAD_MAX, BlockChains, client_chains, router_chains
 from blindpost.crypto.errors import CryptoError
 from blindpost.wire.errors import WireError
-from tests.support.long_values import ramp
+from tests.support.wire.long_values import ramp
 
 SESSION_ID = ramp(0, 32)
 SECRET = ramp(32, 32)

@@ -13,8 +13,8 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.padding import pad
-from tests.support.hostile import calls_made, memory_peak
-from tests.support.long_values import ramp
+from tests.support.wire.hostile import calls_made, memory_peak
+from tests.support.wire.long_values import ramp
 
 KEY = BoxKey(ramp(0x30, 32))
 NONCE = ramp(0x80, 24)

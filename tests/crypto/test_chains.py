@@ -28,8 +28,8 @@ from blindpost.crypto.credentials import make_service
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.keys import Algorithm
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.long_values import ramp
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.long_values import ramp
 
 NOW = 1_700_000_000
 DAY = 86_400

@@ -30,7 +30,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.signed_key import SignedKey, read_cert_key, write_cert_key
-from tests.support.long_values import ramp
+from tests.support.wire.long_values import ramp
 
 NOW = 1_700_000_000
 START = datetime.fromtimestamp(NOW, UTC)

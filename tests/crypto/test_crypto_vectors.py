@@ -33,8 +33,8 @@ from blindpost.wire.smp.messages import (
     write_message,
     write_nmsg_meta,
 )
-from tests.support.long_values import same, whole
-from tests.support.vectors import vectors
+from tests.support.wire.long_values import same, whole
+from tests.support.wire.vectors import vectors
 
 Vector = dict[str, Any]
 ALGORITHMS = {algorithm.label: algorithm for algorithm in Algorithm}

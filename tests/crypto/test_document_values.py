@@ -22,8 +22,8 @@ from blindpost.wire.padding import pad
 from blindpost.wire.primitives import Writer
 from blindpost.wire.signed_key import signed_key_to_der
 from blindpost.wire.transmission import Layout, authorized_bytes, start_signed, transmission_of
-from tests.support.long_values import ramp, same
-from tests.support.vectors import vectors
+from tests.support.wire.long_values import ramp, same
+from tests.support.wire.vectors import vectors
 
 SESSION_ID = ramp(0x00, 32)
 CORR_ID = ramp(0x80, 24)

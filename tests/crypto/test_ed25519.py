@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from blindpost.crypto import ed25519, sodium
 from blindpost.wire.value import Buffer
-from tests.support.long_values import ramp
+from tests.support.wire.long_values import ramp
 
 GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 SEED = ramp(0, 32)

@@ -25,8 +25,8 @@ from blindpost.crypto.kem import (
 from blindpost.crypto.kem_pool import PAIR_SIZE, KemKeyPool, KemWorker
 from blindpost.wire.e2e import KEM_CIPHERTEXT_SIZE, KEM_PUBLIC_KEY_SIZE
 from blindpost.wire.errors import WireError
-from tests.support import sntrup761
-from tests.support.vectors import named, vectors
+from tests.support.crypto import sntrup761
+from tests.support.wire.vectors import named, vectors
 
 REJECTED = "ss (implicit rejection)"
 PAIRS = [entry for entry in vectors("sntrup761.json") if "encapsulations" in entry]

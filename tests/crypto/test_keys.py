@@ -20,8 +20,8 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.long_values import ramp
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.long_values import ramp
 
 SIGNING = (Algorithm.ED25519, Algorithm.ED448)
 AGREEING = (Algorithm.X25519, Algorithm.X448)

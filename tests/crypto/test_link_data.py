@@ -48,8 +48,8 @@ from blindpost.wire.primitives import decode_whole
 from blindpost.wire.queue_addresses import QueueUri
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
-from tests.support.long_values import ramp, same
-from tests.support.vectors import named, vector_file, vectors
+from tests.support.wire.long_values import ramp, same
+from tests.support.wire.vectors import named, vector_file, vectors
 
 DERIVED = vectors("links.json", "link_kdf")
 LINK_DATA = vectors("links.json", "link_data")

@@ -29,10 +29,10 @@ from blindpost.crypto.x3dh import PrivateParams
 from blindpost.wire.e2e import read_encrypted_header, read_ratchet_message
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.parties import Party, joined
-from tests.support.ratchets import changed_skipped, seeded, x448
-from tests.support.vectors import vector_file
+from tests.support.agent.parties import Party, joined
+from tests.support.agent.ratchets import changed_skipped, seeded, x448
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.vectors import vector_file
 
 
 def turn(first: Party, second: Party, wishes: tuple[bool | None, bool | None]) -> None:

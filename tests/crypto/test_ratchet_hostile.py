@@ -36,8 +36,8 @@ from blindpost.wire.e2e import (
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.padding import pad
 from blindpost.wire.primitives import Writer, decode_whole, encode
-from tests.support.hostile import calls_made, memory_peak
-from tests.support.parties import PADDED, Party, joined
+from tests.support.agent.parties import PADDED, Party, joined
+from tests.support.wire.hostile import calls_made, memory_peak
 
 HUGE = 2**31
 LAST = 2**32 - 1

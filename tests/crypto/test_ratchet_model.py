@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from blindpost.crypto.ratchet import Opened, RatchetErrorKind, RatchetFailure, RatchetStateError, RatchetStep
 from blindpost.crypto.ratchet_state import NoSkippedChange
-from tests.support.parties import Party, joined
+from tests.support.agent.parties import Party, joined
 
 
 @dataclass(eq=False)

@@ -53,7 +53,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.value import Buffer
-from tests.support.ratchets import (
+from tests.support.agent.ratchets import (
     Played,
     changed_skipped,
     recorded_params,
@@ -62,7 +62,7 @@ from tests.support.ratchets import (
     reference_json,
     x448,
 )
-from tests.support.vectors import named, vectors
+from tests.support.wire.vectors import named, vectors
 
 SESSIONS = [
     entry

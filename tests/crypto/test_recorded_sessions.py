@@ -20,7 +20,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.handshake import read_client_hello, read_server_hello
-from tests.support.vectors import VECTORS, vector_file
+from tests.support.wire.vectors import VECTORS, vector_file
 
 NOW = 1_800_000_000
 LONG_AGO = 1_000_000_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blindpost.crypto import sodium
 from blindpost.crypto.errors import CryptoError
-from tests.support.long_values import ramp
+from tests.support.wire.long_values import ramp
 
 KEY = ramp(0x30, 32)
 NONCE = ramp(0x80, 24)

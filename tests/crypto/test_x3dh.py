@@ -41,8 +41,8 @@ from blindpost.wire.e2e import (
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import decode_whole, encode
-from tests.support.ratchets import recorded_params, recorded_ratchet, reference_json, seeded, x448
-from tests.support.vectors import named, vectors
+from tests.support.agent.ratchets import recorded_params, recorded_ratchet, reference_json, seeded, x448
+from tests.support.wire.vectors import named, vectors
 
 SESSION_FILES = (
     "ratchet_nopq.json",

@@ -1,8 +1,8 @@
 """What README and docs tell a reader to type is typed here, in their order, in a folder of its own.
 
 A new command is run without further ado. If it needs something that is not there, or a word in it stands
-for something (an address, a key), say so in `SCENES` or `BEFORE` below; `tests.support.executed` has what is
-executed elsewhere.
+for something (an address, a key), say so in `SCENES` or `BEFORE` below; `tests.support.docs.executed` has
+what is executed elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from blindpost.client.smp import SmpClient
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.text import ub64
 from tests.cli.test_moving import smp_server_keys
-from tests.support.documents import ROOT
-from tests.support.executed import Place, all_commands, commands_at, place
-from tests.support.packages import copy_sources
-from tests.support.processes import free_port
-from tests.support.routers import new_queue
-from tests.support.typing_reader import Reader, see_what_is_installed
+from tests.support.docs.documents import ROOT
+from tests.support.docs.executed import Place, all_commands, commands_at, place
+from tests.support.docs.packages import copy_sources
+from tests.support.docs.typing_reader import Reader, see_what_is_installed
+from tests.support.router.routers import new_queue
+from tests.support.serving.processes import free_port
 
 pytestmark = pytest.mark.timeout(900)
 KEY = "5a" * 32

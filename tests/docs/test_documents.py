@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT, commands_in
-from tests.support.typing_reader import Reader
+from tests.support.docs.documents import ROOT, commands_in
+from tests.support.docs.typing_reader import Reader
 
 TEXT = """\
 Say `blindpost up` or `make help`; `blindpost.client` and `pytest` are names.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT, documents
+from tests.support.docs.documents import ROOT, documents
 
 PAGES = [*documents(), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.executed import Place, commands_at, measurements
-from tests.support.typing_reader import Reader
+from tests.support.docs.executed import Place, commands_at, measurements
+from tests.support.docs.typing_reader import Reader
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from blindpost.cli.main import app
-from tests.support.documents import ROOT
-from tests.support.executed import Place, all_commands, commands_at, place
+from tests.support.docs.documents import ROOT
+from tests.support.docs.executed import Place, all_commands, commands_at, place
 
 
 def named() -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import delivery
-from tests.support.postgres import database, postgres
+from tests.support.ds import delivery
+from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
 

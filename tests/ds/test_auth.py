@@ -26,7 +26,7 @@ from blindpost.wire.capnp.node import (
     Request,
     UploadKeyPackage,
 )
-from tests.support.delivery import ALICE, BOB, Running, cut, running, silent, tokens
+from tests.support.ds.delivery import ALICE, BOB, Running, cut, running, silent, tokens
 
 pytestmark = pytest.mark.usefixtures("way")
 

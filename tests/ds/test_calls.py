@@ -12,7 +12,7 @@ import pytest
 from blindpost.ds.client import Client, RefusedError
 from blindpost.ds.model import CHANNEL_ID_BYTES_MAX, KEY_PACKAGE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from blindpost.wire.capnp.node import Auth, Enqueue, Fetch, FetchWait, Payloads, Request
-from tests.support.delivery import ALICE, BOB, Running, running
+from tests.support.ds.delivery import ALICE, BOB, Running, running
 
 pytestmark = pytest.mark.usefixtures("way")
 

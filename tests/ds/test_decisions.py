@@ -13,7 +13,7 @@ from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import Auth, Enqueue, Fetch, FetchKeyPackage, FetchWait, Payloads
-from tests.support.delivery import ALICE
+from tests.support.ds.delivery import ALICE
 
 QUEUE = delivery_queue(ALICE, b"")
 FETCH = Fetch(ALICE, b"", 1, Auth())

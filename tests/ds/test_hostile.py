@@ -15,7 +15,7 @@ from blindpost.ds.client import Client, ConnectionLostError
 from blindpost.ds.meters import Meter
 from blindpost.wire.capnp.node import NODE_SERVICE, Auth, Enqueue, Fetch, Lease, write_request
 from blindpost.wire.capnp.rpc import write_bootstrap, write_call, write_finish
-from tests.support.delivery import ALICE, Running, running, silent, tokens
+from tests.support.ds.delivery import ALICE, Running, running, silent, tokens
 
 STRANGER = Auth(1, b"no token")
 STREAM = b"".join(

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from blindpost.journal.folder import SEGMENTS
 from blindpost.journal.frames import read_segment
 from blindpost.journal.seal import seal_folder
-from tests.support.commands import run, until
-from tests.support.delivery import ALICE, BOB
-from tests.support.ds_process import configure, ds_in_process
+from tests.support.ds.delivery import ALICE, BOB
+from tests.support.ds.process import configure, ds_in_process
+from tests.support.serving.commands import run, until
 
 CHANNEL = b"a channel that nobody else has"
 

@@ -18,7 +18,7 @@ import pytest
 
 from blindpost.ds.client import Client, DsError, RefusedError
 from blindpost.ds.model import LARGE_BYTES
-from tests.support.ds_process import StartedDs, configure, ds_in_process
+from tests.support.ds.process import StartedDs, configure, ds_in_process
 
 ROUNDS = int(os.environ.get("BLINDPOST_DS_ROUNDS", "2"))
 PRODUCERS = int(os.environ.get("BLINDPOST_DS_PRODUCERS", "6"))

@@ -16,8 +16,8 @@ from blindpost.journal.author import Author
 from blindpost.journal.lab import LabJournal
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.journal.seal import seal_folder
-from tests.support.delivery import ALICE, BOB, Running, running
-from tests.support.lab_deliveries import deliveries
+from tests.support.ds.delivery import ALICE, BOB, Running, running
+from tests.support.ds.lab_deliveries import deliveries
 
 CHANNEL = b"a channel"
 

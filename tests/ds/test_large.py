@@ -19,7 +19,7 @@ from blindpost.ds.tables import DsStore, IsHeld, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.ds.view import AddEntry, Change, PutEnds, View, Wanted
 from blindpost.engine.loop import StoreFailedError
-from tests.support.delivery import ALICE, BOB, WAY, Running, cut, running, silent, tokens
+from tests.support.ds.delivery import ALICE, BOB, WAY, Running, cut, running, silent, tokens
 
 pytestmark = pytest.mark.usefixtures("way")
 

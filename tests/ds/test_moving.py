@@ -15,7 +15,7 @@ from blindpost.ds.model import PAYLOAD_BYTES_MAX, delivery_queue
 from blindpost.ds.moving import export_file, import_file
 from blindpost.ds.tables import DsStore, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
-from tests.support.delivery import ALICE, BOB, running
+from tests.support.ds.delivery import ALICE, BOB, running
 
 CONTENT: dict[tuple[bytes, bytes], list[bytes]] = {
     (b"chan-1", ALICE): [b"msg_1", b"msg_2", b"msg_3"],

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import run
-from tests.support.delivery import ALICE, BOB
-from tests.support.ds_process import configure, ds_in_process
+from tests.support.ds.delivery import ALICE, BOB
+from tests.support.ds.process import configure, ds_in_process
+from tests.support.serving.commands import run
 
 
 @pytest.mark.claim("DLV-17")

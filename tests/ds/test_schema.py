@@ -44,7 +44,7 @@ from blindpost.wire.capnp.node import (
 )
 from blindpost.wire.capnp.rpc import Call, Results, read_rpc, write_call, write_results
 from blindpost.wire.capnp.structs import Message
-from tests.support.delivery import ALICE, Running, running
+from tests.support.ds.delivery import ALICE, Running, running
 
 capnp.remove_import_hook()
 LIBRARY = Path(capnp.__file__).parent

@@ -18,7 +18,7 @@ from blindpost.ds.tables import LmdbTables
 from blindpost.ds.view import Change
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.capnp.node import Request
-from tests.support.delivery import ALICE, BOB, running, tokens
+from tests.support.ds.delivery import ALICE, BOB, running, tokens
 
 
 @pytest.mark.claim("DLV-31")

@@ -12,7 +12,7 @@ import pytest
 from blindpost.ds.client import Client, ConnectionLostError, RefusedError
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
-from tests.support.delivery import ALICE, BOB, Running, cut, running, silent
+from tests.support.ds.delivery import ALICE, BOB, Running, cut, running, silent
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -15,7 +15,7 @@ from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from blindpost.ds.plan import Called
 from blindpost.wire.capnp.node import Auth, FetchWait, Payloads
-from tests.support.delivery import ALICE, BOB, Running, running
+from tests.support.ds.delivery import ALICE, BOB, Running, running
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -20,7 +20,7 @@ from blindpost.journal.minutes import Reading, Sketch
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.journal.seal import seal_folder
 from blindpost.testing.clock import run_virtual
-from tests.support.processes import until
+from tests.support.serving.processes import until
 
 START = 20_000 * 86_400 + 37.5
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from blindpost.testing.network import MemoryNetwork
-from tests.support.ntf_routers import RunningNtf, running_ntf
-from tests.support.postgres import database, postgres
-from tests.support.routers import DATABASE_FILE
+from tests.support.ntf.routers import RunningNtf, running_ntf
+from tests.support.router.routers import DATABASE_FILE
+from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
 STORES = ("sqlite", "postgres")

@@ -40,7 +40,7 @@ from blindpost.wire.ntf.pushes import (
 )
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
-from tests.support.waiting import until
+from tests.support.serving.waiting import until
 
 SECRET = bytes(range(32))
 CODE = bytes(range(32, 64))

@@ -28,8 +28,8 @@ from blindpost.wire.ntf.commands import (
 )
 from blindpost.wire.ntf.responses import ERR, IDTKN, OK, PONG, TKN
 from blindpost.wire.smp.errors import CMD, SYNTAX, UNKNOWN_COMMAND, Code, CommandError
-from tests.support.ntf_lines import NtfLine, open_ntf_line
-from tests.support.ntf_routers import (
+from tests.support.ntf.lines import NtfLine, open_ntf_line
+from tests.support.ntf.routers import (
     SMP,
     Device,
     RunningNtf,
@@ -38,7 +38,7 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.routers import new_key
+from tests.support.router.routers import new_key
 
 AUTH = ERR(Code.AUTH)
 NO_AUTH, HAS_AUTH = (ERR(CMD(error)) for error in (CommandError.NO_AUTH, CommandError.HAS_AUTH))

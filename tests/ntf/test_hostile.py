@@ -12,9 +12,9 @@ from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL
 from blindpost.wire.ntf.responses import ERR, PONG
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.errors import CMD, Code
-from tests.support.ntf_lines import NtfLine, open_ntf_line
-from tests.support.ntf_routers import SMP, Device, RunningNtf, active_device, device_token, some_queue
-from tests.support.ntf_stores import RawStore
+from tests.support.ntf.lines import NtfLine, open_ntf_line
+from tests.support.ntf.routers import SMP, Device, RunningNtf, active_device, device_token, some_queue
+from tests.support.ntf.stores import RawStore
 
 AT_ONCE = 50
 

@@ -23,7 +23,7 @@ from blindpost.wire.ntf.commands import SDEL
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.text import b64
-from tests.support.ntf_routers import (
+from tests.support.ntf.routers import (
     START,
     Device,
     NotifiedQueue,
@@ -33,7 +33,7 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.waiting import until
+from tests.support.serving.waiting import until
 
 OWN, OTHER = device_token("ab"), device_token("cd")
 

@@ -24,7 +24,7 @@ from blindpost.wire.ntf.commands import SDEL, TCRN, TDEL, TVFY
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, PushItem
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.status import InvalidReason
-from tests.support.ntf_routers import (
+from tests.support.ntf.routers import (
     ON_BOTH,
     SMP,
     START,
@@ -37,7 +37,7 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.routers import new_credentials
+from tests.support.router.routers import new_credentials
 
 IMPATIENT = NtfRules(retry_first_s=0.001, retry_max_s=0.002)
 

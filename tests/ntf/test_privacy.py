@@ -16,16 +16,16 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import PING, SNEW, TCHK, TCRN, TRPL
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, encode_apns_body
 from blindpost.wire.ntf.responses import OK
-from tests.support.ntf_routers import (
+from tests.support.ntf.routers import (
     Device,
     RunningNtf,
     active_device,
     device_token,
     some_queue,
 )
-from tests.support.ntf_stores import TABLES, RawStore, stored_token
-from tests.support.routers import new_key
-from tests.support.services import new_service
+from tests.support.ntf.stores import TABLES, RawStore, stored_token
+from tests.support.router.routers import new_key
+from tests.support.router.services import new_service
 
 MARKED = Server((Host("marked-host.example.org"),), "5223", b"MARKED-FINGERPRINT-OF-A-ROUTER!!")
 

@@ -27,13 +27,13 @@ from blindpost.wire.ntf.commands import TVFY
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.text import b64
-from tests.support.apns_process import apns_in_process
-from tests.support.notified import notified_queues
-from tests.support.ntf_load import Kept, Load, kept_notifications
-from tests.support.ntf_process import StartedNtf, at, at_process, configure, invoke, ntf_in_process
-from tests.support.ntf_routers import Device, device_token
-from tests.support.processes import Forked, router_in_process, until
-from tests.support.routers import running_router
+from tests.support.ntf.apns_process import apns_in_process
+from tests.support.ntf.load import Kept, Load, kept_notifications
+from tests.support.ntf.notified import notified_queues
+from tests.support.ntf.process import StartedNtf, at, at_process, configure, invoke, ntf_in_process
+from tests.support.ntf.routers import Device, device_token
+from tests.support.router.routers import running_router
+from tests.support.serving.processes import Forked, router_in_process, until
 
 log = logging.getLogger(__name__)
 

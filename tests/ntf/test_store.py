@@ -21,7 +21,7 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import PING, TCHK, TCRN, TDEL
 from blindpost.wire.ntf.responses import ERR, OK, PONG
 from blindpost.wire.smp.errors import STORE
-from tests.support.ntf_routers import (
+from tests.support.ntf.routers import (
     ON_BOTH,
     SMP,
     STORE_KEY,
@@ -31,9 +31,9 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.ntf_stores import RawStore
-from tests.support.routers import new_credentials
-from tests.support.waiting import until
+from tests.support.ntf.stores import RawStore
+from tests.support.router.routers import new_credentials
+from tests.support.serving.waiting import until
 
 STATES = ("NEW", "PENDING", "ACTIVE", "INACTIVE", "END", "DELETED", "AUTH", "SERVICE", "ERR")
 

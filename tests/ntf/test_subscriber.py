@@ -23,7 +23,7 @@ from blindpost.wire.smp.commands import DEL, NSUB, NSUBS
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import SOK
 from blindpost.wire.versions import VersionRange
-from tests.support.notified import (
+from tests.support.ntf.notified import (
     SmpQueue,
     Watch,
     notified_queues,
@@ -32,9 +32,9 @@ from tests.support.notified import (
     subscribing,
     until_all,
 )
-from tests.support.ntf_routers import NotifiedQueue, RunningNtf, running_ntf
-from tests.support.routers import RunningRouter, new_credentials, running_router
-from tests.support.waiting import a_moment, until
+from tests.support.ntf.routers import NotifiedQueue, RunningNtf, running_ntf
+from tests.support.router.routers import RunningRouter, new_credentials, running_router
+from tests.support.serving.waiting import a_moment, until
 
 
 async def stored_router(store: NtfStore, server: Server) -> SmpRouter:

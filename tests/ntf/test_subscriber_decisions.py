@@ -35,8 +35,8 @@ from blindpost.ntf.subscriber.decisions import (
 from blindpost.transport.errors import ConnectionCutError, PeerClosedError
 from blindpost.wire.smp.errors import BLOCKED, STORE, SYNTAX, BlockingReason, Code
 from blindpost.wire.smp.responses import OK, PONG, SOK, SOKS, Response
-from tests.support.ntf_routers import SMP
-from tests.support.transport import service_credentials
+from tests.support.ntf.routers import SMP
+from tests.support.transport.sessions import service_credentials
 
 ID, OTHER = b"s" * 24, b"o" * 24
 THREE = QueueSet.of([b"a", b"b", b"c"])

@@ -32,11 +32,11 @@ from blindpost.wire.smp.commands import NSUB, NSUBS
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Code, SMPError
 from blindpost.wire.smp.responses import DELD, END, ERR, NMSG, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Request
-from tests.support.notified import SmpQueue, statuses, stock, subscriber_options, subscribing, until_all
-from tests.support.ntf_routers import RunningNtf, active_device, running_ntf
-from tests.support.scripted_router import ScriptedRouter, listening, server_at, virtual
-from tests.support.transport import SERVICE_ID, at_now, service_credentials, smp_router
-from tests.support.waiting import a_moment, until
+from tests.support.client.scripted_router import ScriptedRouter, listening, server_at, virtual
+from tests.support.ntf.notified import SmpQueue, statuses, stock, subscriber_options, subscribing, until_all
+from tests.support.ntf.routers import RunningNtf, active_device, running_ntf
+from tests.support.serving.waiting import a_moment, until
+from tests.support.transport.sessions import SERVICE_ID, at_now, service_credentials, smp_router
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)

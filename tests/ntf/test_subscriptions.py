@@ -23,7 +23,7 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import SCHK, SDEL, SNEW, TVFY
 from blindpost.wire.ntf.responses import ERR, OK
 from blindpost.wire.smp.errors import SYNTAX, Code
-from tests.support.ntf_routers import (
+from tests.support.ntf.routers import (
     ON_BOTH,
     SMP,
     START,
@@ -35,7 +35,7 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.routers import new_credentials, new_key
+from tests.support.router.routers import new_credentials, new_key
 
 AUTH = ERR(Code.AUTH)
 OTHER_SMP = Server((Host("other.example.org"),), "", b"o" * 32)

@@ -22,8 +22,8 @@ from blindpost.wire.ntf.responses import ERR, IDTKN, OK
 from blindpost.wire.ntf.status import InvalidReason, TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.smp.errors import CMD, Code, CommandError
-from tests.support.ntf_lines import open_ntf_line
-from tests.support.ntf_routers import (
+from tests.support.ntf.lines import open_ntf_line
+from tests.support.ntf.routers import (
     ON_BOTH,
     Apple,
     Clock,
@@ -34,8 +34,8 @@ from tests.support.ntf_routers import (
     running_ntf,
     some_queue,
 )
-from tests.support.ntf_stores import stored_token
-from tests.support.routers import new_credentials, new_key
+from tests.support.ntf.stores import stored_token
+from tests.support.router.routers import new_credentials, new_key
 
 AUTH, QUOTA = ERR(Code.AUTH), ERR(Code.QUOTA)
 PROHIBITED = ERR(CMD(CommandError.PROHIBITED))

@@ -38,10 +38,10 @@ from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.smp.responses import NID
 from blindpost.wire.smp.values import NtfCreds
 from blindpost.wire.transmission import AUTHORIZATION_SIZES, Layout, authorized_bytes, read_transmission
-from tests.support.ntf_lines import NtfLine, open_ntf_line
-from tests.support.ntf_routers import Apple, RunningNtf, running_ntf
-from tests.support.routers import RunningRouter, new_key, new_queue, running_router
-from tests.support.smp_transcripts import Transcript
+from tests.support.ntf.lines import NtfLine, open_ntf_line
+from tests.support.ntf.routers import Apple, RunningNtf, running_ntf
+from tests.support.router.routers import RunningRouter, new_key, new_queue, running_router
+from tests.support.wire.smp_transcripts import Transcript
 
 UNDER_WAY = {TokenState.REGISTERED, TokenState.CONFIRMED}
 MALFORMED = "count 0"

@@ -40,10 +40,10 @@ from blindpost.wire.smp.commands import ACK, DEL, GET, NDEL, SEND, Command
 from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import MSG
 from blindpost.wire.text import b64
-from tests.support.notified import SmpQueue, Watch, notified_queues, stock, subscribing, until_all
-from tests.support.ntf_routers import Device, RunningNtf, device_token, running_ntf
-from tests.support.routers import RunningRouter, new_credentials, running_router
-from tests.support.waiting import until
+from tests.support.ntf.notified import SmpQueue, Watch, notified_queues, stock, subscribing, until_all
+from tests.support.ntf.routers import Device, RunningNtf, device_token, running_ntf
+from tests.support.router.routers import RunningRouter, new_credentials, running_router
+from tests.support.serving.waiting import until
 
 MARKER = b"MARKER-OF-A-BODY"
 QUICK_RULES = NtfRules(retry_first_s=0.02, retry_max_s=0.1)

@@ -16,10 +16,10 @@ import pytest
 
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
-from tests.support.commands import ENVIRONMENT, run
-from tests.support.documents import ROOT, commands
-from tests.support.processes import free_port, until
-from tests.support.typing_reader import BIN
+from tests.support.docs.documents import ROOT, commands
+from tests.support.docs.typing_reader import BIN
+from tests.support.serving.commands import ENVIRONMENT, run
+from tests.support.serving.processes import free_port, until
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 240.0

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.session import SparkOptions, spark_session
-from tests.support.lakes import QUICK
+from tests.support.pipeline.lakes import QUICK
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 """Tests are short: a compiler that starts at once beats one that optimises."""

@@ -18,12 +18,13 @@ import blindpost
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import run
-from tests.support import journals, killed_pipeline
-from tests.support.documents import ROOT
-from tests.support.executed import Place, commands_at
-from tests.support.lakes import plain, seal_journal
-from tests.support.packages import build_wheel
-from tests.support.spark_cluster import Cluster, cluster
+from tests.support.docs.documents import ROOT
+from tests.support.docs.executed import Place, commands_at
+from tests.support.docs.packages import build_wheel
+from tests.support.pipeline import journals
+from tests.support.pipeline import killed as killed_pipeline
+from tests.support.pipeline.lakes import plain, seal_journal
+from tests.support.pipeline.spark_cluster import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("delivery_slo", "service_drift") if os.environ.get("BLINDPOST_PIPELINE_LONG") else ("delivery_slo",)
@@ -80,7 +81,7 @@ def test_a_killed_executor_changes_nothing(
     here = Lake(spark, str(folder), str(tmp_path / "here"))
     run(here, wanted)
     there = Lake(spark, str(folder), str(tmp_path / "there"))
-    program = [sys.executable, "-m", "tests.support.killed_pipeline"]
+    program = [sys.executable, "-m", "tests.support.pipeline.killed"]
     subprocess.run([*program, str(folder), there.out, stage, point, started.master], check=True)
     for dataset in wanted:
         assert plain(there.gold(dataset).collect()) == plain(here.gold(dataset).collect())

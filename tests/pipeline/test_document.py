@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from blindpost.demo.report import commands
 from blindpost.pipeline import session
 from blindpost.pipeline.generate.plan import Plan
-from tests.support.executed import Place, commands_at
-from tests.support.typing_reader import Reader
+from tests.support.docs.executed import Place, commands_at
+from tests.support.docs.typing_reader import Reader
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -11,8 +11,8 @@ import pytest
 
 from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, TABLES, Column, Table, Type
 from blindpost.pipeline.examine import Reason, examine
-from tests.support import journals
-from tests.support.lakes import Row, arrow_rows
+from tests.support.pipeline import journals
+from tests.support.pipeline.lakes import Row, arrow_rows
 
 COUNTERS = TABLES["p_counters"]
 

@@ -11,9 +11,9 @@ from hypothesis import Phase, given, settings
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.dataset import datasets
-from tests.support import fleet_journals, fleet_oracles, journals
-from tests.support.journals import JOBS, SEEDS
-from tests.support.lakes import Journal, Row, computed
+from tests.support.pipeline import fleet_journals, fleet_oracles, journals
+from tests.support.pipeline.journals import JOBS, SEEDS
+from tests.support.pipeline.lakes import Journal, Row, computed
 
 DATASETS = datasets()
 pytestmark = pytest.mark.timeout(600)  # the first one starts Spark

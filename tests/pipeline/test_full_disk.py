@@ -20,8 +20,8 @@ from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.serving.failures import OperatorError
-from tests.support import journals, oracles
-from tests.support.lakes import Journal, Row, in_order, plain, seal_journal
+from tests.support.pipeline import journals, oracles
+from tests.support.pipeline.lakes import Journal, Row, in_order, plain, seal_journal
 
 pytestmark = pytest.mark.timeout(900)
 TABLE = "delivery_slo"

@@ -9,9 +9,9 @@ from hypothesis import Phase, given, settings
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.dataset import Dataset, datasets
-from tests.support import journals, oracles
-from tests.support.journals import JOBS, SEEDS
-from tests.support.lakes import Row, computed, in_order
+from tests.support.pipeline import journals, oracles
+from tests.support.pipeline.journals import JOBS, SEEDS
+from tests.support.pipeline.lakes import Row, computed, in_order
 
 pytestmark = pytest.mark.timeout(900)  # the first job of a fresh Spark is slow on a busy machine
 few = settings(max_examples=JOBS, deadline=None, phases=(Phase.explicit, Phase.generate))

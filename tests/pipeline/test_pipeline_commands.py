@@ -19,8 +19,8 @@ from blindpost.cli.pipeline import app
 from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
 from blindpost.serving.failures import OperatorError
-from tests.support import journals, oracles
-from tests.support.lakes import Journal, seal_journal
+from tests.support.pipeline import journals, oracles
+from tests.support.pipeline.lakes import Journal, seal_journal
 
 pytestmark = pytest.mark.timeout(900)
 if "audit" not in {command.callback.__name__ for command in app.registered_commands if command.callback}:

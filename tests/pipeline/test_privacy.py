@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.fleet_lake import Fleet, the_fleet
-from tests.support.real_servers import DS, NTF
+from tests.support.pipeline.fleet_lake import Fleet, the_fleet
+from tests.support.pipeline.real_servers import DS, NTF
 
 SAMPLE = 40
 ADDRESSES = (b"127.0.0.1", b"localhost")

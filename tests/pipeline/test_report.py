@@ -19,7 +19,7 @@ from blindpost.pipeline.report.build import build, sections
 from blindpost.pipeline.report.facts import Facts, Row, chosen_days, count, named, span
 from blindpost.pipeline.report.page import Report, Section, State, Table, render, shown, worst
 from blindpost.pipeline.report.svg import Bar, Series, bars, heat, lines, number, steps
-from tests.support.browser import browser, needs_chromium
+from tests.support.ops.browser import browser, needs_chromium
 
 NOON = 1_767_614_400
 DAY = date(2026, 1, 5)

@@ -21,8 +21,9 @@ from blindpost.pipeline.dataset import Dataset, datasets
 from blindpost.pipeline.follow import follow
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import Days, run
-from tests.support import journals, killed_pipeline, oracles
-from tests.support.lakes import Journal, Row, arrow_rows, in_order, plain, seal_journal, seal_rows
+from tests.support.pipeline import journals, oracles
+from tests.support.pipeline import killed as killed_pipeline
+from tests.support.pipeline.lakes import Journal, Row, arrow_rows, in_order, plain, seal_journal, seal_rows
 
 pytestmark = pytest.mark.timeout(900)
 WANTED: list[Dataset] = [datasets()[name] for name in ("delivery_slo", "router_backlog")]
@@ -153,7 +154,7 @@ def test_killed_drivers_leave_nothing_torn(
 ) -> None:
     """One after another: each goes on where the one before it was killed."""
     lake = Lake(spark, whole.journal, str(tmp_path / "lake"))
-    program = [sys.executable, "-m", "tests.support.killed_pipeline", lake.journal, lake.out]
+    program = [sys.executable, "-m", "tests.support.pipeline.killed", lake.journal, lake.out]
     rows_of = {dataset.name: _gold(whole, dataset) for dataset in KILLED}
     for how, stage, point in kills:
         done = subprocess.run([*program, stage, point, how], check=False, stderr=subprocess.DEVNULL)

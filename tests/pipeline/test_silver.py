@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import P_COUNTERS
-from tests.support.lakes import Row, silver_frame
+from tests.support.pipeline.lakes import Row, silver_frame
 
 
 def _counter(seq: int, name: str, value: int, minute_s: int = 1_780_000_020) -> Row:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from blindpost.journal.schema import S_QUEUES
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.snapshots import SAMPLED_OF, sampled, sums
-from tests.support.lakes import Row, silver_frame
+from tests.support.pipeline.lakes import Row, silver_frame
 
 pytestmark = pytest.mark.timeout(600)
 COUNT = 30 * SAMPLED_OF

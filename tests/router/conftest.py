@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blindpost.testing.network import MemoryNetwork
-from tests.support.postgres import database, postgres
-from tests.support.routers import DATABASE_FILE, RunningRouter, running_router
+from tests.support.router.routers import DATABASE_FILE, RunningRouter, running_router
+from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
 STORES = ("lmdb", "postgres")

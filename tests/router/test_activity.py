@@ -18,8 +18,8 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, GET, QUE, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, MSG
-from tests.support.lines import create, lines_of
-from tests.support.routers import running_router
+from tests.support.router.lines import create, lines_of
+from tests.support.router.routers import running_router
 
 DAY = 20_000
 KINDS, PERIODS = ("queues", "queues_notify"), ("daily", "weekly", "monthly")

@@ -20,9 +20,9 @@ from blindpost.router.tables import LmdbTables
 from blindpost.router.tables_postgres import PostgresTables
 from blindpost.wire.smp.commands import SUB
 from blindpost.wire.smp.responses import SOK
-from tests.support.lines import Queue, create, open_line, pushed
-from tests.support.routers import RunningRouter
-from tests.support.services import (
+from tests.support.router.lines import Queue, create, open_line, pushed
+from tests.support.router.routers import RunningRouter
+from tests.support.router.services import (
     NOTIFIER,
     ServiceLine,
     members,

@@ -19,7 +19,7 @@ from blindpost.transport.plan import Limits
 from blindpost.wire.smp.commands import ACK, DEL, GET, NSUB, QUE, SEND, SUB
 from blindpost.wire.smp.queue_info import SubThread
 from blindpost.wire.smp.responses import DELD, END, INFO, MSG, OK, SOK
-from tests.support.lines import (
+from tests.support.router.lines import (
     Line,
     Queue,
     Said,
@@ -31,7 +31,7 @@ from tests.support.lines import (
     pushed,
     quiet,
 )
-from tests.support.routers import RunningRouter, running_router
+from tests.support.router.routers import RunningRouter, running_router
 
 SOURCES = Path(blindpost.__file__).parent
 BLOCK = 16384

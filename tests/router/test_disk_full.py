@@ -20,8 +20,8 @@ from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
 from blindpost.wire.smp.values import SubMode
-from tests.support.processes import RouterInProcess, router_in_process
-from tests.support.routers import Queue, a_message, new_queue, pushed
+from tests.support.router.routers import Queue, a_message, new_queue, pushed
+from tests.support.serving.processes import RouterInProcess, router_in_process
 
 SPACE = 2 << 20
 PLENTY = 64 << 20

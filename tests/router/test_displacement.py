@@ -18,8 +18,8 @@ from blindpost.wire.smp.commands import ACK, DEL, GET, NSUB, PING, SEND, SUB, Co
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import DELD, END, ERR, OK, PONG, SOK
 from blindpost.wire.smp.transmissions import Received, Request, parse_responses
-from tests.support.lines import Line, Said, client_of, create, lines_of, open_line, pushed, quiet
-from tests.support.routers import RunningRouter
+from tests.support.router.lines import Line, Said, client_of, create, lines_of, open_line, pushed, quiet
+from tests.support.router.routers import RunningRouter
 
 NO_MSG = ERR(Code.NO_MSG)
 

@@ -10,9 +10,9 @@ import pytest
 from blindpost.wire.smp.commands import ACK, DEL, KEY, SUB
 from blindpost.wire.smp.responses import MSG, OK, SOK
 from blindpost.wire.smp.values import SubMode
-from tests.support.processes import router_in_process
-from tests.support.routers import a_message, new_queue, pushed
-from tests.support.traces import Trace, read_trace, synced_descriptors, tracer
+from tests.support.router.routers import a_message, new_queue, pushed
+from tests.support.router.traces import Trace, read_trace, synced_descriptors, tracer
+from tests.support.serving.processes import router_in_process
 
 MESSAGES = 10
 ALONE = 2 + MESSAGES + MESSAGES + 1

@@ -21,9 +21,9 @@ from blindpost.wire.smp.commands import ACK, GET, NSUB, PING, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import QuotaMarker
 from blindpost.wire.smp.responses import ERR, MSG, OK, PONG, SOK
-from tests.support.lines import Line, Queue, Said, create, lines_of, open_line, pushed, quiet
-from tests.support.routers import RunningRouter, running_router
-from tests.support.services import new_service, open_service, set_of
+from tests.support.router.lines import Line, Queue, Said, create, lines_of, open_line, pushed, quiet
+from tests.support.router.routers import RunningRouter, running_router
+from tests.support.router.services import new_service, open_service, set_of
 
 TTL = 21 * 86_400
 QUOTA = ERR(Code.QUOTA)

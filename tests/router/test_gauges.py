@@ -14,8 +14,8 @@ from blindpost.router.tables import LmdbTables
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import DEL
 from blindpost.wire.smp.handshake import ServiceRole
-from tests.support.lines import create, open_line
-from tests.support.routers import running_router
+from tests.support.router.lines import create, open_line
+from tests.support.router.routers import running_router
 
 
 def service(role: ServiceRole, queues: int, notifiers: int) -> PutService:

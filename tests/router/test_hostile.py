@@ -26,7 +26,7 @@ from blindpost.wire.smp.responses import ERR, IDS, OK, PONG, SOK
 from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.values import SubMode
 from blindpost.wire.smp.versions import connection_layout
-from tests.support.intruders import (
+from tests.support.router.intruders import (
     BLOCK,
     FromElsewhere,
     NarrowNetwork,
@@ -36,9 +36,9 @@ from tests.support.intruders import (
     reset,
     tls_context,
 )
-from tests.support.lines import Line, Queue, Said, create, error, pushed, quiet
-from tests.support.processes import RouterInProcess, router_in_process, until
-from tests.support.routers import new_key
+from tests.support.router.lines import Line, Queue, Said, create, error, pushed, quiet
+from tests.support.router.routers import new_key
+from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
 CONNECTIONS = int(os.environ.get("BLINDPOST_CONNECTIONS", "1000"))
 SLOW_QUEUES = int(os.environ.get("BLINDPOST_SLOW_QUEUES", "300"))

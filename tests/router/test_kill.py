@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledgers import Fact, Ledger
-from tests.support.load import Pair, Tally
-from tests.support.processes import router_in_process
+from tests.support.router.ledgers import Fact, Ledger
+from tests.support.router.load import Pair, Tally
+from tests.support.serving.processes import router_in_process
 
 KILLS = int(os.environ.get("BLINDPOST_KILLS", "20"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))

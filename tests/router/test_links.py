@@ -13,8 +13,8 @@ from blindpost.wire.smp.commands import DEL, KEY, LDEL, LGET, LKEY, LSET, SEND, 
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, LNK, OK
 from blindpost.wire.smp.values import LinkData, QueueMode
-from tests.support.lines import Queue, Said, create, open_line
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Queue, Said, create, open_line
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 AUTH = ERR(Code.AUTH)
 DATA = LinkData(b"fixed", b"user")

@@ -18,9 +18,9 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, DEL, GET, KEY, NDEL, NKEY, NSUB, OFF, QUE, SEND, SUB, Command
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason
 from blindpost.wire.smp.responses import MSG
-from tests.support.lines import Queue, create, lines_of, open_line
-from tests.support.operators import block, operate
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Queue, create, lines_of, open_line
+from tests.support.router.operators import block, operate
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 DAY = 86_400
 

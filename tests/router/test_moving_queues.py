@@ -39,8 +39,8 @@ from blindpost.wire.store_log import (
     UpdateTime,
     decode_store_line,
 )
-from tests.support.moving import Line, files, imported
-from tests.support.vectors import vectors
+from tests.support.router.moving import Line, files, imported
+from tests.support.wire.vectors import vectors
 
 
 def key(number: int) -> PublicKey:

@@ -40,7 +40,7 @@ from blindpost.wire.message_log import MessageLine, SavedQuota
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.smp.values import LinkData, QueueMode
 from blindpost.wire.store_log import BlockQueue, CreateQueue, Party, QueueService, encode_store_line
-from tests.support.moving import NOW, RULES, files, importer
+from tests.support.router.moving import NOW, RULES, files, importer
 
 SHAPE = Shape(250, served=500, notified=500, waiting=400, full=200)
 KEY = PublicKey(Algorithm.ED25519, bytes(32))

@@ -27,8 +27,8 @@ from blindpost.wire.message_log import (
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.store_log import CreateQueue, NewService, NotifierRecord
 from blindpost.wire.text import b64
-from tests.support.moving import NOW, files, imported
-from tests.support.vectors import vectors
+from tests.support.router.moving import NOW, files, imported
+from tests.support.wire.vectors import vectors
 
 KEY = PublicKey(Algorithm.ED25519, bytes(32))
 FIRST, SECOND, NOTIFIER, SERVICE = (bytes([number]) * 24 for number in range(1, 5))

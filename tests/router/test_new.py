@@ -17,9 +17,9 @@ from blindpost.wire.smp.commands import ACK, GET, LGET, LKEY, LSET, NEW, PING, Q
 from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, BlockingReason, Code
 from blindpost.wire.smp.responses import END, ERR, IDS, INFO, LNK, MSG, OK, PONG
 from blindpost.wire.smp.values import LinkData, NewLink, NtfCreds, QueueMode, QueueRequest, SubMode
-from tests.support.lines import Line, Said, create, error, open_line
-from tests.support.operators import block
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Line, Said, create, error, open_line
+from tests.support.router.operators import block
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 VERSIONS = (6, 8, 9, 14, 15, 16, 17, 20)
 AUTH = ERR(Code.AUTH)

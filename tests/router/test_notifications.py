@@ -17,8 +17,8 @@ from blindpost.wire.smp.commands import ACK, GET, NDEL, NKEY, NSUB, SEND
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import DELD, END, ERR, NID, NMSG, OK, SOK
 from blindpost.wire.smp.values import NtfCreds, ServerNtfCreds
-from tests.support.lines import Line, Queue, Said, client_of, create, lines_of, open_line, quiet
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Line, Queue, Said, client_of, create, lines_of, open_line, quiet
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 AUTH = ERR(Code.AUTH)
 DAY = 86_400

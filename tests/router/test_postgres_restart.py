@@ -20,10 +20,10 @@ from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import MSG, OK, Response
 from blindpost.wire.smp.values import SubMode
-from tests.support.ledgers import Ledger
-from tests.support.postgres import PostgresServer, postgres_server
-from tests.support.routers import Queue, RunningRouter, new_queue, running_router
-from tests.support.wires import wired
+from tests.support.router.ledgers import Ledger
+from tests.support.router.routers import Queue, RunningRouter, new_queue, running_router
+from tests.support.store.postgres import PostgresServer, postgres_server
+from tests.support.store.wires import wired
 
 RESTARTS = int(os.environ.get("BLINDPOST_RESTARTS", "6"))
 PAIRS = 3

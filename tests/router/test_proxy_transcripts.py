@@ -26,10 +26,10 @@ from blindpost.wire.smp.transmissions import (
     parse_responses,
 )
 from blindpost.wire.smp.versions import forwarded_layout
-from tests.support.forwarding import ProxyLine, Sender
-from tests.support.lines import Line, Queue, create, open_line
-from tests.support.routers import RunningRouter, new_key, running_router
-from tests.support.smp_transcripts import Transcript
+from tests.support.router.forwarding import ProxyLine, Sender
+from tests.support.router.lines import Line, Queue, create, open_line
+from tests.support.router.routers import RunningRouter, new_key, running_router
+from tests.support.wire.smp_transcripts import Transcript
 
 RECORDED_RELAY_PORT = "16224"
 GREETINGS = 2

@@ -81,10 +81,10 @@ from blindpost.wire.smp.responses import END, ERR, LNK, OK, PKEY, PONG, PRES, Re
 from blindpost.wire.smp.transmissions import response_transmission
 from blindpost.wire.smp.values import LinkData, QueueMode, SubMode
 from blindpost.wire.versions import VersionRange
-from tests.support.forwarding import ProxyLine, Sender
-from tests.support.lines import Line, Said, create, error, open_line, pushed
-from tests.support.routers import RunningRouter, new_credentials, new_key, running_router
-from tests.support.waiting import until
+from tests.support.router.forwarding import ProxyLine, Sender
+from tests.support.router.lines import Line, Said, create, error, open_line, pushed
+from tests.support.router.routers import RunningRouter, new_credentials, new_key, running_router
+from tests.support.serving.waiting import until
 
 BASIC_AUTH = PROXY(ProxyCode.BASIC_AUTH)
 NO_SESSION = PROXY(ProxyCode.NO_SESSION)

@@ -34,9 +34,9 @@ from blindpost.wire.smp.messages import QuotaMarker
 from blindpost.wire.smp.queue_info import MessageType, SubThread
 from blindpost.wire.smp.responses import DELD, ERR, INFO, LNK, MSG, OK, SOK
 from blindpost.wire.smp.values import LinkData, NtfCreds, QueueMode
-from tests.support.lines import Line, Queue, Said, client_of, create, open_line
-from tests.support.operators import block, operate
-from tests.support.routers import RunningRouter, new_key
+from tests.support.router.lines import Line, Queue, Said, client_of, create, open_line
+from tests.support.router.operators import block, operate
+from tests.support.router.routers import RunningRouter, new_key
 
 AUTH = ERR(Code.AUTH)
 DATA = LinkData(b"fixed", b"user")

@@ -48,8 +48,8 @@ from blindpost.wire.smp.commands import (
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, NID, OK
 from blindpost.wire.smp.values import LinkData, NtfCreds, QueueMode
-from tests.support.lines import Line, Queue, Said, create, open_line
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Line, Queue, Said, create, open_line
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 KINDS = (Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519)
 SIZES = {Algorithm.ED25519: 64, Algorithm.ED448: 114, Algorithm.X25519: 80}

@@ -14,7 +14,7 @@ from blindpost.router.model import Domain
 from blindpost.router.state import Client, Registry, State
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.versions import connection_layout
-from tests.support.routers import new_key
+from tests.support.router.routers import new_key
 
 SOURCES = Path(blindpost.__file__).parent
 RAW_MAPS = ("_holders", "_rows", "_by_service")

@@ -55,8 +55,8 @@ from blindpost.wire.smp.responses import ERR, OK, PONG, SOK
 from blindpost.wire.smp.transmissions import Received
 from blindpost.wire.smp.values import LinkData, NtfCreds
 from blindpost.wire.transmission import start_signed, transmission_of
-from tests.support.lines import Line, Said, create, error, open_line
-from tests.support.routers import RunningRouter, new_key
+from tests.support.router.lines import Line, Said, create, error, open_line
+from tests.support.router.routers import RunningRouter, new_key
 
 KEY_PAIR = new_key()
 DH = new_key(Algorithm.X25519).public

@@ -9,8 +9,8 @@ from blindpost.wire.smp.commands import ACK, GET, KEY, QUE, RKEY, SEND, SKEY, SU
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, INFO, MSG, OK, SOK
 from blindpost.wire.smp.values import QueueMode
-from tests.support.lines import Said, create, open_line
-from tests.support.routers import RunningRouter, new_key
+from tests.support.router.lines import Said, create, open_line
+from tests.support.router.routers import RunningRouter, new_key
 
 AUTH = ERR(Code.AUTH)
 MODES = (None, *QueueMode)

@@ -14,8 +14,8 @@ from blindpost.wire.smp.commands import ACK, GET, OFF, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import Message, QuotaMarker
 from blindpost.wire.smp.responses import ERR, MSG, OK, SOK
-from tests.support.lines import Line, Queue, Said, create, open_line
-from tests.support.routers import RunningRouter, new_key, running_router
+from tests.support.router.lines import Line, Queue, Said, create, open_line
+from tests.support.router.routers import RunningRouter, new_key, running_router
 
 AUTH, QUOTA, LARGE = ERR(Code.AUTH), ERR(Code.QUOTA), ERR(Code.LARGE_MSG)
 SIZES = {6: 16088, 7: 16088, 8: 16064, 10: 16064, 11: 16048, 15: 16048, 20: 16048}

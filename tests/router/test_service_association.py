@@ -16,9 +16,9 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, DEL, GET, NDEL
 from blindpost.wire.smp.errors import PROHIBITED
 from blindpost.wire.smp.responses import DELD, END, ENDS, ERR, MSG, NMSG, OK, SOK
-from tests.support.lines import client_of, create, open_line, pushed, quiet
-from tests.support.routers import RunningRouter, new_credentials, running_router
-from tests.support.services import (
+from tests.support.router.lines import client_of, create, open_line, pushed, quiet
+from tests.support.router.routers import RunningRouter, new_credentials, running_router
+from tests.support.router.services import (
     NOTIFIER,
     ServiceLine,
     add_notifier,

@@ -48,9 +48,9 @@ from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ERR, IDS, OK, PONG, SOK, SOKS
 from blindpost.wire.smp.values import SubMode
-from tests.support.lines import Line, Queue, Said, create, error, open_line
-from tests.support.routers import RunningRouter, new_credentials, new_key, running_router
-from tests.support.services import (
+from tests.support.router.lines import Line, Queue, Said, create, error, open_line
+from tests.support.router.routers import RunningRouter, new_credentials, new_key, running_router
+from tests.support.router.services import (
     MESSAGING,
     NOTIFIER,
     PROXY,
@@ -65,7 +65,7 @@ from tests.support.services import (
     service_record,
     sub,
 )
-from tests.support.waiting import until
+from tests.support.serving.waiting import until
 
 SERVICE = ERR(Code.SERVICE)
 AUTH = ERR(Code.AUTH)

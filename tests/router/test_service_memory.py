@@ -12,9 +12,9 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.plan import Limits
 from blindpost.wire.smp.commands import ACK, DEL, GET, PING, SEND
 from blindpost.wire.smp.responses import ALLS, MSG, OK, PONG
-from tests.support.lines import Line, Queue, Said, client_of, create, open_line, pushed, quiet
-from tests.support.routers import running_router
-from tests.support.services import (
+from tests.support.router.lines import Line, Queue, Said, client_of, create, open_line, pushed, quiet
+from tests.support.router.routers import running_router
+from tests.support.router.services import (
     NOTIFIER,
     counter,
     new_service,
@@ -23,7 +23,7 @@ from tests.support.services import (
     service_queues,
     set_of,
 )
-from tests.support.waiting import until
+from tests.support.serving.waiting import until
 
 SMALL = Limits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
 

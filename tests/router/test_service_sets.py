@@ -28,9 +28,9 @@ from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, DEL, NDEL, SUB
 from blindpost.wire.smp.responses import MSG
-from tests.support.lines import Line, Queue, create, open_line
-from tests.support.routers import RunningRouter, running_router
-from tests.support.services import (
+from tests.support.router.lines import Line, Queue, create, open_line
+from tests.support.router.routers import RunningRouter, running_router
+from tests.support.router.services import (
     NOTIFIER,
     add_notifier,
     new_service,

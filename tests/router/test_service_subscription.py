@@ -27,9 +27,9 @@ from blindpost.wire.smp.commands import ACK, DEL, PING, SEND
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ALLS, END, ENDS, ERR, MSG, NMSG, OK, PONG, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Received, parse_responses
-from tests.support.lines import Said, client_of, create, open_line, pushed, quiet
-from tests.support.routers import RunningRouter, running_router
-from tests.support.services import (
+from tests.support.router.lines import Said, client_of, create, open_line, pushed, quiet
+from tests.support.router.routers import RunningRouter, running_router
+from tests.support.router.services import (
     NOTIFIER,
     ServiceLine,
     add_notifier,
@@ -45,7 +45,7 @@ from tests.support.services import (
     sub,
     total,
 )
-from tests.support.waiting import until
+from tests.support.serving.waiting import until
 
 MESSAGES, NOTIFICATIONS = Domain.MESSAGES, Domain.NOTIFICATIONS
 NO_MSG = ERR(Code.NO_MSG)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from blindpost.wire.smp.responses import MSG
-from tests.support.lines import create
-from tests.support.replay import Replay, Step
-from tests.support.routers import running_router
-from tests.support.service_replay import ServiceReplay
-from tests.support.services import ServiceLine, add_notifier
-from tests.support.smp_transcripts import FILES
+from tests.support.router.lines import create
+from tests.support.router.replay import Replay, Step
+from tests.support.router.routers import running_router
+from tests.support.router.service_replay import ServiceReplay
+from tests.support.router.services import ServiceLine, add_notifier
+from tests.support.wire.smp_transcripts import FILES
 
 SERVICES = [name for name in FILES if "20" <= name[:2] <= "26"]
 

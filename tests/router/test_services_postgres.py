@@ -15,9 +15,9 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import ACK, SUB
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
-from tests.support.lines import Line, open_line, pushed
-from tests.support.routers import running_router
-from tests.support.services import back, left, new_service, open_service, service_queues, set_of
+from tests.support.router.lines import Line, open_line, pushed
+from tests.support.router.routers import running_router
+from tests.support.router.services import back, left, new_service, open_service, service_queues, set_of
 
 SETS = """
 SELECT domain, service_id, entity_id FROM blindpost_router.members

@@ -14,8 +14,8 @@ from blindpost.router.state_reading import StateReader, lmdb_state, postgres_sta
 from blindpost.router.tables import QUEUES, LmdbTables
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.smp.commands import DEL, SEND
-from tests.support.lines import create, lines_of
-from tests.support.routers import RunningRouter, running_router
+from tests.support.router.lines import create, lines_of
+from tests.support.router.routers import RunningRouter, running_router
 
 CHUNK = 2
 

@@ -57,9 +57,9 @@ from blindpost.wire.smp.errors import BLOCKED, BlockingReason
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import OK, SOK
 from blindpost.wire.smp.values import LinkData, QueueMode
-from tests.support.lines import create, open_line, pushed
-from tests.support.postgres import PostgresServer
-from tests.support.routers import running_router
+from tests.support.router.lines import create, open_line, pushed
+from tests.support.router.routers import running_router
+from tests.support.store.postgres import PostgresServer
 
 KEY = PrivateKey.generate(Algorithm.ED25519, random.Random(1).randbytes).public
 DH_KEY = PrivateKey.generate(Algorithm.X25519, random.Random(2).randbytes).public

@@ -14,9 +14,9 @@ from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Code, Notice
 from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import ERR, IDS, MSG, OK, SOK
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
-from tests.support.replay import Replay, Step, opened
-from tests.support.routers import new_key, running_router
-from tests.support.smp_transcripts import FILES
+from tests.support.router.replay import Replay, Step, opened
+from tests.support.router.routers import new_key, running_router
+from tests.support.wire.smp_transcripts import FILES
 
 PROXIES = ("18", "19")
 SERVICES = ("20", "21", "22", "23", "24", "25", "26")

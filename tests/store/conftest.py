@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.postgres import database, postgres
+from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]

@@ -16,8 +16,8 @@ from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store import postgres as driver
 from blindpost.store.contract import Durability, StoreVersionError
 from blindpost.store.postgres import DatabaseInUseError, PostgresStore, Schema, Step, Work
-from tests.support.postgres import PostgresServer
-from tests.support.wires import wired
+from tests.support.store.postgres import PostgresServer
+from tests.support.store.wires import wired
 
 FIRST = (
     "CREATE TABLE words (word text PRIMARY KEY, value bigint CHECK (value >= 0));"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.transport import open_files
+from tests.support.transport.sessions import open_files
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from blindpost.transport.network import TcpListener
 from blindpost.transport.plan import Limits
 from blindpost.transport.session import Handler, Session, Stage
 from blindpost.wire.value import Buffer
-from tests.support.episodes import BLOCKS, Outcome, episode
-from tests.support.transport import HOST, Recorder, serving, smp_client, smp_router
+from tests.support.transport.episodes import BLOCKS, Outcome, episode
+from tests.support.transport.sessions import HOST, Recorder, serving, smp_client, smp_router
 
 LIMITS = Limits(tls_timeout_s=10, handshake_timeout_s=20, close_timeout_s=5)
 P = TypeVar("P", bound=asyncio.BaseProtocol)

@@ -17,7 +17,15 @@ from blindpost.transport.plan import Limits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.primitives import Writer
 from blindpost.wire.versions import VersionRange
-from tests.support.transport import HOST, QUICK, Recorder, open_files, serving, smp_client, smp_router
+from tests.support.transport.sessions import (
+    HOST,
+    QUICK,
+    Recorder,
+    open_files,
+    serving,
+    smp_client,
+    smp_router,
+)
 
 SLOW = Link(rate=100_000, window=16 * 1024)
 RECORD = 16384 + 22

@@ -41,8 +41,14 @@ from blindpost.wire.smp.handshake import (
     write_server_hello,
 )
 from blindpost.wire.versions import VersionRange
-from tests.support.certificates import chain_of
-from tests.support.transport import SERVICE_ID, at_now, router_credentials, seeded, service_credentials
+from tests.support.transport.certificates import chain_of
+from tests.support.transport.sessions import (
+    SERVICE_ID,
+    at_now,
+    router_credentials,
+    seeded,
+    service_credentials,
+)
 
 SESSION = bytes(range(32))
 

@@ -28,7 +28,7 @@ from blindpost.transport.smp_handshake import SmpClient, SmpRouter
 from blindpost.wire.padding import pad
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
-from tests.support.vectors import named, vectors
+from tests.support.wire.vectors import named, vectors
 
 SMP = vectors("handshake.json", "handshake")
 NTF = vectors("ntf.json", "handshake")

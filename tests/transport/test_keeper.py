@@ -12,7 +12,7 @@ from blindpost.transport import keeper as keepers
 from blindpost.transport.ends import connect
 from blindpost.transport.keeper import TRIM_AFTER, Keeper
 from blindpost.transport.session import Session
-from tests.support.transport import HOST, QUICK, Recorder, serving, smp_client, smp_router
+from tests.support.transport.sessions import HOST, QUICK, Recorder, serving, smp_client, smp_router
 
 
 class Idle(Session):

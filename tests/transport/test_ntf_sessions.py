@@ -9,7 +9,15 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.ends import connect
 from blindpost.wire.versions import VersionRange
-from tests.support.transport import HOST, QUICK, Recorder, ntf_client, ntf_router, serving, smp_client
+from tests.support.transport.sessions import (
+    HOST,
+    QUICK,
+    Recorder,
+    ntf_client,
+    ntf_router,
+    serving,
+    smp_client,
+)
 
 
 @pytest.mark.claim("NTF-05")

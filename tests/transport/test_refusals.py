@@ -17,8 +17,8 @@ from blindpost.transport.plan import Plan
 from blindpost.transport.smp_handshake import SmpClient
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
-from tests.support.certificates import certificate, chain_of
-from tests.support.transport import (
+from tests.support.transport.certificates import certificate, chain_of
+from tests.support.transport.sessions import (
     HOST,
     NOW,
     QUICK,

@@ -18,7 +18,7 @@ from blindpost.transport.plan import Limits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.value import Buffer
-from tests.support.transport import (
+from tests.support.transport.sessions import (
     HOST,
     SERVICE_ID,
     Recorder,

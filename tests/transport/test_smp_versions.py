@@ -8,7 +8,7 @@ from blindpost.transport.ends import connect
 from blindpost.transport.handshake import Agreement
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
-from tests.support.transport import (
+from tests.support.transport.sessions import (
     HOST,
     QUICK,
     SERVICE_ID,

@@ -24,8 +24,8 @@ from blindpost.wire.smp.handshake import (
     write_server_hello,
 )
 from blindpost.wire.versions import VersionRange
-from tests.support.certificates import chain_of
-from tests.support.transport import (
+from tests.support.transport.certificates import chain_of
+from tests.support.transport.sessions import (
     HOST,
     QUICK,
     Recorder,

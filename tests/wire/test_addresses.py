@@ -27,9 +27,9 @@ from blindpost.wire.addresses import (
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, decode_whole, encode
-from tests.support import agent_strategies as some
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.vectors import named, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.vectors import named, vectors
 
 ADDRESSES = vectors("handshake.json", "address")
 HOSTS = vectors("handshake.json", "host")

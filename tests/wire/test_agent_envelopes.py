@@ -38,11 +38,17 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.links.full import ContactLink, InvitationLink, full_link_from_text
 from blindpost.wire.primitives import decode_whole, encode
-from tests.support import agent_strategies as some
-from tests.support import agent_values as build
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, survives, truncated_everywhere
-from tests.support.long_values import same
-from tests.support.vectors import named, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire import agent_values as build
+from tests.support.wire.hostile import (
+    calls_made,
+    changed_everywhere,
+    memory_peak,
+    survives,
+    truncated_everywhere,
+)
+from tests.support.wire.long_values import same
+from tests.support.wire.vectors import named, vectors
 
 ENVELOPES = vectors("agent_messages.json", "AgentMsgEnvelope")
 ENVELOPE_BYTES = vectors("agent_messages.json", "AgentMsgEnvelope parse")

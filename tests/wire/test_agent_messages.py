@@ -33,10 +33,16 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.queue_addresses import read_sender_address
 from blindpost.wire.smp.values import QueueMode
-from tests.support import agent_strategies as some
-from tests.support import agent_values as build
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, survives, truncated_everywhere
-from tests.support.vectors import named, vector_file, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire import agent_values as build
+from tests.support.wire.hostile import (
+    calls_made,
+    changed_everywhere,
+    memory_peak,
+    survives,
+    truncated_everywhere,
+)
+from tests.support.wire.vectors import named, vector_file, vectors
 
 A_MESSAGES = vectors("agent_messages.json", "AMessage")
 AGENT_MESSAGES = vectors("agent_messages.json", "AgentMessage")

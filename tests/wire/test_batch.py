@@ -23,7 +23,7 @@ from blindpost.wire.batch import (
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
 
 
 def item(content: bytes) -> Writer:

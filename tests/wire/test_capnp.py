@@ -36,7 +36,7 @@ from blindpost.wire.capnp.node import (
 )
 from blindpost.wire.capnp.structs import Message, Struct
 from blindpost.wire.errors import WireError
-from tests.support.hostile import calls_made
+from tests.support.wire.hostile import calls_made
 
 datas = st.binary(max_size=50)
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))

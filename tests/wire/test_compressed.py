@@ -19,8 +19,8 @@ from blindpost.wire.agent.compressed import (
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole, encode
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.vectors import named, vectors
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.vectors import named, vectors
 
 MAGIC = bytes.fromhex("28b52ffd")
 HELLO = MAGIC + bytes([0x20, 5, 0x29, 0, 0]) + b"hello"

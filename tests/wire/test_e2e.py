@@ -35,8 +35,8 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.text import b64, read_query, ub64
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.vectors import vectors
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.vectors import vectors
 
 KEY1 = PublicKey(Algorithm.X448, bytes(range(56)))
 KEY2 = PublicKey(Algorithm.X448, bytes(range(56, 112)))

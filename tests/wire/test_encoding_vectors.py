@@ -22,10 +22,10 @@ from blindpost.wire.smp.queue_info import (
 from blindpost.wire.smp.values import read_flags, read_nonce, write_flags, write_ids_hash, write_nonce
 from blindpost.wire.text import b64, unb64
 from blindpost.wire.versions import VersionRange, read_version_range, write_version_range
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.long_values import same, whole
-from tests.support.smp_values import key_of
-from tests.support.vectors import named, vectors
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.long_values import same, whole
+from tests.support.wire.smp_values import key_of
+from tests.support.wire.vectors import named, vectors
 
 FILE = "encoding.json"
 Read = Callable[[Reader], Any]

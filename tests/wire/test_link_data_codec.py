@@ -26,11 +26,11 @@ from blindpost.wire.links.data import (
 )
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.versions import VersionRange
-from tests.support import agent_strategies as some
-from tests.support import agent_values as build
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.long_values import ramp
-from tests.support.vectors import named, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire import agent_values as build
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.long_values import ramp
+from tests.support.wire.vectors import named, vectors
 
 LINK_DATA = vectors("links.json", "link_data")
 OWNERS = vectors("links.json", "owner_auth")

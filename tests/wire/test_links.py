@@ -44,10 +44,10 @@ from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.queue_addresses import CLIENT_VERSIONS, QueueUri
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
-from tests.support import agent_strategies as some
-from tests.support import agent_values as build
-from tests.support.hostile import calls_made, changed_everywhere, truncated_everywhere
-from tests.support.vectors import named, vector_file, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire import agent_values as build
+from tests.support.wire.hostile import calls_made, changed_everywhere, truncated_everywhere
+from tests.support.wire.vectors import named, vector_file, vectors
 
 FULL = vectors("links.json", "full_link")
 SHORT = vectors("links.json", "short_link")

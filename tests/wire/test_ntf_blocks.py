@@ -44,7 +44,7 @@ from blindpost.wire.smp.errors import (
 from blindpost.wire.smp.transmissions import BAD_BLOCK, Refused
 from blindpost.wire.transmission import Layout, transmission_of
 from blindpost.wire.versions import VersionRange
-from tests.support.ntf_samples import (
+from tests.support.wire.ntf_samples import (
     COMMANDS,
     CORR_ID,
     DH_KEY,

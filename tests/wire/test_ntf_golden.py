@@ -26,8 +26,8 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.signed_key import SignedKey, signed_key_content, signed_key_to_der
 from blindpost.wire.transmission import authorized_bytes, transmission_of
-from tests.support.long_values import ramp, same
-from tests.support.vectors import vectors
+from tests.support.wire.long_values import ramp, same
+from tests.support.wire.vectors import vectors
 
 SESSION_ID = KEY_HASH = ramp(0, 32)
 CORR_ID = NONCE = ramp(0, 24)

@@ -53,9 +53,15 @@ from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.text import b64
 from blindpost.wire.transmission import transmission_of
-from tests.support import ntf_strategies as ntf
-from tests.support.hostile import Decode, calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.vectors import vectors
+from tests.support.wire import ntf_strategies as ntf
+from tests.support.wire.hostile import (
+    Decode,
+    calls_made,
+    changed_everywhere,
+    memory_peak,
+    truncated_everywhere,
+)
+from tests.support.wire.vectors import vectors
 
 SESSION_ID = b"session"
 EXAMPLES = settings(max_examples=60)

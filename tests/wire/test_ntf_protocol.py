@@ -49,7 +49,7 @@ from blindpost.wire.smp.errors import (
     RefusedError,
     SMPError,
 )
-from tests.support.ntf_samples import (
+from tests.support.wire.ntf_samples import (
     COMMANDS,
     CORR_ID,
     DH_KEY,

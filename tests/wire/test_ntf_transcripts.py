@@ -34,7 +34,7 @@ from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.transmission import Layout, transmission_of
-from tests.support.vectors import vector_file
+from tests.support.wire.vectors import vector_file
 
 FILES = ("30-ntf-token.json", "31-ntf-subscription.json")
 WRONGLY_SIGNED = {"TCHK wrong key", "SNEW signed by wrong key", "SCHK wrong key"}

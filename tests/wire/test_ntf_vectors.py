@@ -50,9 +50,9 @@ from blindpost.wire.queue_addresses import with_onion_host
 from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.transmission import authorized_bytes, transmission_of
 from blindpost.wire.versions import VersionRange
-from tests.support.long_values import ramp, same
-from tests.support.ntf_values import command_of, error_of, response_of, server_of, token_of
-from tests.support.vectors import named, vectors
+from tests.support.wire.long_values import ramp, same
+from tests.support.wire.ntf_values import command_of, error_of, response_of, server_of, token_of
+from tests.support.wire.vectors import named, vectors
 
 FILE = "ntf.json"
 

@@ -30,10 +30,10 @@ from blindpost.wire.queue_addresses import (
 )
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
-from tests.support import agent_strategies as some
-from tests.support import agent_values as build
-from tests.support.hostile import calls_made, changed_everywhere, truncated_everywhere
-from tests.support.vectors import named, vector_file, vectors
+from tests.support.wire import agent_strategies as some
+from tests.support.wire import agent_values as build
+from tests.support.wire.hostile import calls_made, changed_everywhere, truncated_everywhere
+from tests.support.wire.vectors import named, vector_file, vectors
 
 URIS = vectors("links.json", "queue_uri")
 INFOS = vectors("links.json", "queue_info")

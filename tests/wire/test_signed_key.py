@@ -19,9 +19,9 @@ from blindpost.wire.signed_key import (
     write_cert_key,
     write_signed_key,
 )
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.long_values import ramp
-from tests.support.vectors import vectors
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.long_values import ramp
+from tests.support.wire.vectors import vectors
 
 SESSION = PrivateKey(Algorithm.X25519, ramp(0x40, 32)).public
 SIGNERS = [PrivateKey(Algorithm.ED25519, ramp(0, 32)), PrivateKey(Algorithm.ED448, ramp(0, 57))]

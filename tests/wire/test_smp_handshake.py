@@ -38,11 +38,11 @@ from blindpost.wire.smp.handshake import (
 from blindpost.wire.smp.versions import LEGACY_VERSIONS, connection_layout, proxy_versions
 from blindpost.wire.text import b64
 from blindpost.wire.versions import VersionRange
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.long_values import ramp, same
-from tests.support.smp_keys import private_key
-from tests.support.smp_values import key_of
-from tests.support.vectors import named, vectors
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.long_values import ramp, same
+from tests.support.wire.smp_keys import private_key
+from tests.support.wire.smp_values import key_of
+from tests.support.wire.vectors import named, vectors
 
 FILE = "handshake.json"
 HANDSHAKES = vectors(FILE, "handshake")

@@ -51,9 +51,9 @@ from blindpost.wire.smp.transmissions import (
 )
 from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
-from tests.support import smp_strategies as smp
-from tests.support.hostile import survives
-from tests.support.ntf_strategies import ids as corr_ids
+from tests.support.wire import smp_strategies as smp
+from tests.support.wire.hostile import survives
+from tests.support.wire.ntf_strategies import ids as corr_ids
 
 SESSIONS = st.binary(max_size=48)
 

@@ -11,9 +11,9 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.smp.responses import ENDS, RESPONSES, SOKS, Response, read_response
-from tests.support.hostile import changed_everywhere, truncated_everywhere
-from tests.support.smp_values import error_of_text, response_of
-from tests.support.vectors import named, vectors
+from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
+from tests.support.wire.smp_values import error_of_text, response_of
+from tests.support.wire.vectors import named, vectors
 
 VECTORS = vectors("smp_responses.json")
 ENCODINGS = [vector for vector in VECTORS if "value" in vector]

@@ -44,10 +44,16 @@ from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, write_nonce
 from blindpost.wire.smp.versions import proxy_versions
 from blindpost.wire.versions import VersionRange
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, survives, truncated_everywhere
-from tests.support.long_values import ramp
-from tests.support.smp_values import command_of, response_of
-from tests.support.vectors import vectors
+from tests.support.wire.hostile import (
+    calls_made,
+    changed_everywhere,
+    memory_peak,
+    survives,
+    truncated_everywhere,
+)
+from tests.support.wire.long_values import ramp
+from tests.support.wire.smp_values import command_of, response_of
+from tests.support.wire.vectors import vectors
 
 EXAMPLES = {v["value"]["tag"]: command_of(v["value"]) for v in vectors("smp_commands.json") if "value" in v}
 ANSWERS = {v["value"]["tag"]: response_of(v["value"]) for v in vectors("smp_responses.json") if "value" in v}

@@ -54,7 +54,7 @@ from blindpost.wire.smp.versions import (
     forwarded_layout,
 )
 from blindpost.wire.transmission import Layout, transmission_of
-from tests.support.smp_transcripts import FILES, Event, Transcript, made_by
+from tests.support.wire.smp_transcripts import FILES, Event, Transcript, made_by
 
 HELLOS = {"server hello", "client hello", "service response"}
 

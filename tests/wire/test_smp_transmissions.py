@@ -51,11 +51,11 @@ from blindpost.wire.smp.versions import (
     forwarded_layout,
 )
 from blindpost.wire.transmission import authorized_bytes, transmission_of
-from tests.support.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.long_values import ramp, same, whole
-from tests.support.smp_keys import private_key, verified
-from tests.support.smp_values import command_of, error_of_text, response_of
-from tests.support.vectors import named, vector_file, vectors
+from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
+from tests.support.wire.long_values import ramp, same, whole
+from tests.support.wire.smp_keys import private_key, verified
+from tests.support.wire.smp_values import command_of, error_of_text, response_of
+from tests.support.wire.vectors import named, vector_file, vectors
 
 FILE = "transmissions.json"
 KEYS = vector_file(FILE)["keys"]

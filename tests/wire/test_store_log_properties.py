@@ -46,9 +46,15 @@ from blindpost.wire.stats_backup import (
 )
 from blindpost.wire.store_log import CreateQueue, StoreRecord, decode_store_line, encode_store_line
 from blindpost.wire.text import b64
-from tests.support import store_strategies as stored
-from tests.support.hostile import Decode, calls_made, changed_everywhere, memory_peak, truncated_everywhere
-from tests.support.vectors import vectors
+from tests.support.wire import store_strategies as stored
+from tests.support.wire.hostile import (
+    Decode,
+    calls_made,
+    changed_everywhere,
+    memory_peak,
+    truncated_everywhere,
+)
+from tests.support.wire.vectors import vectors
 
 EXAMPLES = settings(max_examples=60)
 FILE = "store_log.json"

@@ -67,8 +67,8 @@ from blindpost.wire.store_log import (
     encode_store_line,
 )
 from blindpost.wire.text import unb64
-from tests.support.long_values import ramp
-from tests.support.vectors import named, vectors
+from tests.support.wire.long_values import ramp
+from tests.support.wire.vectors import named, vectors
 
 FILE = "store_log.json"
 

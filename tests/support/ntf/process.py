@@ -1,0 +1,138 @@
+"""`blindpost ntf start` in a process of its own that can be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from typer.testing import CliRunner
+
+from blindpost.cli.ntf import app
+from blindpost.client.ntf import NtfClient
+from blindpost.serving.control import ask
+from blindpost.serving.failures import OperatorError
+from blindpost.testing.apns import KEY_ID, ApnsServer
+from blindpost.wire.addresses import Host, Server
+from blindpost.wire.text import unb64
+from tests.support.ntf.apns_process import CERTIFICATE_FILE, KEY_FILE, ApnsInProcess
+from tests.support.serving.commands import COMMAND, ENVIRONMENT
+from tests.support.serving.processes import free_port
+
+READY = b"the notification router is ready"
+START_S = 60.0
+
+
+def invoke(*arguments: str | Path) -> str:
+    """`blindpost ntf` in this process, which takes a moment where a process of its own takes seconds."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    if isinstance(done.exception, OperatorError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+class StartedNtf:
+    """The notification router of one folder; `start` and `end` it as often as you like."""
+
+    def __init__(self, folder: Path, port: int, fingerprint: bytes) -> None:
+        self.folder = folder
+        self.server = Server((Host("127.0.0.1"),), str(port), fingerprint)
+        self.log = b""
+        self.environment = dict(ENVIRONMENT)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when the router serves."""
+        assert self._process is None, "the router runs"
+        self._process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, "ntf", "start", "-c", str(self.folder)),
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+        )
+        assert self._process.stderr is not None
+        line = b""
+        async with asyncio.timeout(START_S):
+            while READY not in line:
+                line = await self._process.stderr.readline()
+                assert line, f"the router did not start: {self.log.decode()}"
+                self.log += line
+        self._reading = asyncio.create_task(self._read(self._process.stderr))
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            self.log += line
+
+    async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        assert self._reading is not None
+        process.send_signal(number)
+        code = await process.wait()
+        await self._reading
+        return code
+
+    async def connect(self) -> NtfClient:
+        return await NtfClient.connect(self.server)
+
+    async def status(self) -> dict[str, Any]:
+        return await asyncio.to_thread(ask, self.folder / "control.sock", "status")
+
+    async def close(self) -> None:
+        if self._process is not None:
+            await self.end()
+
+
+def configure(folder: Path, *edits: tuple[str, str]) -> None:
+    """Change lines of the configuration."""
+    file = folder / "ntf.toml"
+    text = file.read_text()
+    for before, after in edits:
+        assert text.count(before) == 1, f"{before!r} is there {text.count(before)} times"
+        text = text.replace(before, after)
+    file.write_text(text)
+
+
+def at(folder: Path, apple: ApnsServer) -> tuple[tuple[str, str], ...]:
+    """Edits that make devices of the test provider those of `apple`."""
+    pem = apple.signing.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return _at(folder, pem, apple.certificate, apple.port)
+
+
+def at_process(folder: Path, apple: ApnsInProcess) -> tuple[tuple[str, str], ...]:
+    """The same for an Apple that has started in a process of its own."""
+    key, certificate = ((apple.folder / name).read_bytes() for name in (KEY_FILE, CERTIFICATE_FILE))
+    return _at(folder, key, certificate, apple.port)
+
+
+def _at(folder: Path, key: bytes, certificate: bytes, port: int) -> tuple[tuple[str, str], ...]:
+    (folder / KEY_FILE).write_bytes(key)
+    (folder / CERTIFICATE_FILE).write_bytes(certificate)
+    return (
+        ('\nkey_file = ""', f'\nkey_file = "{KEY_FILE}"'),
+        ('key_id = ""', f'key_id = "{KEY_ID}"'),
+        ('test_host = ""', 'test_host = "localhost"'),
+        ("test_port = 443", f"test_port = {port}"),
+        ('test_ca_file = ""', f'test_ca_file = "{CERTIFICATE_FILE}"'),
+    )
+
+
+@contextlib.asynccontextmanager
+async def ntf_in_process(folder: Path, *arguments: str) -> AsyncIterator[StartedNtf]:
+    """A new router that was not started yet."""
+    port = free_port()
+    where = ("--host", "127.0.0.1", "--port", str(port), "--key-algorithm", "ed25519", "--json")
+    printed = await asyncio.to_thread(invoke, "init", folder, *where, *arguments)
+    configure(folder, ('address = "*"', 'address = "127.0.0.1"'))
+    started = StartedNtf(folder, port, unb64(json.loads(printed)["fingerprint"]))
+    try:
+        yield started
+    finally:
+        await started.close()
