@@ -32,10 +32,7 @@ from benchmarks.agent_scale import fill_agent
 from benchmarks.load.filling import fill
 from benchmarks.load.process import MEMORY_DISK, MeasuredRouter, measured_router
 from benchmarks.load.rows import started
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import Connected, Received, Up
+from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received, Up
 from blindpost.crypto import aead
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.entropy import system_entropy

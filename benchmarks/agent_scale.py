@@ -28,14 +28,13 @@ from benchmarks import floor
 from benchmarks.load.filling import derived, fill, fill_service, recipient_id, recipient_key, sender_id
 from benchmarks.load.process import MeasuredRouter, measured_router
 from benchmarks.load.rows import started
-from blindpost.agent.events import Event, ServiceAll, ServiceUp
-from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
+from blindpost.agent import Event, QueueStatus, ServiceAll, ServiceUp, SubscriptionOptions
+from blindpost.agent.model import ConnMode, RcvQueue
 from blindpost.agent.sessions import Session
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import Subscriptions
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.credentials import Credentials, make_service

@@ -16,17 +16,18 @@ import signal
 import sqlite3
 from pathlib import Path
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection, ReceivedMessage
-from blindpost.agent.events import (
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
     AgentFailed,
     Connected,
+    Connection,
     ContactRequested,
     Event,
     Failed,
     QueueDeleted,
     Received,
+    ReceivedMessage,
     ServiceAll,
     ServiceDown,
     ServiceEnd,

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.events import Connected, ContactRequested, Received
+from blindpost.agent import Agent, Connected, ContactRequested, Received
 
 
 async def main(store: str, *servers: str) -> None:

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.config import Versions
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Connected, ContactRequested, Failed, Joined
-from blindpost.agent.links import PreparedLink, prepare_link
-from blindpost.agent.proxying import ProxyOptions, ProxyPolicy
+from blindpost.agent import (
+    AgentError,
+    Connected,
+    ContactRequested,
+    Failed,
+    Joined,
+    PreparedLink,
+    ProxyOptions,
+    ProxyPolicy,
+    Versions,
+)
+from blindpost.agent.links import prepare_link
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey

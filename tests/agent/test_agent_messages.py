@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.config import Retention, Versions
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import (
+from blindpost.agent import (
+    AgentError,
     Connected,
     DeliveryReceipt,
     Failed,
+    MsgOk,
     QueueHasRoom,
     ReceiptsReceived,
     ReceiptStatus,
     Received,
+    Retention,
     SendDelayed,
     SendFailed,
     SendsFailed,
     Sent,
+    Versions,
 )
-from blindpost.agent.integrity import MsgOk
 from blindpost.router.config import RouterRules
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Server

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.agent import Agent
+from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, Retention
 from blindpost.agent.cleanup import clean
-from blindpost.agent.config import Retention
-from blindpost.agent.errors import AgentError
-from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode, ConnType
+from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
 from blindpost.agent.queue_making import new_snd_queue
 from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store.database import AgentStore, Memo
-from blindpost.agent.store.vault import PassphraseError
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.store.sqlite import StoreInUseError
 from blindpost.testing.network import MemoryNetwork

@@ -9,11 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import BrokerError, CommandError
-from blindpost.agent.events import Connected, Down, Joined, Received, Sent, ServiceUp, SubscriptionsFailed, Up
-from blindpost.agent.model import ConnType, RcvQueue
+from blindpost.agent import (
+    BrokerError,
+    CommandError,
+    Connected,
+    ConnType,
+    Down,
+    Joined,
+    Received,
+    Sent,
+    ServiceUp,
+    SessionMode,
+    SessionOptions,
+    SubscriptionsFailed,
+    Up,
+)
+from blindpost.agent.model import RcvQueue
 from blindpost.agent.receiving import Reception
-from blindpost.agent.sessions import Session, SessionMode, SessionOptions
+from blindpost.agent.sessions import Session
 from blindpost.agent.store import queues
 from blindpost.client.calls import Call
 from blindpost.testing.network import MemoryNetwork

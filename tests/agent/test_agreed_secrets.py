@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.config import Versions
-from blindpost.agent.events import Connected, Switched, SwitchPhase
-from blindpost.agent.integrity import MsgOk
+from blindpost.agent import Connected, MsgOk, Switched, SwitchPhase, Versions
 from blindpost.agent.store import connections, ratchets
 from blindpost.client.errors import RefusedError
 from blindpost.testing.network import MemoryNetwork

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blindpost.agent.events import Sent
-from blindpost.agent.integrity import MsgOk
+from blindpost.agent import MsgOk, Sent
 from tests.support.agent.agents import connect, party
 from tests.support.router.routers import running_router
 

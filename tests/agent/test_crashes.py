@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.config import AgentConfig, Versions
-from blindpost.agent.events import Connected, ContactRequested, Event, SendFailed
-from blindpost.agent.integrity import MsgOk, MsgSkipped
+from blindpost.agent import (
+    AgentConfig,
+    Connected,
+    ContactRequested,
+    Event,
+    MsgOk,
+    MsgSkipped,
+    SendFailed,
+    Versions,
+)
 from blindpost.agent.store import handshakes, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call, Failure

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import deletion
+from blindpost.agent import (
+    ConnectionCode,
+    ConnectionsDeleted,
+    ConnError,
+    QueuesDeleted,
+    SendFailed,
+    Sent,
+    deletion,
+)
 from blindpost.agent.config import DAY_S
-from blindpost.agent.errors import ConnectionCode, ConnError
-from blindpost.agent.events import ConnectionsDeleted, QueuesDeleted, SendFailed, Sent
 from blindpost.agent.store import deletion as rows
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, Friends, Place, friends

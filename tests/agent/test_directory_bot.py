@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from blindpost.agent.events import Connected, ServiceUp
+from blindpost.agent import Connected, ServiceUp
 from blindpost.wire.smp.commands import SUB, SUBS
 from examples.directory_bot import DirectoryBot
 from tests.support.agent.agents import Party, address_of, party, quick_config

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent.errors import ProtocolError
-from blindpost.agent.events import Event, Failed, RatchetSync, Received
-from blindpost.agent.integrity import MsgOk, MsgSkipped
+from blindpost.agent import Event, Failed, MsgOk, MsgSkipped, ProtocolError, RatchetSync, Received
 from blindpost.agent.layers import seal_confirmation
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.agent.envelopes import Confirmation, write_agent_envelope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blindpost.agent.events import SendDelayed
+from blindpost.agent import SendDelayed
 from blindpost.router.config import RouterRules
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.agent.events import Connected, ConnEvent, ContactRequested, Down, Up
+from blindpost.agent import Connected, ConnEvent, ContactRequested, Down, Up
 from blindpost.agent.store import commands
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import Link, MemoryNetwork

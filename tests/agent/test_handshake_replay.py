@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.events import Connected, Failed, Received
-from blindpost.agent.integrity import Integrity, MsgBadId, MsgOk, MsgSkipped
+from blindpost.agent import Connected, Failed, Integrity, MsgBadId, MsgOk, MsgSkipped, Received
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.links.full import InvitationLink
 from tests.support.agent.replay import transcript_names

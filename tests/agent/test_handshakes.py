@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import confirming
-from blindpost.agent.config import Versions
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import (
+from blindpost.agent import (
+    AgentError,
     ConfirmationReceived,
     Connected,
+    Connection,
+    ConnType,
     ContactRequested,
     Failed,
     InfoReceived,
     Joined,
     LinkCreated,
+    MsgOk,
+    Versions,
+    confirming,
 )
-from blindpost.agent.integrity import MsgOk
-from blindpost.agent.model import ConnType
 from blindpost.agent.store import queues, ratchets
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange

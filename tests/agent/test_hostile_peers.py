@@ -11,19 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import (
+from blindpost.agent import (
+    AgentError,
     ConfirmationReceived,
     Connected,
+    Connection,
     Event,
     Failed,
+    MsgBadHash,
+    MsgBadId,
+    MsgDuplicate,
+    MsgOk,
+    MsgSkipped,
     RatchetSync,
     ReceiptsReceived,
     ReceiptStatus,
     Received,
 )
-from blindpost.agent.integrity import MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
 from blindpost.agent.layers import open_client_envelope, seal_confirmation, seal_message
 from blindpost.agent.model import SndQueue
 from blindpost.agent.receiving import Reception

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from blindpost.agent import RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.machine_docs import document
 from blindpost.agent.machines import Machine, Move, MoveRefusedError, Refused, label, row
-from blindpost.agent.model import RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.rotation_tables import RECIPIENT, SENDER, RecipientEvent, SenderEvent
 from blindpost.agent.sync_tables import (
     FAILURES,

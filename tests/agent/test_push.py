@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import CommandError
-from blindpost.agent.events import MessageTaken
-from blindpost.agent.notifications.errors import PushRefusedError
+from blindpost.agent import CommandError, MessageTaken, PushRefusedError
 from blindpost.agent.notifications.model import REGISTERED
 from blindpost.crypto.boxes import BoxKey
 from blindpost.wire.ntf.pushes import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.events import Connected, Failed, LinkCreated, Switched, SwitchPhase
+from blindpost.agent import Connected, Failed, LinkCreated, Switched, SwitchPhase
 from blindpost.agent.notifications import tokens, workers
 from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S

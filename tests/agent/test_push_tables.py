@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from blindpost.agent.model import QueueStatus, RcvQueue
+from blindpost.agent import PushMode, QueueStatus, Token
+from blindpost.agent.model import RcvQueue
 from blindpost.agent.notifications import tables
 from blindpost.agent.notifications.model import (
     CHECK,
@@ -16,9 +17,7 @@ from blindpost.agent.notifications.model import (
     ActionKind,
     NotifierCreds,
     NtfSubscription,
-    PushMode,
     Step,
-    Token,
 )
 from blindpost.agent.notifications.tables import Change, Deed, Given, Row, Stored, Wish
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import AgentError, CommandError
+from blindpost.agent import AgentError, CommandError, PushMode, PushRefusedError
 from blindpost.agent.failures import Kind
-from blindpost.agent.notifications.errors import PushRefusedError
-from blindpost.agent.notifications.model import ACTIVE, REGISTERED, PushMode
+from blindpost.agent.notifications.model import ACTIVE, REGISTERED
 from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens

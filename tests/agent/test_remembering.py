@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent.model import SyncState
+from blindpost.agent import SyncState
 from blindpost.agent.store.remembering import RememberingConnection, may_change
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends

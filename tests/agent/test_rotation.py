@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import CommandCode, CommandError
-from blindpost.agent.model import QueueStatus, RcvSwitch, SndSwitch, SyncState
+from blindpost.agent import CommandCode, CommandError, QueueStatus, RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.store import connections
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.messages import AgentMessage, QKey

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from blindpost.agent import CommandError, SndSwitch
 from blindpost.agent.draining import PATIENCE_S
-from blindpost.agent.errors import CommandError
-from blindpost.agent.model import SndSwitch
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, Friends, friends
 

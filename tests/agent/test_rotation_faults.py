@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import CommandError
-from blindpost.agent.events import Sent
-from blindpost.agent.model import RcvQueue, RcvSwitch
+from blindpost.agent import CommandError, RcvSwitch, Sent
+from blindpost.agent.model import RcvQueue
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
 from blindpost.testing.clock import run_virtual

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.events import Failed, RatchetSync, Received, Switched
+from blindpost.agent import Failed, RatchetSync, Received, Switched
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.replay import transcript_names
 from tests.support.agent.replayed import ReplayedAgent

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from blindpost.agent import SubscriptionOptions
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.client.calls import Call
 from blindpost.store.contract import Durability
 from blindpost.wire.smp.commands import SUB, SUBS

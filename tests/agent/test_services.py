@@ -12,17 +12,24 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent.events import AgentFailed, ServiceDown, ServiceEnd, ServiceUp
+from blindpost.agent import (
+    AgentFailed,
+    Mismatch,
+    QueueState,
+    ServiceDown,
+    ServiceEnd,
+    ServiceSub,
+    ServiceUp,
+    SessionMode,
+    SubscriptionOptions,
+)
 from blindpost.agent.failures import is_service_error
 from blindpost.agent.model import ConnMode
 from blindpost.agent.services import Reconciled
-from blindpost.agent.sessions import SessionMode
 from blindpost.agent.store import connections
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import ServiceModeError
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
-from blindpost.agent.subscriptions.table import Mismatch, QueueState, ServiceSub
 from blindpost.client.errors import NoServiceError, ResponseTimeoutError
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy

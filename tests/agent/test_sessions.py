@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from blindpost.agent import Fallback, ProxyOptions, ProxyPolicy, SessionMode, SessionOptions
 from blindpost.agent.failures import Kind, kind_of, kind_of_answer
-from blindpost.agent.proxying import Fallback, ProxyOptions, ProxyPolicy, QueueSender
-from blindpost.agent.sessions import SessionKey, SessionMode, SessionOptions, Sessions, circuit_name
+from blindpost.agent.proxying import QueueSender
+from blindpost.agent.sessions import SessionKey, Sessions, circuit_name
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import (
     NoHostError,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.config import Versions
-from blindpost.agent.events import Connected
+from blindpost.agent import Connected, Versions
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.wire.smp.commands import SEND, Command

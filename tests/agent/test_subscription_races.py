@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent.subscriptions.table import QueueState
+from blindpost.agent import QueueState
 from blindpost.client.calls import Failure, Late
 from blindpost.client.errors import RefusedError, ResponseTimeoutError, UnexpectedResponseError
 from blindpost.crypto.boxes import BoxKey, nonce_of

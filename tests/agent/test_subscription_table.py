@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindpost.agent.subscriptions.table import (
-    Mismatch,
-    QueueState,
-    ServiceSub,
-    SessionTable,
-    mismatch,
-)
+from blindpost.agent import Mismatch, QueueState, ServiceSub
+from blindpost.agent.subscriptions.table import SessionTable, mismatch
 from blindpost.crypto.ids_hash import QueueSet
 
 OLD, NEW = b"old session", b"new session"

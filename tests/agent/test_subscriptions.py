@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.agent import QueueState, SessionMode, SubscriptionOptions
 from blindpost.agent.failures import is_auth_error
 from blindpost.agent.retries import RECONNECT, SECOND_US, Retry
-from blindpost.agent.sessions import SessionMode
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
-from blindpost.agent.subscriptions.table import QueueState
 from blindpost.client.calls import Call
 from blindpost.client.errors import CredentialsError
 from blindpost.testing.network import Link, MemoryNetwork

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import InactiveError
-from blindpost.agent.events import Sent, Suspended
-from blindpost.agent.model import SyncState
+from blindpost.agent import InactiveError, Sent, Suspended, SyncState
 from blindpost.agent.suspension import Operation
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.errors import CommandCode, CommandError
-from blindpost.agent.model import RcvSwitch, SyncState
+from blindpost.agent import CommandCode, CommandError, RcvSwitch, SyncState
 from blindpost.agent.renewal import hash_of
 from blindpost.agent.sending import enqueue_ratchet_key
 from blindpost.agent.store import messages, ratchet_keys, ratchets

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.model import SyncState
+from blindpost.agent import SyncState
 from blindpost.agent.sending import enqueue_ratchet_key
 from blindpost.agent.store import ratchets
 from blindpost.crypto.ratchet import encrypt_header

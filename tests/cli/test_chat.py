@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from blindpost.agent.events import Connected
+from blindpost.agent import Connected
 from tests.support.agent.agents import address_of, party
 from tests.support.router.routers import running_router
 

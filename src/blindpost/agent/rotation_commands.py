@@ -20,7 +20,7 @@ from blindpost.wire.smp.commands import DEL, KEY
 from blindpost.wire.smp.values import QueueMode
 
 
-class NotEmptyError(AgentError):
+class _NotEmptyError(AgentError):
     """What waits in the old queue of a rotation would be lost with it; a queue that nobody empties goes when
     its messages are old."""
 
@@ -84,7 +84,7 @@ class RotationCommands:
             raise InternalError("the primary queue of a connection is not deleted by a rotation")
         age_s = self._rt.now() - command.created_at
         if await waiting(self._rt, old) and age_s < self._rt.config.retention.undelivered_s:
-            raise NotEmptyError("the old queue still has messages, or its router is away")
+            raise _NotEmptyError("the old queue still has messages, or its router is away")
         await self._delete(old)
         with self._rt.transaction() as tx:
             recipient.old_deleted(tx, command.conn_id, old)

@@ -10,12 +10,25 @@ from collections.abc import AsyncIterator, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Connected, Event, Failed, Received, SendFailed, SendsFailed, Sent
-from blindpost.agent.integrity import Integrity, MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    Connected,
+    Connection,
+    Event,
+    Failed,
+    Integrity,
+    MsgBadHash,
+    MsgBadId,
+    MsgDuplicate,
+    MsgOk,
+    MsgSkipped,
+    Received,
+    SendFailed,
+    SendsFailed,
+    Sent,
+)
 from blindpost.canary.book import Way
 from blindpost.crypto.kem import KemKeyPair
 from blindpost.crypto.kem_pool import KemWorker

@@ -9,11 +9,18 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import ReceivedMessage
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Event, Received, SendFailed, SendsFailed, Sent
-from blindpost.agent.proxying import ProxyOptions, ProxyPolicy
+from blindpost.agent import (
+    AgentConfig,
+    AgentError,
+    Event,
+    ProxyOptions,
+    ProxyPolicy,
+    Received,
+    ReceivedMessage,
+    SendFailed,
+    SendsFailed,
+    Sent,
+)
 from blindpost.canary.book import Became, Book, Entry, Way
 from blindpost.canary.nodes import INTEGRITY, End, Fleet, SharedMaker, body_of, node_names, number_in, opened
 from blindpost.canary.settings import Place

@@ -19,9 +19,7 @@ from blindpost.cli.output import say
 from blindpost.serving.failures import OperatorError
 
 if TYPE_CHECKING:
-    from blindpost.agent.agent import Agent
-    from blindpost.agent.connection import Connection
-    from blindpost.agent.events import Event
+    from blindpost.agent import Agent, Connection, Event
 
 HELP = """\
 /invite          make a link for one person, with a QR code
@@ -58,8 +56,7 @@ def chat(
 
 
 async def _run(store: Path, servers: list[str], passphrase: str | None, name: str, qr: bool) -> None:
-    from blindpost.agent.agent import Agent
-    from blindpost.agent.store.vault import PassphraseError
+    from blindpost.agent import Agent, PassphraseError
     from blindpost.store.sqlite import UNUSABLE
     from blindpost.wire.errors import WireError
 
@@ -109,7 +106,7 @@ class Chat:
 
     async def _obey(self, line: str) -> None:
         """One line; what goes wrong is told, and the next line can be typed."""
-        from blindpost.agent.errors import AgentError
+        from blindpost.agent import AgentError
 
         word, _, rest = line.partition(" ")
         try:
@@ -222,7 +219,7 @@ class Chat:
 
 def _warning(integrity: object) -> str:
     """What the chain of messages says, when it is not that all is well."""
-    from blindpost.agent.integrity import MsgOk
+    from blindpost.agent import MsgOk
 
     return "" if isinstance(integrity, MsgOk) else f"   [{integrity}]"
 

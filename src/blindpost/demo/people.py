@@ -8,11 +8,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import Connected, Event, RatchetSync, Received, Sent, Switched
-from blindpost.agent.integrity import MsgOk
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    Connected,
+    Connection,
+    Event,
+    MsgOk,
+    RatchetSync,
+    Received,
+    Sent,
+    Switched,
+)
 
 
 class Person:

@@ -11,10 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import AgentFailed, Connected, Event, Failed, Received
+from blindpost.agent import Agent, AgentConfig, AgentFailed, Connected, Connection, Event, Failed, Received
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.sessions import Session
 from blindpost.client.calls import Call, Failure

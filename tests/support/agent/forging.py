@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import Event, Received
+from blindpost.agent import Connection, Event, Received
 from blindpost.agent.layers import seal_message
 from blindpost.agent.model import RcvQueue, SndQueue
 from blindpost.agent.receiving import Reception

@@ -16,10 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Connected, Event, Failed, RatchetSync, Received, SendFailed, Switched
+from blindpost.agent import (
+    Agent,
+    AgentError,
+    Connected,
+    Connection,
+    Event,
+    Failed,
+    RatchetSync,
+    Received,
+    SendFailed,
+    Switched,
+)
 
 
 class Journal:

@@ -12,22 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection, ReceivedMessage
-from blindpost.agent.errors import BrokerError
-from blindpost.agent.events import (
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    BrokerError,
     Connected,
+    Connection,
     Event,
     Failed,
     RatchetSync,
     ReceiptsReceived,
     Received,
+    ReceivedMessage,
+    SessionOptions,
     Switched,
+    SyncState,
 )
-from blindpost.agent.model import MessageKind, SyncState, Whole
+from blindpost.agent.model import MessageKind, Whole
 from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import Session, SessionKey, SessionOptions
+from blindpost.agent.sessions import Session, SessionKey
 from blindpost.agent.store import connections, messages
 from blindpost.client.calls import Call
 from blindpost.client.errors import ResponseTimeoutError

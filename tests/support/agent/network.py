@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent.events import Event
-from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
-from blindpost.agent.sessions import Session, SessionKey, SessionMode, SessionOptions
+from blindpost.agent import Event, QueueStatus, SessionMode, SessionOptions, SubscriptionOptions
+from blindpost.agent.model import ConnMode, RcvQueue
+from blindpost.agent.sessions import Session, SessionKey
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import Subscriptions
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.agent.subscriptions.work import SessionWork
 from blindpost.client.calls import Call, Failure
 from blindpost.client.options import SmpOptions, Timing

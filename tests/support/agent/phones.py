@@ -15,12 +15,20 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError
-from blindpost.agent.events import AgentFailed, Connected, Event, Failed, Received
-from blindpost.agent.notifications.model import ACTIVE, NtfSubscription, PushMode, Token
-from blindpost.agent.notifications.reading import News
+from blindpost.agent import (
+    Agent,
+    AgentError,
+    AgentFailed,
+    Connected,
+    Connection,
+    Event,
+    Failed,
+    News,
+    PushMode,
+    Received,
+    Token,
+)
+from blindpost.agent.notifications.model import ACTIVE, NtfSubscription
 from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.client.calls import Call

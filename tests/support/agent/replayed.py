@@ -16,14 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import Event
-from blindpost.agent.model import ConnMode, MessageKind, QueueStatus, RcvQueue, SndQueue
+from blindpost.agent import Agent, AgentConfig, Connection, Event, QueueStatus, SessionOptions
+from blindpost.agent.model import ConnMode, MessageKind, RcvQueue, SndQueue
 from blindpost.agent.receiving import Reception
 from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import SessionKey, SessionOptions
+from blindpost.agent.sessions import SessionKey
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call

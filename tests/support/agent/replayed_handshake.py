@@ -11,14 +11,18 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from blindpost.agent.agent import Agent
-from blindpost.agent.config import AgentConfig, Versions
-from blindpost.agent.connection import Connection
-from blindpost.agent.events import ContactRequested, Received
-from blindpost.agent.links import CreatedLink
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    Connection,
+    ContactRequested,
+    CreatedLink,
+    Received,
+    SessionOptions,
+    Versions,
+)
 from blindpost.agent.model import MessageKind
 from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import SessionOptions
 from blindpost.agent.store import messages, queues
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions

@@ -18,8 +18,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
+from blindpost.agent import SubscriptionOptions
 from blindpost.agent.store import subscriptions as rows
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.client.calls import Call
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.credentials import issue_router, make_authority

@@ -6,8 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from blindpost.agent.events import RatchetSync
-from blindpost.agent.model import SyncState
+from blindpost.agent import RatchetSync, SyncState
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, person
 from blindpost.demo.scenes.letters import exchange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from blindpost.agent.events import Direction, Switched, SwitchPhase
+from blindpost.agent import Direction, Switched, SwitchPhase
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person
 from blindpost.demo.scenes.letters import exchange

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from blindpost.agent.agent import DEFAULT_USER, Agent
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.events import ServiceUp, SubscriptionsFailed, Up
-from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue
+from blindpost.agent import Agent, AgentConfig, QueueStatus, ServiceUp, SubscriptionsFailed, Up
+from blindpost.agent.agent import DEFAULT_USER
+from blindpost.agent.model import ConnMode, RcvQueue
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call

@@ -1,0 +1,50 @@
+"""Programs import the agent from one place; what is not named there may move."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import blindpost
+from blindpost import agent
+
+SOURCE = Path(blindpost.__file__).parent
+ROOT = SOURCE.parent.parent
+FILLS_A_STORE = "demo/scenes/service.py"
+"""Writes ten thousand queues straight into a store, which no program should do."""
+
+
+def _private(text: str) -> list[str]:
+    return [
+        node.module
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("blindpost.agent.")
+    ]
+
+
+def test_all_that_is_named_is_there() -> None:
+    assert sorted(set(agent.__all__)) == list(agent.__all__)
+    for name in agent.__all__:
+        assert hasattr(agent, name), name
+
+
+def test_events_and_errors_are_all_named() -> None:
+    for base in (agent.Event, agent.AgentError):
+        below, found = [base], set()
+        while below:
+            found.add(below.pop())
+            below = [kind for one in found for kind in one.__subclasses__() if kind not in found]
+        assert {kind.__name__ for kind in found if kind.__name__[0] != "_"} <= set(agent.__all__)
+
+
+def test_other_rooms_and_examples_use_the_face() -> None:
+    files = [path for path in SOURCE.rglob("*.py") if not path.is_relative_to(SOURCE / "agent")]
+    files += (ROOT / "examples").glob("*.py")
+    wrong = {str(path): _private(path.read_text()) for path in files if not str(path).endswith(FILLS_A_STORE)}
+    assert {path: modules for path, modules in wrong.items() if modules} == {}
+
+
+def test_the_documents_use_the_face() -> None:
+    for path in (*(ROOT / "docs").glob("*.md"), ROOT / "README.md"):
+        assert re.findall(r"(?m)^\s*from blindpost\.agent\.\S+ import", path.read_text()) == [], path.name
