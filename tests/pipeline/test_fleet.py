@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import DAILY_COLUMNS, DELIVERY_EVENTS, Source
 from blindpost.pipeline.generate.smp import STORM_MINUTES
-from blindpost.pipeline.gold.daily_statistics.compute import column_name
-from blindpost.pipeline.gold.delivery_service.compute import COUNTERS
+from blindpost.pipeline.gold.daily_statistics import column_name
+from blindpost.pipeline.gold.delivery_service import COUNTERS
 from tests.support.pipeline.fleet_lake import PLAN, REAL, Fleet, dataset, the_fleet
 from tests.support.pipeline.lakes import plain
 from tests.support.pipeline.real_servers import DS, NTF, OTHER_MESSAGES, OWN_MESSAGES

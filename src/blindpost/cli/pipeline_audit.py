@@ -33,8 +33,6 @@ from blindpost.cli.pipeline import (
 from blindpost.serving.failures import OperatorError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from blindpost.pipeline.lake import Lake
     from blindpost.pipeline.runner import Days
 
@@ -167,10 +165,15 @@ def cells(
     has, and how many only the first has. Then they change roles.
     """
     from blindpost.pipeline import lookup
+    from blindpost.pipeline.drift import Chosen, queues_of
 
     with opened(journal, out, zone, master, None, settings) as lake:
         _computed(lake, ["service_drift_queues"], days_of(None, None, None))
-        queues = _set_of(lake, router, base64.urlsafe_b64decode(service), side, role)
+        queues = queues_of(
+            lake.silver("s_queues"),
+            lake.silver("s_snapshot"),
+            Chosen(router, side, role, base64.urlsafe_b64decode(service)),
+        )
         if not compare:
             file.write_bytes(lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
             say(f"Written to {file}. The other side compares it with `cells --compare`.")
@@ -189,26 +192,6 @@ def cells(
     for queue_id in only_here:
         say(queue_id)
     say(f"{len(only_here)} queues are only here, {len(found.theirs)} only there.")
-
-
-def _set_of(lake: Lake, router: str, service: bytes, side: str, role: str) -> DataFrame:
-    """The queues of a set in the last complete export."""
-    from pyspark.sql import functions as F
-
-    from blindpost.pipeline.snapshots import complete, sums
-
-    queues = lake.silver("s_queues")
-    exports = complete(lake.silver("s_snapshot"), sums(queues))
-    mine = exports.where((F.col("router") == router) & (F.col("side") == side))
-    last = mine.orderBy(F.desc("at_s"), F.desc("snapshot")).first()
-    if last is None:
-        raise OperatorError(f"There is no complete export of {router} by its {side}.")
-    of_set = (
-        (F.col("snapshot") == last["snapshot"])
-        & (F.col("service_id") == F.lit(service))
-        & (F.col("role") == role)
-    )
-    return queues.where(of_set).select("queue_id", "h_hi", "h_lo")
 
 
 def add_to(app: typer.Typer) -> None:

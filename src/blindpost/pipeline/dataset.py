@@ -1,6 +1,6 @@
 """What a data set is: a schema, a pure function of data frames, rules about its rows, and words about it.
 
-Each lives in a folder of its own below `gold/`, which offers it as `DATASET`; nothing else has to be changed
+Each lives in a module of its own below `gold/`, which offers it as `DATASET`; nothing else has to be changed
 to add one. The function gets the silver tables it names, by name, and returns rows of every day they cover;
 its rows have a column `day`, by which they are stored. Whoever runs it picks the days, so that one day, a
 month of backfill and a stream are the same code.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from blindpost.pipeline.snapshots import EXPORT
+from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.snapshots import EXPORT, complete, sums
 
 SET = ("day", "router", "role", "service_id")
 """The queues of one service at one router, by one kind of id."""
@@ -52,3 +55,28 @@ def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) ->
     problem = F.when(F.col("known"), "unassociated").otherwise("gone").alias("problem")
     missing = unknown.join(known, ["day", "router", "role", "queue_id"], "left").select(*queue, problem)
     return unclaimed.unionByName(missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One set of queues, as one side holds it."""
+
+    router: str
+    side: str
+    role: str
+    service: bytes
+
+
+def queues_of(s_queues: DataFrame, s_snapshot: DataFrame, chosen: Chosen) -> DataFrame:
+    """The queues of a set in the last complete export."""
+    exports = complete(s_snapshot, sums(s_queues))
+    mine = exports.where((F.col("router") == chosen.router) & (F.col("side") == chosen.side))
+    last = mine.orderBy(F.desc("at_s"), F.desc("snapshot")).first()
+    if last is None:
+        raise PipelineError(f"There is no complete export of {chosen.router} by its {chosen.side}.")
+    of_set = (
+        (F.col("snapshot") == last["snapshot"])
+        & (F.col("service_id") == F.lit(chosen.service))
+        & (F.col("role") == chosen.role)
+    )
+    return s_queues.where(of_set).select("queue_id", "h_hi", "h_lo")

@@ -6,7 +6,7 @@ import itertools
 import random
 
 from blindpost.journal.schema import DELIVERY_EVENTS, INVALID_REASONS, NOTIFICATION_STATES, TOKEN_STATES
-from blindpost.pipeline.gold.delivery_service.compute import COUNTERS
+from blindpost.pipeline.gold.delivery_service import COUNTERS
 from tests.support.pipeline.journals import DAY_S, FIRST_S
 from tests.support.pipeline.lakes import Journal, Row
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from blindpost.journal.schema import DELIVERY_EVENTS, NOTIFICATION_STATES, TERMINAL_STATES, TOKEN_STATES
-from blindpost.pipeline.gold.delivery_service.compute import COUNTERS
+from blindpost.pipeline.gold.delivery_service import COUNTERS
 from tests.support.pipeline.lakes import Journal, Row, in_order, once
 
 HOUR_US = 3_600_000_000

@@ -1,1 +1,1 @@
-"""The tables that people read, one folder each: schema, function, rules."""
+"""The tables that people read, one module each: schema, function, rules."""
