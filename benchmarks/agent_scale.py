@@ -30,7 +30,7 @@ from benchmarks.load.process import MeasuredRouter, measured_router
 from benchmarks.load.rows import started
 from blindpost.agent import Event, QueueStatus, ServiceAll, ServiceUp, SubscriptionOptions
 from blindpost.agent.model import ConnMode, RcvQueue
-from blindpost.agent.sessions import Session
+from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore

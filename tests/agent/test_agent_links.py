@@ -18,7 +18,7 @@ from blindpost.agent import (
     ProxyPolicy,
     Versions,
 )
-from blindpost.agent.links import prepare_link
+from blindpost.agent.links.values import prepare_link
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, Retention
-from blindpost.agent.cleanup import clean
 from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
-from blindpost.agent.queue_making import new_snd_queue
+from blindpost.agent.queues.making import new_snd_queue
 from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store.database import AgentStore, Memo
+from blindpost.agent.work.cleanup import clean
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.store.sqlite import StoreInUseError
 from blindpost.testing.network import MemoryNetwork

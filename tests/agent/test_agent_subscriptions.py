@@ -24,9 +24,9 @@ from blindpost.agent import (
     SubscriptionsFailed,
     Up,
 )
+from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import RcvQueue
-from blindpost.agent.receiving import Reception
-from blindpost.agent.sessions import Session
+from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import queues
 from blindpost.client.calls import Call
 from blindpost.testing.network import MemoryNetwork

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import (
-    ConnectionCode,
-    ConnectionsDeleted,
-    ConnError,
-    QueuesDeleted,
-    SendFailed,
-    Sent,
-    deletion,
-)
+from blindpost.agent import ConnectionCode, ConnectionsDeleted, ConnError, QueuesDeleted, SendFailed, Sent
 from blindpost.agent.config import DAY_S
+from blindpost.agent.queues import deletion
 from blindpost.agent.store import deletion as rows
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, Friends, Place, friends

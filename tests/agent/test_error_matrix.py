@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blindpost.agent import Event, Failed, MsgOk, MsgSkipped, ProtocolError, RatchetSync, Received
-from blindpost.agent.layers import seal_confirmation
+from blindpost.agent.messages.layers import seal_confirmation
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.agent.envelopes import Confirmation, write_agent_envelope
 from blindpost.wire.agent.messages import AMsg, Hello

@@ -19,8 +19,8 @@ from blindpost.agent import (
     LinkCreated,
     MsgOk,
     Versions,
-    confirming,
 )
+from blindpost.agent.handshake import confirming
 from blindpost.agent.store import queues, ratchets
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange

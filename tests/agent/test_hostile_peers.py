@@ -28,9 +28,9 @@ from blindpost.agent import (
     ReceiptStatus,
     Received,
 )
-from blindpost.agent.layers import open_client_envelope, seal_confirmation, seal_message
+from blindpost.agent.messages.layers import open_client_envelope, seal_confirmation, seal_message
+from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import SndQueue
-from blindpost.agent.receiving import Reception
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import system_entropy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blindpost.agent import Integrity, MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
-from blindpost.agent.integrity import check_integrity, dump_integrity, load_integrity
+from blindpost.agent.messages.integrity import check_integrity, dump_integrity, load_integrity
 from blindpost.wire.errors import WireError
 
 LAST, OTHER = b"\1" * 32, b"\2" * 32

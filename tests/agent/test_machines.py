@@ -11,8 +11,8 @@ import pytest
 from blindpost.agent import RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.machine_docs import document
 from blindpost.agent.machines import Machine, Move, MoveRefusedError, Refused, label, row
-from blindpost.agent.rotation_tables import RECIPIENT, SENDER, RecipientEvent, SenderEvent
-from blindpost.agent.sync_tables import (
+from blindpost.agent.rotation.tables import RECIPIENT, SENDER, RecipientEvent, SenderEvent
+from blindpost.agent.sync.tables import (
     FAILURES,
     PROHIBITED,
     SYNC,

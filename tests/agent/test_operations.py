@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blindpost.agent.suspension import Operation, Operations
+from blindpost.agent.work.suspension import Operation, Operations
 from blindpost.testing.clock import run_virtual
 
 

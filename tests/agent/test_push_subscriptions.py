@@ -12,9 +12,9 @@ from blindpost.agent import Connected, Failed, LinkCreated, Switched, SwitchPhas
 from blindpost.agent.notifications import tokens, workers
 from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
-from blindpost.agent.retries import Schedule
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
+from blindpost.agent.work.retries import Schedule
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION

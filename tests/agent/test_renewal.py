@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.agent.renewal import hash_of, renewed
+from blindpost.agent.sync.renewal import hash_of, renewed
 from blindpost.crypto.kem import KemSource
 from blindpost.crypto.ratchet import decrypt, encrypt_body, encrypt_header
 from blindpost.crypto.x3dh import PrivateParams, ReflectedKeysError, SyncRole, proposed_params

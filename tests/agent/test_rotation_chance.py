@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blindpost.agent import CommandError, SndSwitch
-from blindpost.agent.draining import PATIENCE_S
+from blindpost.agent.rotation.draining import PATIENCE_S
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, Friends, friends
 

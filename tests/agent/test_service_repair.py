@@ -12,8 +12,8 @@ import pytest
 
 from blindpost.agent import Mismatch, ServiceSub, SubscriptionOptions
 from blindpost.agent.failures import is_auth_error
-from blindpost.agent.services import RENEWED_BEFORE
 from blindpost.agent.store import subscriptions as rows
+from blindpost.agent.subscriptions.services import RENEWED_BEFORE
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import VALIDITY
 from blindpost.crypto.ids_hash import QueueSet

@@ -25,11 +25,11 @@ from blindpost.agent import (
 )
 from blindpost.agent.failures import is_service_error
 from blindpost.agent.model import ConnMode
-from blindpost.agent.services import Reconciled
 from blindpost.agent.store import connections
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import ServiceModeError
+from blindpost.agent.subscriptions.services import Reconciled
 from blindpost.client.errors import NoServiceError, ResponseTimeoutError
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy

@@ -13,8 +13,8 @@ import pytest
 
 from blindpost.agent import Fallback, ProxyOptions, ProxyPolicy, SessionMode, SessionOptions
 from blindpost.agent.failures import Kind, kind_of, kind_of_answer
-from blindpost.agent.proxying import QueueSender
-from blindpost.agent.sessions import SessionKey, Sessions, circuit_name
+from blindpost.agent.routers.proxying import QueueSender
+from blindpost.agent.routers.sessions import SessionKey, Sessions, circuit_name
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import (
     NoHostError,

@@ -10,7 +10,7 @@ import pytest
 
 from blindpost.agent import QueueState, SessionMode, SubscriptionOptions
 from blindpost.agent.failures import is_auth_error
-from blindpost.agent.retries import RECONNECT, SECOND_US, Retry
+from blindpost.agent.work.retries import RECONNECT, SECOND_US, Retry
 from blindpost.client.calls import Call
 from blindpost.client.errors import CredentialsError
 from blindpost.testing.network import Link, MemoryNetwork

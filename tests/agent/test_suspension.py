@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import InactiveError, Sent, Suspended, SyncState
-from blindpost.agent.suspension import Operation
+from blindpost.agent.work.suspension import Operation
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import CommandCode, CommandError, RcvSwitch, SyncState
-from blindpost.agent.renewal import hash_of
-from blindpost.agent.sending import enqueue_ratchet_key
+from blindpost.agent.messages.sending import enqueue_ratchet_key
 from blindpost.agent.store import messages, ratchet_keys, ratchets
+from blindpost.agent.sync.renewal import hash_of
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import RatchetKey
 from blindpost.wire.agent.messages import AgentMessage, EReady

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import SyncState
-from blindpost.agent.sending import enqueue_ratchet_key
+from blindpost.agent.messages.sending import enqueue_ratchet_key
 from blindpost.agent.store import ratchets
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.ratchet_state import Ratchet

@@ -74,18 +74,18 @@ from blindpost.agent.events import (
     SwitchPhase,
     Up,
 )
-from blindpost.agent.integrity import (
+from blindpost.agent.links.values import (
+    CreatedLink,
+    LinkContent,
+    PreparedLink,
+)
+from blindpost.agent.messages.integrity import (
     Integrity,
     MsgBadHash,
     MsgBadId,
     MsgDuplicate,
     MsgOk,
     MsgSkipped,
-)
-from blindpost.agent.links import (
-    CreatedLink,
-    LinkContent,
-    PreparedLink,
 )
 from blindpost.agent.model import (
     ConnId,
@@ -108,12 +108,12 @@ from blindpost.agent.notifications.reading import (
 from blindpost.agent.notifications.routers import (
     NtfError,
 )
-from blindpost.agent.proxying import (
+from blindpost.agent.routers.proxying import (
     Fallback,
     ProxyOptions,
     ProxyPolicy,
 )
-from blindpost.agent.sessions import (
+from blindpost.agent.routers.sessions import (
     SessionMode,
     SessionOptions,
 )

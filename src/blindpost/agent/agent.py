@@ -19,35 +19,44 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blindpost.agent import acking, allowing, creating, joining, subscribing
-from blindpost.agent.cleanup import keep_clean
-from blindpost.agent.commands import CommandWorkers
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
-from blindpost.agent.creating import LinkWishes
-from blindpost.agent.deletion import Deletion
-from blindpost.agent.delivery import DeliveryWorkers
 from blindpost.agent.errors import AgentError, InactiveError, network_error
 from blindpost.agent.events import Event, Suspended
 from blindpost.agent.handlers import CommandHandler, Handlers
-from blindpost.agent.links import CreatedLink, LinkContent, PreparedLink, parse_link, prepare_link
+from blindpost.agent.handshake import allowing, joining
+from blindpost.agent.links import creating
+from blindpost.agent.links.creating import LinkWishes
+from blindpost.agent.links.reading import read_short_link
+from blindpost.agent.links.values import (
+    CreatedLink,
+    LinkContent,
+    PreparedLink,
+    parse_link,
+    prepare_link,
+)
+from blindpost.agent.messages import acking
+from blindpost.agent.messages.delivery import DeliveryWorkers
+from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnId, ConnMode
 from blindpost.agent.notifications.model import PushMode, Token
 from blindpost.agent.notifications.push import PushNotifications
 from blindpost.agent.notifications.reading import News
-from blindpost.agent.proxying import QueueSender
-from blindpost.agent.queue_making import choose_server
-from blindpost.agent.ratchet_sync import Synchronisation
-from blindpost.agent.reading import read_short_link
-from blindpost.agent.receiving import Reception
-from blindpost.agent.reports import EventReports
-from blindpost.agent.rotation import Rotation
-from blindpost.agent.rotation_commands import RotationCommands
-from blindpost.agent.runtime import Runtime
+from blindpost.agent.queues.deletion import Deletion
+from blindpost.agent.queues.making import choose_server
+from blindpost.agent.rotation.commands import RotationCommands
+from blindpost.agent.rotation.rotation import Rotation
+from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.subscriptions import servers_with_service as service_places
+from blindpost.agent.subscriptions import by_hand as subscribing
 from blindpost.agent.subscriptions.engine import Subscriptions
+from blindpost.agent.subscriptions.reports import EventReports
+from blindpost.agent.sync.synchronisation import Synchronisation
+from blindpost.agent.work.cleanup import keep_clean
+from blindpost.agent.work.commands import CommandWorkers
+from blindpost.agent.work.runtime import Runtime
 from blindpost.crypto.kem_pool import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import RouterAddress

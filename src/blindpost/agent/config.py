@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 
 from blindpost.agent.errors import prohibited
-from blindpost.agent.proxying import ProxyOptions
-from blindpost.agent.sessions import SessionMode, SessionOptions
+from blindpost.agent.routers.proxying import ProxyOptions
+from blindpost.agent.routers.sessions import SessionMode, SessionOptions
 from blindpost.agent.subscriptions.ports import SubscriptionOptions
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.kem_pool import PairMaker

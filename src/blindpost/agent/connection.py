@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from blindpost.agent import acking, allowing, creating, joining
 from blindpost.agent.errors import ConnectionCode, ConnError
-from blindpost.agent.integrity import Integrity
-from blindpost.agent.links import CreatedLink
+from blindpost.agent.handshake import allowing, joining
+from blindpost.agent.links import creating
+from blindpost.agent.links.values import CreatedLink
+from blindpost.agent.messages import acking
+from blindpost.agent.messages.integrity import Integrity
+from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnType
-from blindpost.agent.runtime import Runtime, Tx
-from blindpost.agent.sending import enqueue
 from blindpost.agent.stats import ConnectionStats, connection_stats
 from blindpost.agent.store import connections, handshakes, ratchets
+from blindpost.agent.work.runtime import Runtime, Tx
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.messages import AMsg
 from blindpost.wire.value import Buffer, Value

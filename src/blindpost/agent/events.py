@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ContactRequest,
         ReceivedMessage,
     )
-    from blindpost.agent.links import CreatedLink
+    from blindpost.agent.links.values import CreatedLink
 
 
 class Event(Value):

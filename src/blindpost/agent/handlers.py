@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blindpost.agent.model import MessageKind, RcvQueue, SndQueue, Whole
-from blindpost.agent.runtime import Tx
 from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.runtime import Tx
 from blindpost.crypto.ratchet import RatchetFailure
 from blindpost.wire.agent.envelopes import RatchetKey
 from blindpost.wire.agent.messages import EReady, QAdd, QKey, QTest, QUse

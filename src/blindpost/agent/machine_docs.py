@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blindpost.agent.machines import Machine, Move, Refused, label
-from blindpost.agent.rotation_tables import RECIPIENT, SENDER
-from blindpost.agent.sync_tables import FAILURES, PROHIBITED, SYNC, Sending
+from blindpost.agent.rotation.tables import RECIPIENT, SENDER
+from blindpost.agent.sync.tables import FAILURES, PROHIBITED, SYNC, Sending
 
 _HEAD = """# The agent's state machines
 

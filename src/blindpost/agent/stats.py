@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from blindpost.agent.machines import Move
 from blindpost.agent.model import ConnId, ConnType, QueueStatus, RcvQueue, RcvSwitch, SndSwitch, SyncState
-from blindpost.agent.ratchet_sync import SYNC_AGENT_VERSION
-from blindpost.agent.rotation_tables import RECIPIENT, RecipientEvent
-from blindpost.agent.runtime import Runtime
+from blindpost.agent.rotation.tables import RECIPIENT, RecipientEvent
 from blindpost.agent.store import connections
 from blindpost.agent.subscriptions.table import QueueState
+from blindpost.agent.sync.synchronisation import SYNC_AGENT_VERSION
+from blindpost.agent.work.runtime import Runtime
 from blindpost.wire.addresses import Server
 
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from blindpost.agent import Agent, AgentConfig, AgentFailed, Connected, Connection, Event, Failed, Received
-from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import Session
+from blindpost.agent.routers.sessions import Session
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.kem import KemKeyPair, generate_key_pair

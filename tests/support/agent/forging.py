@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 
 from blindpost.agent import Connection, Event, Received
-from blindpost.agent.layers import seal_message
+from blindpost.agent.messages.layers import seal_message
+from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import RcvQueue, SndQueue
-from blindpost.agent.receiving import Reception
 from blindpost.agent.store import connections, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import system_entropy

@@ -29,9 +29,9 @@ from blindpost.agent import (
     SyncState,
 )
 from blindpost.agent.model import MessageKind, Whole
-from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import Session, SessionKey
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, messages
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.errors import ResponseTimeoutError
 from blindpost.client.options import SmpOptions

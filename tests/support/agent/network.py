@@ -15,7 +15,7 @@ import pytest
 
 from blindpost.agent import Event, QueueStatus, SessionMode, SessionOptions, SubscriptionOptions
 from blindpost.agent.model import ConnMode, RcvQueue
-from blindpost.agent.sessions import Session, SessionKey
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore

@@ -29,8 +29,8 @@ from blindpost.agent import (
     Token,
 )
 from blindpost.agent.notifications.model import ACTIVE, NtfSubscription
-from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.connection import Client
 from blindpost.client.errors import ResponseTimeoutError

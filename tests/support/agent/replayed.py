@@ -17,12 +17,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from blindpost.agent import Agent, AgentConfig, Connection, Event, QueueStatus, SessionOptions
+from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnMode, MessageKind, RcvQueue, SndQueue
-from blindpost.agent.receiving import Reception
-from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import SessionKey
+from blindpost.agent.routers.sessions import SessionKey
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.boxes import BoxKey, nonce_of

@@ -22,8 +22,8 @@ from blindpost.agent import (
     Versions,
 )
 from blindpost.agent.model import MessageKind
-from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import messages, queues
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.boxes import BoxKey

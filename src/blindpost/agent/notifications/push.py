@@ -13,9 +13,9 @@ from blindpost.agent.notifications.supervisor import Supervisor
 from blindpost.agent.notifications.tables import Wish
 from blindpost.agent.notifications.tokens import Tokens
 from blindpost.agent.notifications.workers import Workers
-from blindpost.agent.runtime import Runtime, Tx
 from blindpost.agent.store import connections, ntf_tokens
 from blindpost.agent.store import ntf_subscriptions as rows
+from blindpost.agent.work.runtime import Runtime, Tx
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, decode_apns_body

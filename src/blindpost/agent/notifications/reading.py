@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited
 from blindpost.agent.events import MessageTaken
-from blindpost.agent.layers import open_delivery
+from blindpost.agent.messages.layers import open_delivery
 from blindpost.agent.model import ConnId, RcvQueue
 from blindpost.agent.notifications.errors import PushRefusedError
 from blindpost.agent.notifications.model import Token
-from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import connections, ntf_tokens, queues
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.crypto.pushes import NotifiedQueue, announced, open_message

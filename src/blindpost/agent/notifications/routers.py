@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from blindpost.agent.errors import AgentError, NetworkError, network_error
 from blindpost.agent.failures import Kind
-from blindpost.agent.runtime import Runtime
-from blindpost.agent.sessions import SessionKey, SessionMode, circuit_name
+from blindpost.agent.routers.sessions import SessionKey, SessionMode, circuit_name
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, RefusedError, error_text
 from blindpost.client.ntf import NtfClient

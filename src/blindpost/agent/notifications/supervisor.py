@@ -9,10 +9,10 @@ from blindpost.agent.model import ConnId
 from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.tables import CHANGES, Change, Wish, row_state
 from blindpost.agent.notifications.workers import Workers
-from blindpost.agent.runtime import Tx
 from blindpost.agent.store import connections, ntf_tokens
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store.database import Db
+from blindpost.agent.work.runtime import Tx
 
 
 class Supervisor:

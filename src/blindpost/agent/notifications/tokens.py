@@ -35,9 +35,9 @@ from blindpost.agent.notifications.tables import (
     Wish,
     stored,
 )
-from blindpost.agent.retries import RECONNECT, Retry
-from blindpost.agent.runtime import Runtime
 from blindpost.agent.store import ntf_subscriptions, ntf_tokens
+from blindpost.agent.work.retries import RECONNECT, Retry
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.errors import UnexpectedResponseError
 from blindpost.crypto.keys import PrivateKey

@@ -22,13 +22,13 @@ from blindpost.agent.notifications.model import (
 )
 from blindpost.agent.notifications.routers import NtfError, NtfRouters
 from blindpost.agent.notifications.tables import HEALTHY
-from blindpost.agent.retries import RECONNECT, Retry
-from blindpost.agent.runtime import Runtime, Tx
-from blindpost.agent.sessions import SessionKey, SmpCall
+from blindpost.agent.routers.sessions import SessionKey, SmpCall
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
-from blindpost.agent.suspension import Operation
+from blindpost.agent.work.retries import RECONNECT, Retry
+from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.suspension import Operation
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.engine.loop import StoreFailedError

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from blindpost.agent.sessions import Session, SessionKey
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.subscriptions import SubQueue
 from blindpost.agent.subscriptions.ports import Context

@@ -18,9 +18,7 @@ from blindpost.agent.events import (
     ServiceDown,
     ServiceEnd,
 )
-from blindpost.agent.retries import Retry
-from blindpost.agent.services import Reconciled, Services
-from blindpost.agent.sessions import (
+from blindpost.agent.routers.sessions import (
     Receiver,
     Session,
     SessionKey,
@@ -33,8 +31,10 @@ from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.batches import Sweep
 from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports, SubscriptionOptions
+from blindpost.agent.subscriptions.services import Reconciled, Services
 from blindpost.agent.subscriptions.table import QueueState, ServiceSub
 from blindpost.agent.subscriptions.work import SessionWork
+from blindpost.agent.work.retries import Retry
 from blindpost.client.calls import Failure, Late, Push
 from blindpost.client.errors import CredentialsError, RefusedError
 from blindpost.crypto.credentials import Credentials

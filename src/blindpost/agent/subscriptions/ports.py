@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from blindpost.agent.retries import RECONNECT, Schedule
-from blindpost.agent.sessions import Sessions
+from blindpost.agent.routers.sessions import Sessions
+from blindpost.agent.work.retries import RECONNECT, Schedule
 from blindpost.client.calls import Failure
 from blindpost.wire.addresses import Server
 
 if TYPE_CHECKING:
     from blindpost.agent.events import Event
-    from blindpost.agent.services import Services
     from blindpost.agent.store.database import AgentStore
+    from blindpost.agent.subscriptions.services import Services
 
 
 class QueueRef(Protocol):

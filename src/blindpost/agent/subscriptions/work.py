@@ -13,11 +13,11 @@ import logging
 from blindpost.agent.errors import network_error
 from blindpost.agent.events import AgentFailed, ServiceUp
 from blindpost.agent.failures import Kind, is_service_error, kind_of
-from blindpost.agent.retries import Retry
-from blindpost.agent.sessions import Session, SessionKey
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.subscriptions.batches import Batches, Sweep
 from blindpost.agent.subscriptions.ports import Context
 from blindpost.agent.subscriptions.table import Mismatch, ServiceSub, mismatch
+from blindpost.agent.work.retries import Retry
 from blindpost.client.calls import Failure
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.crypto.ids_hash import QueueSet

@@ -1,0 +1,1 @@
+"""How a connection comes to be: joining, confirming, allowing."""

@@ -1,0 +1,227 @@
+"""Joining: an invitation, or a contact address by an invitation of our own. Runs as a stored command.
+
+Every step leaves what the next one needs in the store, so that the command can stop anywhere and go on
+with the same keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.agent.errors import AgentError, ProtocolCode, ProtocolError, prohibited
+from blindpost.agent.events import Joined
+from blindpost.agent.links.reading import read_short_link
+from blindpost.agent.links.values import invitation_link, parse_link
+from blindpost.agent.messages.layers import seal_invitation
+from blindpost.agent.messages.sending import enqueue_confirmation
+from blindpost.agent.model import ConnId, ConnMode, ConnType, QueueStatus, UserId, Whole
+from blindpost.agent.queues.making import make_rcv_queue, new_snd_queue, secure
+from blindpost.agent.store import commands, connections, handshakes, ratchets
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.client.calls import Call
+from blindpost.crypto.ratchet_state import sending_ratchet
+from blindpost.crypto.x3dh import agree_as_sender, answering_params, proposed_params
+from blindpost.crypto.x448 import generate_x448
+from blindpost.wire.agent.envelopes import Invitation
+from blindpost.wire.agent.messages import AgentConnInfoReply
+from blindpost.wire.agent.sizes import PQ_AGENT_VERSION
+from blindpost.wire.e2e import KEM_E2E_VERSION
+from blindpost.wire.links.full import ContactLink, FullLink, InvitationLink
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
+from blindpost.wire.queue_addresses import QueueInfo
+from blindpost.wire.smp.commands import SEND
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.value import Value
+
+JOIN = "JOIN"
+SECURED_AGENT_VERSION = 7
+"""From here on the initiator reads messages that come before it has allowed the connection."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JoinCommand(Value):
+    """What a stored join needs; `invitation_id` is that of a request which is being accepted."""
+
+    link: str
+    info: bytes
+    pq: bool
+    invitation_id: str | None = None
+
+
+def write_join(writer: Writer, join: JoinCommand) -> None:
+    writer.large(join.link.encode()).large(join.info).flag(join.pq)
+    writer.opt(None if join.invitation_id is None else join.invitation_id.encode(), Writer.short)
+
+
+def read_join(reader: Reader) -> JoinCommand:
+    link, info, pq = str(reader.large(), "utf-8"), bytes(reader.large()), reader.flag()
+    invitation_id = reader.opt(Reader.short)
+    return JoinCommand(link, info, pq, None if invitation_id is None else invitation_id.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The versions for a connection with the maker of a link; an address has no ratchet version yet."""
+
+    agent: int
+    client: int
+    e2e: int | None
+
+    @property
+    def pq_usable(self) -> bool:
+        return self.agent >= PQ_AGENT_VERSION and (self.e2e is None or self.e2e >= KEM_E2E_VERSION)
+
+
+def negotiate(rt: Runtime, link: FullLink) -> Agreed:
+    """Versions that both sides know, or `A_VERSION`."""
+    own = rt.config.versions
+    agent = own.agent.agreed(link.agent_versions)
+    client = own.client.agreed(link.queues[0].versions)
+    e2e = own.e2e.agreed(link.e2e.versions) if isinstance(link, InvitationLink) else None
+    if agent is None or client is None or (e2e is None and isinstance(link, InvitationLink)):
+        raise ProtocolError(ProtocolCode.A_VERSION, "the link is of versions that this agent does not know")
+    return Agreed(agent, client, e2e)
+
+
+def pq_offered(rt: Runtime, link: FullLink) -> bool:
+    """Whether a connection by this link could be post-quantum; not if it cannot be made at all."""
+    try:
+        return negotiate(rt, link).pq_usable
+    except ProtocolError:
+        return False
+
+
+def register_join(
+    rt: Runtime, tx: Tx, conn_id: ConnId, user_id: UserId, join: JoinCommand, corr_id: str = ""
+) -> None:
+    """Store a new connection and the command to join; nothing is sent."""
+    link = parse_link(join.link, rt.servers)
+    version, pq = rt.config.versions.agent.high, join.pq
+    if isinstance(link, InvitationLink | ContactLink):
+        agreed = negotiate(rt, link)
+        version, pq = agreed.agent, pq and agreed.pq_usable
+    connections.insert(
+        tx, conn_id, user_id, ConnMode.INVITATION, agent_version=version, pq_support=pq, own_info=join.info
+    )
+    tx.command(conn_id, None, JOIN, encode(join, write_join), corr_id)
+
+
+async def run_join(rt: Runtime, command: StoredCommand) -> None:
+    """The command itself."""
+    join = decode_whole(command.content, read_join)
+    try:
+        await _run(rt, command, join)
+    except AgentError as error:
+        if join.invitation_id is not None and not error.retried:
+            with rt.transaction() as tx:
+                handshakes.set_invitation_accepted(tx, join.invitation_id, False)
+        raise
+
+
+async def _run(rt: Runtime, command: StoredCommand, join: JoinCommand) -> None:
+    whole = connections.load_whole(rt.store.reading, command.conn_id)
+    link = parse_link(join.link, rt.servers)
+    if not isinstance(link, InvitationLink | ContactLink):
+        if whole.type is ConnType.SND or whole.type is ConnType.DUPLEX:
+            await _finish_invitation(rt, command, whole, join.info)
+            return
+        link = (await read_short_link(rt, whole.record.user_id, link)).link
+    if isinstance(link, ContactLink):
+        await _join_contact(rt, command, whole, link, join)
+        return
+    if whole.type is ConnType.NEW:
+        whole = await _start_sending(rt, whole, link, join.pq)
+    await _finish_invitation(rt, command, whole, join.info)
+
+
+async def _start_sending(rt: Runtime, whole: Whole, link: InvitationLink, pq: bool) -> Whole:
+    """The send queue and the ratchet, stored together."""
+    agreed = negotiate(rt, link)
+    assert agreed.e2e is not None
+    conn_id, entropy = whole.conn_id, rt.config.entropy
+    pq = pq and agreed.pq_usable
+    peer = link.e2e.at(agreed.e2e)
+    async with rt.kem_source(pq) as kem:
+        own = answering_params(peer, pq=pq, entropy=entropy, kem=kem)
+        keys = agree_as_sender(own, peer)
+        own_max = rt.config.versions.e2e.high
+        ratchet = sending_ratchet(agreed.e2e, own_max, peer.key2, generate_x448(entropy), keys)
+        with rt.transaction() as tx:
+            connections.set_version(tx, conn_id, agreed.agent)
+            connections.set_pq_support(tx, conn_id, pq)
+            address = link.queues[0].address
+            given = handshakes.given_key(tx, address.server, address.sender_id)
+            info = QueueInfo(agreed.client, address)
+            new_snd_queue(tx, conn_id, whole.record.user_id, info, given_key=given)
+            ratchets.set_sending(tx, conn_id, ratchet, own.public(agreed.e2e))
+            return connections.load_whole(tx, conn_id)
+
+
+async def _finish_invitation(rt: Runtime, command: StoredCommand, whole: Whole, info: bytes) -> None:
+    """Secure the peer's queue, make our own, and store the confirmation; the command ends with that."""
+    conn_id, user_id = whole.conn_id, whole.record.user_id
+    queue = whole.snd[0] if whole.snd else None
+    if queue is None or not _may_go_on(whole):
+        raise prohibited("the connection cannot join again")
+    await secure(rt, queue)
+    if not whole.rcv:
+        await make_rcv_queue(
+            rt,
+            conn_id,
+            user_id,
+            QueueMode.MESSAGING,
+            avoiding=[queue.server],
+            client_version=queue.client_version,
+        )
+    with rt.transaction() as tx:
+        whole = connections.load_whole(tx, conn_id)
+        reply = QueueInfo(queue.client_version, whole.rcv[0].address)
+        enqueue_confirmation(tx, whole.record, whole.snd[0], AgentConnInfoReply((reply,), info))
+        handshakes.forget_short_link(tx, queue.server, queue.snd_id)
+        commands.delete(tx, command.command_id)
+        fast = queue.mode is QueueMode.MESSAGING
+        tx.emit(Joined(tx.handle(conn_id), fast and whole.record.agent_version >= SECURED_AGENT_VERSION))
+
+
+def _may_go_on(whole: Whole) -> bool:
+    """Whether a join that was started can be taken up again."""
+    if whole.type is ConnType.SND:
+        return True
+    return (
+        whole.type is ConnType.DUPLEX
+        and whole.rcv[0].status is QueueStatus.NEW
+        and whole.snd[0].status in (QueueStatus.NEW, QueueStatus.SECURED)
+    )
+
+
+async def _join_contact(
+    rt: Runtime, command: StoredCommand, whole: Whole, link: ContactLink, join: JoinCommand
+) -> None:
+    """An invitation of our own, sent to the address; who owns it joins us."""
+    agreed = negotiate(rt, link)
+    conn_id, entropy = whole.conn_id, rt.config.entropy
+    pq = join.pq and agreed.pq_usable
+    if whole.type is ConnType.NEW:
+        async with rt.kem_source(pq) as kem:
+            params = ratchets.find_params(rt.store.reading, conn_id) or proposed_params(
+                rt.config.versions.e2e.high, pq=pq, entropy=entropy, kem=kem
+            )
+            with rt.transaction() as tx:
+                connections.set_pq_support(tx, conn_id, pq)
+                ratchets.set_params(tx, conn_id, params)
+        await make_rcv_queue(rt, conn_id, whole.record.user_id, QueueMode.MESSAGING)
+        whole = connections.load_whole(rt.store.reading, conn_id)
+    if whole.type is not ConnType.RCV:
+        raise prohibited("the connection cannot join again")
+    stored = ratchets.find_params(rt.store.reading, conn_id)
+    if stored is None:
+        raise prohibited("the invitation of this connection was joined already")
+    invitation = invitation_link(rt.config.versions, whole.rcv[0].address, stored, with_kem=True)
+    info = link.queues[0].at(agreed.client)
+    body = seal_invitation(info, Invitation(agreed.agent, invitation, join.info), entropy)
+    call = Call(SEND(True, body), info.address.sender_id)
+    await rt.sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
+    with rt.transaction() as tx:
+        commands.delete(tx, command.command_id)
+        tx.emit(Joined(tx.handle(conn_id), False))

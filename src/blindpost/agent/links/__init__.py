@@ -1,0 +1,1 @@
+"""Links: made, read, prepared."""

@@ -1,0 +1,1 @@
+"""Messages both ways: stored, sealed, delivered; opened, checked, acknowledged."""

@@ -1,0 +1,111 @@
+"""Acknowledging: to the router that a message may go, and to the peer that it came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited, refused_with
+from blindpost.agent.events import ReceiptStatus
+from blindpost.agent.messages.sending import enqueue
+from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.store import commands, connections, messages, queues
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.client.calls import Call
+from blindpost.client.errors import ClientError
+from blindpost.transport.errors import TransportError
+from blindpost.wire.agent.messages import ARcvd, Receipt
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
+from blindpost.wire.smp.commands import ACK
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.responses import MSG
+from blindpost.wire.value import Value
+
+ACK_TAG = "ACK"
+RECEIPTS_AGENT_VERSION = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AckCommand(Value):
+    """Which message of which queue; `delete`: its record here, if it has one, goes as well."""
+
+    queue_number: int
+    broker_id: bytes
+    delete: int | None = None
+
+
+def _write_ack(writer: Writer, ack: AckCommand) -> None:
+    writer.i64(ack.queue_number).short(ack.broker_id).opt(ack.delete, Writer.i64)
+
+
+def _read_ack(reader: Reader) -> AckCommand:
+    return AckCommand(reader.i64(), reader.short(), reader.opt(Reader.i64))
+
+
+def ack_later(tx: Tx, queue: RcvQueue, broker_id: bytes, delete: int | None = None) -> None:
+    """Store that a message is to be acknowledged without the application."""
+    content = encode(AckCommand(queue.number, broker_id, delete), _write_ack)
+    tx.command(queue.conn_id, queue.server, ACK_TAG, content)
+
+
+async def run_ack(rt: Runtime, command: StoredCommand) -> None:
+    ack = decode_whole(command.content, _read_ack)
+    queue = queues.find_rcv_number(rt.store.reading, command.conn_id, ack.queue_number)
+    if queue is not None:
+        await _send_ack(rt, queue, ack.broker_id)
+        rt.push.acknowledged(queue, ack.broker_id)
+    with rt.transaction() as tx:
+        if ack.delete is not None:
+            messages.delete(tx, command.conn_id, ack.delete)
+        commands.delete(tx, command.command_id)
+
+
+async def _send_ack(rt: Runtime, queue: RcvQueue, broker_id: bytes) -> None:
+    """ACK; the answer may be the next message. A router that has no such message any more is content."""
+    server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
+    try:
+        session = await rt.sessions.session(rt.sessions.key(queue.user_id, server, queue.conn_id))
+        (response,) = await session.client.send_many([call])
+    except TransportError as failure:
+        raise network_error(server, failure) from failure
+    if isinstance(response, MSG):
+        rt.spawn(rt.sessions.hand_over(session, [(queue.rcv_id, response)]))
+    elif isinstance(response, ClientError | TransportError):
+        error = network_error(server, response)
+        if not refused_with(error, Code.NO_MSG):
+            raise error
+
+
+async def ack_message(rt: Runtime, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
+    """The application has processed a message: it is marked, so that it is never shown again, then the
+    router may send the next one, then the receipt goes out if one is wanted."""
+    with rt.transaction() as tx:
+        whole = connections.load_whole(tx, conn_id)
+        message = messages.find_rcv(tx, conn_id, msg_id)
+        if message is None:
+            raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
+        if receipt is not None and message.kind is not MessageKind.A_MSG:
+            raise prohibited("only messages of the peer's application can have receipts")
+        if not message.user_ack:
+            messages.set_user_ack(tx, conn_id, msg_id)
+            if receipt is not None and _can_receipt(whole):
+                told = Receipt(message.external_id, message.msg_hash, receipt)
+                enqueue(tx, whole, ARcvd((told,)))
+            if message.kind is MessageKind.A_RCVD:
+                for sent in messages.receipted(tx, conn_id, msg_id, ReceiptStatus.OK.value):
+                    messages.delete(tx, conn_id, sent)
+        queue = next((one for one in whole.rcv if one.number == message.queue_number), None)
+        if queue is None:
+            messages.delete(tx, conn_id, msg_id)
+        else:
+            ack_later(tx, queue, message.broker_id, msg_id)
+
+
+def _can_receipt(whole: Whole) -> bool:
+    """Whether the peer understands receipts and can be told now."""
+    record = whole.record
+    return (
+        whole.type is ConnType.DUPLEX
+        and record.agent_version >= RECEIPTS_AGENT_VERSION
+        and not record.sync_state.send_prohibited
+    )

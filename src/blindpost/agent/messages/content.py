@@ -1,0 +1,185 @@
+"""What is inside the ratchet: messages for the application, receipts, and messages between agents."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+
+from blindpost.agent.connection import ReceivedMessage
+from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError
+from blindpost.agent.events import (
+    DeliveryReceipt,
+    QueueHasRoom,
+    ReceiptsReceived,
+    ReceiptStatus,
+    Received,
+)
+from blindpost.agent.handshake.allowing import hello_received
+from blindpost.agent.messages.integrity import check_integrity, dump_integrity, load_integrity
+from blindpost.agent.messages.sending import KINDS
+from blindpost.agent.model import ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.store import connections, messages
+from blindpost.agent.store.messages import RcvMessage
+from blindpost.agent.work.runtime import Tx
+from blindpost.wire.agent.messages import (
+    AgentMessage,
+    AMsg,
+    AQCont,
+    ARcvd,
+    EReady,
+    Hello,
+    QAdd,
+    QKey,
+    QTest,
+    QUse,
+    Receipt,
+)
+from blindpost.wire.queue_addresses import SenderAddress, same_queue
+from blindpost.wire.value import Buffer, Value
+
+
+class Fate(Enum):
+    """Whether a message is acknowledged by the agent, or by the application when it is done with it."""
+
+    ACK = "ack"
+    PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Arrival(Value):
+    """How a message came; `had_chain`: whether we could send before it was read."""
+
+    queue: RcvQueue
+    broker_id: bytes
+    broker_ts: int
+    encrypted_hash: bytes
+    had_chain: bool
+
+
+def received(
+    tx: Tx, whole: Whole, arrival: Arrival, message: AgentMessage, plain: Buffer, *, pq: bool
+) -> Fate:
+    """Take a message into the chain, then do what it says. Where that fails, it was received nevertheless."""
+    conn_id = whole.conn_id
+    record = connections.load(tx, conn_id)
+    integrity = check_integrity(
+        record.last_external_id, record.last_rcv_hash, message.snd_msg_id, message.prev_msg_hash
+    )
+    msg_hash = hashlib.sha256(plain).digest()
+    internal_id, rcv_id = connections.next_rcv(tx, record, message.snd_msg_id, msg_hash)
+    messages.remember_hash(tx, conn_id, arrival.encrypted_hash, tx.now)
+    body = message.message
+    stored = RcvMessage(
+        internal_id=internal_id,
+        rcv_id=rcv_id,
+        kind=KINDS[type(body)],
+        body=bytes(body.body) if isinstance(body, AMsg) else b"",
+        received_at=tx.now,
+        pq=pq,
+        external_id=message.snd_msg_id,
+        broker_id=arrival.broker_id,
+        broker_ts=arrival.broker_ts,
+        queue_number=arrival.queue.number,
+        msg_hash=msg_hash,
+        prev_hash=message.prev_msg_hash,
+        integrity=dump_integrity(integrity),
+    )
+    with tx.attempt(conn_id):
+        return _dispatched(tx, whole, arrival, message, stored)
+    return Fate.ACK
+
+
+def _dispatched(tx: Tx, whole: Whole, arrival: Arrival, message: AgentMessage, stored: RcvMessage) -> Fate:
+    """By kind. Only what the application must acknowledge is kept."""
+    conn_id = whole.conn_id
+    match message.message:
+        case AMsg():
+            messages.insert_rcv(tx, conn_id, stored)
+            tx.emit(Received(tx.handle(conn_id), shown(tx, whole, stored)))
+            return Fate.PENDING
+        case ARcvd(receipts):
+            return _receipts(tx, whole, stored, receipts)
+        case Hello():
+            hello_received(tx, whole, arrival.queue, pq=stored.pq)
+        case AQCont(address):
+            _has_room(tx, whole, address)
+        case QAdd() | QKey() | QUse() | QTest() as about_queues:
+            tx.runtime.handlers.rotation.received(tx, whole, arrival.queue, about_queues)
+        case EReady() as ready:
+            tx.runtime.handlers.sync.ready_received(tx, whole, ready, had_sending_chain=arrival.had_chain)
+    return Fate.ACK
+
+
+def shown(tx: Tx, whole: Whole, stored: RcvMessage) -> ReceivedMessage:
+    """A stored message as the application gets it."""
+    return ReceivedMessage(
+        conn=tx.handle(whole.conn_id),
+        id=stored.internal_id,
+        body=stored.body,
+        integrity=load_integrity(stored.integrity),
+        sender_number=stored.external_id,
+        received_at=stored.received_at,
+        broker_id=stored.broker_id,
+        broker_ts=stored.broker_ts,
+        pq=stored.pq,
+    )
+
+
+def _has_room(tx: Tx, whole: Whole, address: SenderAddress) -> None:
+    """A queue of the peer was full, and is not any more."""
+    queue = next((one for one in whole.snd if same_queue(one.sender_address, address)), None)
+    if queue is None:
+        raise ProtocolError(ProtocolCode.A_QUEUE, "QCONT: queue address not found")
+    tx.runtime.delivery.has_room(whole.conn_id, queue.number)
+    tx.emit(QueueHasRoom(tx.handle(whole.conn_id)))
+
+
+def _receipts(tx: Tx, whole: Whole, stored: RcvMessage, receipts: tuple[Receipt, ...]) -> Fate:
+    """Receipts for what we sent. Those that are new and about our messages are for the application."""
+    if whole.type is not ConnType.DUPLEX:
+        raise ProtocolError(ProtocolCode.A_PROHIBITED, "RCVD: connection is not duplex")
+    valid = [told for receipt in receipts if (told := _receipt(tx, whole, stored, receipt)) is not None]
+    if not valid:
+        return Fate.ACK
+    messages.insert_rcv(tx, whole.conn_id, stored)
+    tx.emit(ReceiptsReceived(tx.handle(whole.conn_id), shown(tx, whole, stored), tuple(valid)))
+    return Fate.PENDING
+
+
+def _receipt(tx: Tx, whole: Whole, stored: RcvMessage, receipt: Receipt) -> DeliveryReceipt | None:
+    conn_id = whole.conn_id
+    sent = messages.find_sent(tx, conn_id, receipt.msg_id)
+    if sent is None:
+        tx.failed(conn_id, InternalError("a receipt for a message that is not known"))
+        return None
+    if sent.kind is not MessageKind.A_MSG:
+        tx.failed(conn_id, ProtocolError(ProtocolCode.A_PROHIBITED, "RCVD: not a user message"))
+        return None
+    if sent.receipt_status == ReceiptStatus.OK.value:
+        return None
+    status = ReceiptStatus.OK if receipt.msg_hash == sent.msg_hash else ReceiptStatus.BAD_MSG_HASH
+    messages.set_receipt(tx, conn_id, receipt.msg_id, stored.internal_id, status.value)
+    return DeliveryReceipt(sent.internal_id, status)
+
+
+def redelivered(tx: Tx, whole: Whole, stored: RcvMessage) -> Fate:
+    """The router sends again what is stored: nobody has told it that the message was processed."""
+    conn_id, retention = whole.conn_id, tx.runtime.config.retention
+    if stored.user_ack:
+        return Fate.ACK
+    messages.count_attempt(tx, conn_id, stored.internal_id)
+    attempts, age = stored.attempts + 1, tx.now - stored.received_at
+    if attempts >= retention.dropped_attempts and age >= retention.dropped_after_s:
+        dropped = f"a message of {stored.broker_ts} was dropped after {attempts} attempts"
+        tx.failed(conn_id, ProtocolError(ProtocolCode.A_DUPLICATE, dropped))
+        messages.delete(tx, conn_id, stored.internal_id)
+        return Fate.ACK
+    message = shown(tx, whole, stored)
+    if stored.kind is MessageKind.A_RCVD:
+        told = messages.receipts_in(tx, conn_id, stored.internal_id)
+        receipts = tuple(DeliveryReceipt(sent, ReceiptStatus(status)) for sent, status in told)
+        tx.emit(ReceiptsReceived(message.conn, message, receipts))
+    else:
+        tx.emit(Received(message.conn, message))
+    return Fate.PENDING

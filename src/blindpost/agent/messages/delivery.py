@@ -1,0 +1,214 @@
+"""Workers that deliver messages: one for each send queue, strictly in order.
+
+The next message is sent when the one before was taken or given up. What a response means for each kind of
+message is decided in `outcomes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from blindpost.agent.errors import AgentError, CriticalError, InternalError, refused_with
+from blindpost.agent.events import Failed, SendFailed
+from blindpost.agent.messages import outcomes
+from blindpost.agent.messages.layers import seal_confirmation, seal_message
+from blindpost.agent.model import ConnId, MessageKind, SndQueue
+from blindpost.agent.store import connections, messages, queues, ratchets
+from blindpost.agent.store.messages import PendingDelivery
+from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry
+from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.work.suspension import Operation
+from blindpost.client.calls import Call
+from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.ratchet import encrypt_body
+from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.addresses import Server
+from blindpost.wire.agent.envelopes import Confirmation, MessageEnvelope, write_agent_envelope
+from blindpost.wire.errors import WireError
+from blindpost.wire.primitives import encode
+from blindpost.wire.smp.commands import SEND
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.values import QueueMode
+
+log = logging.getLogger(__name__)
+
+WorkerKey = tuple[ConnId, int]
+_CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
+
+
+class DeliveryWorkers:
+    """A worker lives as long as messages wait for its queue."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._rt = runtime
+        self._workers: dict[WorkerKey, _Worker] = {}
+
+    def wake(self, conn_id: ConnId, number: int) -> None:
+        """Something waits for this queue."""
+        key = (conn_id, number)
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.again = True
+            return
+        worker = self._workers[key] = _Worker(self._rt, key)
+        self._rt.spawn(self._run(key, worker))
+
+    def has_room(self, conn_id: ConnId, number: int) -> None:
+        """The queue was full and has room: do not wait any longer."""
+        worker = self._workers.get((conn_id, number))
+        if worker is not None:
+            worker.hurry.set()
+
+    def is_working(self, conn_id: ConnId, number: int) -> bool:
+        return (conn_id, number) in self._workers
+
+    def resume(self) -> None:
+        """Go on with everything that waits."""
+        for conn_id, number in messages.pending_queues(self._rt.store.reading):
+            self.wake(conn_id, number)
+
+    async def _run(self, key: WorkerKey, worker: _Worker) -> None:
+        try:
+            await worker.work()
+        finally:
+            del self._workers[key]
+
+
+class _Worker:
+    def __init__(self, runtime: Runtime, key: WorkerKey) -> None:
+        self._rt = runtime
+        self._conn_id, self._number = key
+        self.again = False
+        self.hurry = asyncio.Event()
+
+    async def work(self) -> None:
+        """Deliver until nothing waits; ends without a pause after it has seen that."""
+        while True:
+            self.again = False
+            pending = self._next()
+            if pending is not None:
+                await self._deliver(pending)
+            elif not self.again:
+                return
+
+    def _next(self) -> PendingDelivery | None:
+        """The next message that can be read; those that cannot are put aside, and reported."""
+        db = self._rt.store.reading
+        while True:
+            try:
+                return messages.next_delivery(db, self._conn_id, self._number)
+            except WireError as error:
+                delivery_id, internal_id = messages.first_delivery(db, self._conn_id, self._number)
+                with self._rt.transaction() as tx:
+                    messages.set_delivery_failed(tx, delivery_id)
+                    unreadable = InternalError(f"a stored message cannot be read: {error}")
+                    tx.emit(SendFailed(tx.handle(self._conn_id), internal_id, unreadable))
+
+    async def _deliver(self, pending: PendingDelivery) -> None:
+        fast, slow = _schedules(pending)
+        while True:
+            self.hurry.clear()
+            try:
+                async with self._rt.operations.under_way(Operation.DELIVERY):
+                    outcome = await self._attempt(pending)
+            except StoreFailedError as error:
+                critical = CriticalError(str(error), temporary=True)
+                self._rt.stream.put(Failed(self._rt.handle(self._conn_id), critical))
+                outcome = outcomes.Again.FAST
+            if outcome is outcomes.Again.NO:
+                return
+            retry = fast if outcome is outcomes.Again.FAST else slow
+            await self._pause(retry.delay_s)
+            fast = fast.next() if retry is fast else fast
+            slow = slow.next() if retry is slow else slow
+            with self._rt.transaction() as tx:
+                messages.set_retry(tx, self._conn_id, pending.internal_id, slow.delay_us, fast.delay_us)
+
+    async def _pause(self, delay_s: float) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self.hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _attempt(self, pending: PendingDelivery) -> outcomes.Again:
+        """Send once, and store what follows from the answer."""
+        queue = queues.find_snd_number(self._rt.store.reading, self._conn_id, self._number)
+        if queue is None:
+            return outcomes.Again.NO
+        proxy, failed = None, None
+        try:
+            proxy = await self._send(queue, pending)
+        except AgentError as error:
+            failed = error
+        except Exception as error:
+            log.exception("a message could not be made ready")
+            failed = InternalError(repr(error))
+        async with self._rt.locked(self._conn_id):
+            with self._rt.transaction() as tx:
+                if connections.find(tx, self._conn_id, deleted=True) is None:
+                    return outcomes.Again.NO
+                whole = connections.load_whole(tx, self._conn_id, deleted=True)
+                found = next((one for one in whole.snd if one.number == self._number), None)
+                if found is None:
+                    return outcomes.Again.NO
+                if failed is None:
+                    outcomes.delivered(tx, whole, found, pending, proxy)
+                    return outcomes.Again.NO
+                return outcomes.failed(tx, whole, found, pending, failed)
+
+    async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
+        """SEND, directly or through a proxy, which is returned.
+
+        A queue that its recipient secures takes its confirmation from anybody. If it does not any more, it
+        may be secured already, with our key, because a SEND before this one was heard and we were not told.
+        """
+        entropy = self._rt.config.entropy
+        envelope = self._envelope(pending)
+        if pending.kind not in _CONFIRMATIONS:
+            return await self._send_body(queue, pending, seal_message(queue, envelope, entropy), queue.key)
+        body = seal_confirmation(queue, envelope, entropy)
+        if queue.mode is QueueMode.MESSAGING:
+            return await self._send_body(queue, pending, body, queue.key)
+        try:
+            return await self._send_body(queue, pending, body, None)
+        except AgentError as error:
+            if not refused_with(error, Code.AUTH):
+                raise
+        return await self._send_body(queue, pending, body, queue.key)
+
+    async def _send_body(
+        self, queue: SndQueue, pending: PendingDelivery, body: bytes, key: PrivateKey | None
+    ) -> Server | None:
+        call = Call(SEND(pending.notify, body), queue.snd_id, key)
+        answered = await self._rt.sender.send_to_queue(
+            queue.user_id, queue.server, call, entity=queue.conn_id
+        )
+        return answered.proxy
+
+    def _envelope(self, pending: PendingDelivery) -> bytes:
+        """The agent's envelope; a body is encrypted with the key that was taken for it when it was stored."""
+        if pending.body_key is None:
+            return pending.body
+        encrypted = encrypt_body(pending.body_key, pending.body, pending.padded_size)
+        db, high = self._rt.store.reading, self._rt.config.versions.agent.high
+        match pending.kind:
+            case MessageKind.CONN_INFO_REPLY:
+                version = connections.load(db, self._conn_id, deleted=True).agent_version
+                e2e = ratchets.find_public(db, self._conn_id)
+                return encode(Confirmation(version, e2e, encrypted), write_agent_envelope)
+            case MessageKind.CONN_INFO:
+                version = connections.load(db, self._conn_id, deleted=True).agent_version
+                return encode(Confirmation(version, None, encrypted), write_agent_envelope)
+        return encode(MessageEnvelope(high, encrypted), write_agent_envelope)
+
+
+def _schedules(pending: PendingDelivery) -> tuple[Retry, Retry]:
+    """The fast and the slow one, where they were when the agent ended."""
+    fast, slow = Retry.first(MESSAGE_FAST), Retry.first(MESSAGE_SLOW)
+    if pending.retry_fast_us is not None:
+        fast = Retry.resumed(MESSAGE_FAST, pending.retry_fast_us)
+    if pending.retry_slow_us is not None:
+        slow = Retry.resumed(MESSAGE_SLOW, pending.retry_slow_us)
+    return fast, slow

@@ -1,0 +1,259 @@
+"""Receiving: one SMP message at a time through its layers, to whoever it is for; then its acknowledgement.
+
+What comes of a message is one transaction: the ratchet, the message, what follows from it and that it is
+to be acknowledged. An error that would come again is reported and acknowledged; when the store itself fails
+nothing has happened, and the message is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+
+from blindpost.agent.errors import CriticalError, InternalError, ProtocolCode, ProtocolError
+from blindpost.agent.events import Failed
+from blindpost.agent.handshake.confirming import (
+    Arrived,
+    confirmation_received,
+    invitation_received,
+    parsed,
+    refused,
+)
+from blindpost.agent.messages import content
+from blindpost.agent.messages.acking import ack_later
+from blindpost.agent.messages.content import Fate
+from blindpost.agent.messages.layers import Inner, open_client_envelope, open_delivery
+from blindpost.agent.messages.sending import enqueue
+from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
+from blindpost.agent.rotation.draining import drained
+from blindpost.agent.routers.sessions import Session
+from blindpost.agent.store import connections, messages, queues, ratchets
+from blindpost.agent.work.retries import MESSAGE_FAST, Retry
+from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.suspension import Operation
+from blindpost.crypto.errors import CryptoError
+from blindpost.crypto.kem import KemSource
+from blindpost.crypto.ratchet import Opened, RatchetErrorKind, RatchetFailure, decrypt
+from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.agent.envelopes import (
+    ClientEnvelope,
+    Confirmation,
+    Invitation,
+    MessageEnvelope,
+    RatchetKey,
+    read_client_envelope,
+)
+from blindpost.wire.agent.messages import AgentMessage, AQCont
+from blindpost.wire.errors import WireError
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.primitives import Reader
+from blindpost.wire.smp.messages import Message, QuotaMarker
+from blindpost.wire.smp.responses import MSG
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.versions import VersionRange
+
+log = logging.getLogger(__name__)
+
+
+class Reception:
+    """Where sessions bring messages to."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._rt = runtime
+
+    async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
+        """Process one message; when this returns it is stored what becomes of it."""
+        retry = Retry.first(MESSAGE_FAST)
+        while True:
+            queue = queues.find_rcv(self._rt.store.reading, session.key.server, rcv_id)
+            if queue is None or queue.deleted:
+                return None
+            try:
+                if queue.replaces is not None and queue.status is not QueueStatus.ACTIVE:
+                    await drained(self._rt, queue)
+                async with self._rt.operations.under_way(Operation.RECEIVING):
+                    return await self.process(queue, msg)
+            except StoreFailedError as error:
+                critical = CriticalError(str(error), temporary=True)
+                self._rt.stream.put(Failed(self._rt.handle(queue.conn_id), critical))
+            await asyncio.sleep(retry.delay_s)
+            retry = retry.next()
+
+    async def process(self, queue: RcvQueue, msg: MSG) -> None:
+        """One message, alone with its connection."""
+        async with self._rt.locked(queue.conn_id), self._rt.kem_source(self._may_need_pair(queue)) as kem:
+            self._process(queue, msg, kem)
+
+    def _may_need_pair(self, queue: RcvQueue) -> bool:
+        """Whether a step of the ratchet could ask for a KEM key pair."""
+        db = self._rt.store.reading
+        ratchet = ratchets.find_ratchet(db, queue.conn_id)
+        if ratchet is not None:
+            return ratchet.enable_kem
+        record = connections.find(db, queue.conn_id)
+        return record is not None and record.pq_support and queue.mode is not QueueMode.CONTACT
+
+    def _process(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> None:
+        try:
+            with self._rt.transaction(kem) as tx:
+                fate = Fate.ACK
+                with tx.attempt(queue.conn_id):
+                    fate = _opened(tx, queue, msg)
+                if fate is Fate.ACK:
+                    ack_later(tx, queue, msg.msg_id)
+        except StoreFailedError:
+            raise
+        except Exception as error:
+            log.exception("a message could not be processed")
+            with self._rt.transaction(kem) as tx:
+                tx.failed(queue.conn_id, InternalError(repr(error)))
+                ack_later(tx, queue, msg.msg_id)
+
+
+def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
+    """Open what the router and the queue put around a message. Nothing is stored when this raises."""
+    stored = queues.find_rcv_number(tx, queue.conn_id, queue.number)
+    if stored is None or connections.find(tx, queue.conn_id) is None:
+        return Fate.ACK
+    queue, whole = stored, connections.load_whole(tx, queue.conn_id)
+    try:
+        delivered = open_delivery(queue, msg)
+        tx.runtime.push.message_came(tx, queue, delivered.seconds)
+        if isinstance(delivered, QuotaMarker):
+            return _drained(tx, whole, queue)
+        envelope = read_client_envelope(Reader(delivered.body))
+        own, version = tx.runtime.config.versions.client, envelope.header.client_version
+        if version not in own and version > queue.client_version:
+            raise ProtocolError(ProtocolCode.A_VERSION)
+        dh_key = envelope.header.dh_key
+        if queue.e2e_secret is None and dh_key is not None:
+            inner = open_client_envelope(queue.e2e_key.agree(dh_key), envelope)
+            return _first(tx, whole, queue, envelope, dh_key, inner)
+        if queue.e2e_secret is None:
+            raise refused("msg: no key and no secret")
+        inner = open_client_envelope(queue.e2e_secret, envelope)
+    except CryptoError as error:
+        raise ProtocolError(ProtocolCode.A_CRYPTO, detail="DECRYPT_CB") from error
+    except WireError as error:
+        raise ProtocolError(ProtocolCode.A_MESSAGE, str(error)) from error
+    if dh_key is not None:
+        if isinstance(inner.envelope, Confirmation):
+            return Fate.ACK
+        raise refused("msg: key on a queue with a secret")
+    return _next(tx, whole, queue, msg.msg_id, delivered, inner)
+
+
+def _drained(tx: Tx, whole: Whole, queue: RcvQueue) -> Fate:
+    """The queue was full, and all that was in it is read: the peer may go on.
+
+    Where both queues were full, what says so to the peer waits behind messages that wait for its queue:
+    they are tried at once, or each side would wait for the other.
+    """
+    if whole.type is ConnType.DUPLEX and not whole.record.sync_state.send_prohibited:
+        enqueue(tx, whole, AQCont(queue.sender_address))
+        for snd in whole.snd:
+            tx.runtime.delivery.has_room(whole.conn_id, snd.number)
+    return Fate.ACK
+
+
+def _first(
+    tx: Tx, whole: Whole, queue: RcvQueue, envelope: ClientEnvelope, dh_key: PublicKey, inner: Inner
+) -> Fate:
+    """A message with a key, for a queue that has no secret: the start of a connection."""
+    match inner.envelope:
+        case Confirmation() as confirmation:
+            if inner.sender_key is None and queue.mode is not QueueMode.MESSAGING:
+                raise refused("handshake: missing sender key")
+            arrived = Arrived(envelope.header, dh_key, inner.sender_key, confirmation)
+            confirmation_received(tx, whole, queue, arrived)
+        case Invitation() as invitation if inner.sender_key is None:
+            invitation_received(tx, whole, invitation)
+        case _:
+            raise refused("handshake: incorrect state")
+    return Fate.ACK
+
+
+def _next(tx: Tx, whole: Whole, queue: RcvQueue, broker_id: bytes, delivered: Message, inner: Inner) -> Fate:
+    """A message under the queue's secret."""
+    if inner.sender_key is not None:
+        raise refused("msg: bad client msg")
+    match inner.envelope:
+        case RatchetKey() as key:
+            _upgrade(tx, whole, key.agent_version)
+            tx.runtime.handlers.sync.key_received(tx, whole, key)
+            return Fate.ACK
+        case MessageEnvelope() as envelope:
+            _upgrade(tx, whole, envelope.agent_version)
+            return _message(tx, whole, queue, broker_id, delivered, envelope)
+    raise refused("msg: bad client msg")
+
+
+def _upgrade(tx: Tx, whole: Whole, version: int) -> None:
+    """A peer that speaks a newer version is spoken to in it; there is no way back."""
+    own = tx.runtime.config.versions.agent
+    peer = VersionRange(own.low, version) if version >= own.low else VersionRange(version, version)
+    agreed = own.agreed(peer)
+    if agreed is not None and agreed > whole.record.agent_version:
+        connections.set_version(tx, whole.conn_id, agreed)
+
+
+def _message(
+    tx: Tx, whole: Whole, queue: RcvQueue, broker_id: bytes, delivered: Message, envelope: MessageEnvelope
+) -> Fate:
+    """A message under the ratchet. From here on what was stored stays, whatever the content is."""
+    conn_id = whole.conn_id
+    if queue.status is not QueueStatus.ACTIVE:
+        queues.set_status(tx, queue, QueueStatus.ACTIVE)
+        if queue.replaces is not None:
+            with tx.attempt(conn_id):
+                tx.runtime.handlers.rotation.first_message(tx, whole, queue)
+    again = messages.find_by_broker_id(tx, conn_id, queue.number, broker_id)
+    if again is not None:
+        return content.redelivered(tx, whole, again)
+    ratchet = ratchets.find_ratchet(tx, conn_id)
+    if ratchet is None:
+        raise refused("msg: no ratchet")
+    encrypted, skipped = envelope.encrypted_message, ratchets.skipped_keys(tx, conn_id)
+    opened = decrypt(ratchet, skipped, encrypted, entropy=tx.runtime.config.entropy, kem=tx.kem)
+    if opened.ratchet is not ratchet:
+        ratchets.step_ratchet(tx, conn_id, opened.ratchet)
+    ratchets.change_skipped(tx, conn_id, opened.skipped, tx.now)
+    encrypted_hash = hashlib.sha256(encrypted).digest()
+    if opened.failure is not None:
+        _unreadable(tx, whole, opened.failure, encrypted_hash)
+        return Fate.ACK
+    with tx.attempt(conn_id):
+        had_chain = ratchet.snd is not None
+        arrival = content.Arrival(queue, broker_id, delivered.seconds, encrypted_hash, had_chain)
+        return _read(tx, whole, arrival, opened)
+    return Fate.ACK
+
+
+def _read(tx: Tx, whole: Whole, arrival: content.Arrival, opened: Opened) -> Fate:
+    assert opened.plaintext is not None
+    tx.runtime.handlers.sync.decrypted(tx, whole)
+    message = parsed(opened.plaintext)
+    if not isinstance(message, AgentMessage):
+        raise refused("msg: bad agent msg")
+    return content.received(tx, whole, arrival, message, opened.plaintext, pq=opened.ratchet.rcv_kem)
+
+
+_PLAIN_ERRORS = {
+    RatchetErrorKind.MALFORMED: ProtocolError(ProtocolCode.A_MESSAGE, "not a ratchet message"),
+    RatchetErrorKind.DUPLICATE: ProtocolError(ProtocolCode.A_DUPLICATE),
+    RatchetErrorKind.KEM_STATE: InternalError("a KEM was accepted that was not proposed"),
+    RatchetErrorKind.PADDING: InternalError("the message is badly padded"),
+}
+
+
+def _unreadable(tx: Tx, whole: Whole, failure: RatchetFailure, encrypted_hash: bytes) -> None:
+    """A copy of what was read before is nothing to report; the rest says what it is."""
+    if messages.is_known_hash(tx, whole.conn_id, encrypted_hash):
+        return
+    error = _PLAIN_ERRORS.get(failure.kind)
+    if error is not None:
+        tx.failed(whole.conn_id, error)
+        return
+    with tx.attempt(whole.conn_id):
+        tx.runtime.handlers.sync.decryption_failed(tx, whole, failure)

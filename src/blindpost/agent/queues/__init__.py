@@ -1,0 +1,1 @@
+"""Receive and send queues: made and deleted."""

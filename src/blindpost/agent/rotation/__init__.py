@@ -1,0 +1,1 @@
+"""Moving a connection to other queues."""

@@ -1,0 +1,117 @@
+"""What rotation asks of routers, as commands: stored when they are decided, repeated until they are done."""
+
+from __future__ import annotations
+
+from blindpost.agent.errors import AgentError, InternalError
+from blindpost.agent.failures import Kind
+from blindpost.agent.handlers import CommandHandler
+from blindpost.agent.model import QueueStatus, RcvQueue, RcvSwitch, Whole
+from blindpost.agent.queues.making import make_rcv_queue
+from blindpost.agent.rotation import recipient
+from blindpost.agent.rotation.draining import waiting
+from blindpost.agent.rotation.recipient import DELETE_NEW, DELETE_OLD, SECURE, SWITCH, read_secure_queue
+from blindpost.agent.store import connections, queues
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.runtime import Runtime
+from blindpost.client.calls import Call
+from blindpost.wire.addresses import Server
+from blindpost.wire.primitives import decode_whole
+from blindpost.wire.smp.commands import DEL, KEY
+from blindpost.wire.smp.values import QueueMode
+
+
+class _NotEmptyError(AgentError):
+    """What waits in the old queue of a rotation would be lost with it; a queue that nobody empties goes when
+    its messages are old."""
+
+    family = "INTERNAL"
+    kind = Kind.TEMPORARY
+
+
+class RotationCommands:
+    """The handlers, each under the lock of its connection. Any of them may run a second time."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._rt = runtime
+
+    @property
+    def handlers(self) -> dict[str, CommandHandler]:
+        return {
+            SWITCH: self._make_queue,
+            SECURE: self._secure,
+            DELETE_OLD: self._delete_old,
+            DELETE_NEW: self._delete_new,
+        }
+
+    async def _make_queue(self, command: StoredCommand) -> None:
+        """Make the new queue, on a router that the connection does not use yet if there is one."""
+        conn_id = command.conn_id
+        whole = connections.load_whole(self._rt.store.reading, conn_id)
+        old = recipient.switching(whole)
+        if old is None or old.switch is not RcvSwitch.SWITCH_STARTED:
+            return
+        await make_rcv_queue(
+            self._rt,
+            conn_id,
+            old.user_id,
+            QueueMode.MESSAGING,
+            avoiding=self._avoided(whole, old),
+            replaces=old.number,
+            then=lambda tx, new: recipient.queue_made(tx, conn_id, new),
+        )
+
+    def _avoided(self, whole: Whole, old: RcvQueue) -> list[Server]:
+        """The routers that the connection uses; where nothing else is left, only the one it is to leave."""
+        used = [queue.server for queue in whole.rcv] + [queue.server for queue in whole.snd]
+        others = any(address.server not in used for address in self._rt.servers)
+        return used if others else [old.server]
+
+    async def _secure(self, command: StoredCommand) -> None:
+        """Give the new queue its sender's key; QUSE is sent when the router has it."""
+        content = decode_whole(command.content, read_secure_queue)
+        new = self._queue(command, content.rcv_id)
+        if new is None or new.deleted or new.status is not QueueStatus.CONFIRMED:
+            return
+        await self._send(new, KEY(content.sender_key))
+        with self._rt.transaction() as tx:
+            recipient.secured(tx, command.conn_id, new)
+
+    async def _delete_old(self, command: StoredCommand) -> None:
+        old = self._queue(command, command.content)
+        if old is None:
+            return
+        if old.primary:
+            raise InternalError("the primary queue of a connection is not deleted by a rotation")
+        age_s = self._rt.now() - command.created_at
+        if await waiting(self._rt, old) and age_s < self._rt.config.retention.undelivered_s:
+            raise _NotEmptyError("the old queue still has messages, or its router is away")
+        await self._delete(old)
+        with self._rt.transaction() as tx:
+            recipient.old_deleted(tx, command.conn_id, old)
+        self._rt.subscriptions.forget(old)
+
+    async def _delete_new(self, command: StoredCommand) -> None:
+        """The queue of a rotation that was taken back."""
+        new = self._queue(command, command.content)
+        if new is None:
+            return
+        await self._delete(new)
+        with self._rt.transaction() as tx:
+            queues.delete(tx, new)
+        self._rt.subscriptions.forget(new)
+
+    def _queue(self, command: StoredCommand, rcv_id: bytes) -> RcvQueue | None:
+        found = queues.rcv_queues(self._rt.store.reading, command.conn_id, deleted=True)
+        return next((queue for queue in found if queue.rcv_id == rcv_id), None)
+
+    async def _delete(self, queue: RcvQueue) -> None:
+        """Delete at the router; a queue that the router does not let us delete is left to it."""
+        try:
+            await self._send(queue, DEL())
+        except AgentError as error:
+            if error.retried:
+                raise
+
+    async def _send(self, queue: RcvQueue, command: KEY | DEL) -> None:
+        call = Call(command, queue.rcv_id, queue.key)
+        await self._rt.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)

@@ -1,0 +1,59 @@
+"""The order of messages across a rotation: the new queue's first message waits for the old queue's last.
+
+A sender begins to use the new queue while messages that it sent before may still wait in the old one. They
+would be lost with it, or come after those of the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from blindpost.agent.errors import AgentError
+from blindpost.agent.model import QueueStatus, RcvQueue, RcvSwitch
+from blindpost.agent.rotation import recipient
+from blindpost.agent.store import connections, queues
+from blindpost.agent.store import rotation as rows
+from blindpost.agent.work.runtime import Runtime
+from blindpost.client.calls import Call
+from blindpost.wire.smp.commands import QUE
+from blindpost.wire.smp.responses import INFO
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
+PATIENCE_S = 30.0
+"""For so long an old queue may be silent, or its router away, before it is given up."""
+
+
+async def drained(rt: Runtime, new: RcvQueue) -> None:
+    """Wait until nothing is left in the queue that `new` replaces."""
+    loop = asyncio.get_running_loop()
+    pause, before, changed_at = FIRST_PAUSE_S, -1, loop.time()
+    while (old := _still_used(rt, new)) is not None:
+        left = await waiting(rt, old)
+        if left == 0:
+            return
+        if left != before or rows.has_unacknowledged(rt.store.reading, old):
+            before, changed_at = left, loop.time()
+        elif loop.time() - changed_at >= PATIENCE_S:
+            return
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LAST_PAUSE_S)
+
+
+def _still_used(rt: Runtime, new: RcvQueue) -> RcvQueue | None:
+    """The old queue, as long as no message of the new one has been taken."""
+    db = rt.store.reading
+    now = queues.find_rcv(db, new.server, new.rcv_id)
+    if now is None or now.status is QueueStatus.ACTIVE or connections.find(db, new.conn_id) is None:
+        return None
+    old = recipient.replaced(connections.load_whole(db, new.conn_id), now)
+    return old if old is not None and old.switch is RcvSwitch.SENDING_QUSE else None
+
+
+async def waiting(rt: Runtime, old: RcvQueue) -> int:
+    """How many messages the router holds; -1 when it cannot be asked now."""
+    try:
+        call = Call(QUE(), old.rcv_id, old.key)
+        answer = await rt.sessions.send(old.user_id, old.server, call, entity=old.conn_id)
+    except AgentError as error:
+        return -1 if error.retried else 0
+    return answer.info.size if isinstance(answer, INFO) else 0

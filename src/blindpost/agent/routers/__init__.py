@@ -1,0 +1,1 @@
+"""Sessions with routers, and sending through proxies."""

@@ -1,0 +1,46 @@
+"""Subscribing connections by hand: what each of them came to, those first that need no router."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from blindpost.agent.errors import AgentError, network_error
+from blindpost.agent.model import ConnId, QueueStatus, Whole
+from blindpost.agent.store import connections
+from blindpost.agent.work.runtime import Runtime
+from blindpost.client.calls import Failure
+
+
+async def subscribe(
+    rt: Runtime, conn_ids: Iterable[ConnId]
+) -> AsyncIterator[tuple[ConnId, AgentError | None]]:
+    """Subscribe the queues of these connections, and go on with what is stored for them.
+
+    A connection without a queue to receive from is answered at once. One that fails for now is tried again
+    without being asked.
+    """
+    rt.commands.resume()
+    rt.delivery.resume()
+    receiving: list[Whole] = []
+    for conn_id in conn_ids:
+        whole = connections.load_whole(rt.store.reading, conn_id)
+        if whole.rcv:
+            receiving.append(whole)
+        else:
+            yield conn_id, None
+    results = await rt.subscriptions.subscribe(queue for whole in receiving for queue in whole.rcv)
+    for whole in receiving:
+        yield whole.conn_id, _result(whole, results)
+
+
+def _result(whole: Whole, results: dict[bytes, Failure | None]) -> AgentError | None:
+    """What counts when a connection has several queues: those in use before those that are not, and of
+    these any that is subscribed."""
+
+    def rank(number: int) -> tuple[bool, bool]:
+        queue = whole.rcv[number]
+        return queue.status is not QueueStatus.ACTIVE, results[queue.rcv_id] is not None
+
+    best = whole.rcv[min(range(len(whole.rcv)), key=rank)]
+    failure = results[best.rcv_id]
+    return None if failure is None else network_error(best.server, failure)

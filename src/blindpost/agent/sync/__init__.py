@@ -1,0 +1,1 @@
+"""Replacing ratchets that no longer fit."""

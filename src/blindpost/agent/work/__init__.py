@@ -1,0 +1,1 @@
+"""What every part stands on: transactions, workers, events on their way, rest."""
