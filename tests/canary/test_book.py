@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindpost.canary.book import LATENCIES_KEPT, Became, Book, Entry, Way
-from blindpost.canary.nodes import body_of, number_in
+from blindpost.canary.nodes import Letter, body_of, letter_in
 
 WAY = Way("one", "two")
 LOST_AFTER_US = 1_000
@@ -28,7 +29,7 @@ def test_a_message_from_sending_to_its_acknowledgement() -> None:
         Became.DELIVERED,
         Became.ACKED,
     ]
-    assert entries[2] == Entry(WAY, 7, Became.DELIVERED, 2_100, "ok")
+    assert entries[2] == Entry(WAY, 7, Became.DELIVERED, 2_100, 0, "ok")
     assert book.latency_ms(0.5) == 2.0
     assert (book.under_way, book.broken) == (0, 0)
 
@@ -108,13 +109,49 @@ def test_every_message_ends_in_one_way(steps: list[tuple[str, int]]) -> None:
     assert max(ended.values(), default=0) <= 1
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**62), st.integers(32, 500))
-def test_a_body_says_which_message_it_is(number: int, sent_us: int, size: int) -> None:
-    body = body_of(number, sent_us, size)
+def test_a_message_keeps_its_number_over_midnight_and_a_restart() -> None:
+    """Also its journal of the next day, and of the next process, says which connection it was of."""
+    book = Book(LOST_AFTER_US)
+    sent = book.sent(WAY, 7, 100, connection=-5)
+    assert {book.accepted(WAY, 7, 150).connection, sent.connection} == {-5}
+    letter = letter_in(body_of(Letter(7, 100, sent.connection), 32))
+    assert letter is not None
+    again = Book(LOST_AFTER_US)
+    came = again.delivered(WAY, letter.number, letter.sent_us, 2_100, "ok", letter.connection)
+    assert (came.connection, again.acked(WAY, 7, 2_200).connection) == (-5, -5)
+    book.sent(WAY, 8, 100, connection=-6)
+    assert [entry.connection for entry in book.overdue(9_000)] == [-5, -6]
+
+
+@pytest.mark.parametrize("jump_us", [7_200_000_000, -7_200_000_000])
+def test_a_clock_that_is_set_neither_delays_nor_loses_a_message(jump_us: int) -> None:
+    steady = [0]
+    book = Book(LOST_AFTER_US, lambda: steady[0])
+    book.sent(WAY, 1, 5_000)
+    book.sent(WAY, 2, 5_000)
+    steady[0] = 400
+    after_us = 5_400 + jump_us
+    assert book.overdue(after_us) == []
+    assert book.delivered(WAY, 1, 5_000, after_us, "ok").at_us == 5_400
+    assert book.latency_ms(1.0) == 0.4
+    steady[0] = 1_001
+    assert book.overdue(after_us + 601) == [Entry(WAY, 2, Became.LOST, 6_001)]
+
+
+def test_a_message_that_came_before_its_sending_was_noted_is_not_under_way() -> None:
+    book = Book(LOST_AFTER_US)
+    book.delivered(WAY, 1, 100, 200, "ok")
+    book.sent(WAY, 1, 100)
+    assert (book.under_way, book.overdue(10_000)) == (0, [])
+
+
+@given(*[st.integers(-(2**63), 2**63 - 1)] * 2, st.integers(0, 2**62), st.integers(32, 500))
+def test_a_body_says_which_message_it_is(number: int, connection: int, sent_us: int, size: int) -> None:
+    body = body_of(Letter(number, sent_us, connection), size)
     assert len(body) == size
-    assert number_in(body) == (number, sent_us)
+    assert letter_in(body) == (number, sent_us, connection)
 
 
 @given(st.binary(max_size=40))
 def test_other_bodies_are_not_ours(body: bytes) -> None:
-    assert number_in(body) is None
+    assert letter_in(body) is None

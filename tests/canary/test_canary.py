@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
 from blindpost.canary.book import Became
-from blindpost.canary.process import CanaryProcess, locked
+from blindpost.canary.process import CanaryProcess, clock_us, locked
 from blindpost.canary.settings import CONFIG_NAME, config_text, read_place
 from blindpost.journal.seal import Rules, seal_folder
 from blindpost.serving.control import ask
@@ -41,9 +42,9 @@ def set_up(folder: Path, *routers: RouterInProcess, lost_after_s: float = 600.0)
 
 
 @contextlib.asynccontextmanager
-async def singing(folder: Path) -> AsyncIterator[CanaryProcess]:
+async def singing(folder: Path, now_us: Callable[[], int] = clock_us) -> AsyncIterator[CanaryProcess]:
     """A canary all of whose pairs are connected."""
-    process = CanaryProcess(read_place(folder))
+    process = CanaryProcess(read_place(folder), now_us)
     ready = asyncio.Event()
     running = asyncio.create_task(process.run(ready.set))
     try:
@@ -106,6 +107,31 @@ async def test_every_message_is_accounted_for_while_a_router_is_killed(tmp_path:
         assert events[became.value] == counts[became] + again.book.counts[became], became
     assert {(row["from_router"], row["to_router"]) for row in written} == {("one", "two"), ("two", "one")}
     assert {row["integrity"] for row in written if row["event"] == "delivered"} == {"ok"}
+
+
+async def test_a_message_is_one_over_midnight_and_a_restart(tmp_path: Path) -> None:
+    """Sent on one day, delivered on the next by another process: all its rows are about one connection."""
+    late_s = time.time_ns() // 10**9 // 86_400 * 86_400 - 600
+    shift_us = [late_s * 1_000_000 - clock_us()]
+    async with fleet(tmp_path) as (one, two):
+        folder = set_up(tmp_path / "canary", one, two)
+        async with singing(folder, lambda: clock_us() + shift_us[0]) as canary:
+            await reached(canary, Became.ACKED, 4)
+            await two.end()
+            sent = canary.book.counts[Became.SENT]
+            await reached(canary, Became.SENT, sent + 4)
+        shift_us[0] += 3_600_000_000
+        await two.start()
+        async with singing(folder, lambda: clock_us() + shift_us[0]) as again:
+            await reached(again, Became.ACKED, 8)
+    messages: dict[object, list[dict[str, object]]] = {}
+    for row in rows(folder):
+        messages.setdefault(row["number"], []).append(row)
+    spanning = [found for found in messages.values() if len({row["boot"] for row in found}) == 2]
+    assert len(spanning) >= 2
+    assert all(len({row["connection"] for row in found}) == 1 for found in messages.values())
+    days = {len({int(str(row["time_us"])) // 86_400_000_000 for row in found}) for found in spanning}
+    assert days == {2}
 
 
 async def test_a_fleet_of_one_router_has_a_pair_too(tmp_path: Path) -> None:

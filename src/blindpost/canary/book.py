@@ -1,14 +1,19 @@
-"""What became of every message: pure bookkeeping, no clock and no network of its own."""
+"""What became of every message: pure bookkeeping, no clock and no network of its own.
+
+A message is known by one blinded number of its connection for its whole life. Its times are that of its
+sending plus what a steady clock measured since: a clock that is set meanwhile neither delays nor loses it.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 LATENCIES_KEPT = 10_000
-DELIVERED_KEPT = 100_000
+MESSAGES_KEPT = 100_000
 
 
 class Became(Enum):
@@ -39,24 +44,41 @@ class Entry:
     number: int
     became: Became
     at_us: int
+    connection: int = 0
+    """Which connection, blinded by the day of its sending."""
     integrity: str = ""
+
+
+@dataclass(slots=True)
+class _Message:
+    """What is remembered of a message after it was sent or came."""
+
+    connection: int
+    sent_us: int = 0
+    steady_us: int | None = None
+    """What the steady clock said at the sending; None if another process sent it."""
+    came: bool = False
 
 
 class Book:
     """Messages under way, sums, and the latencies of the last ones that arrived."""
 
-    def __init__(self, lost_after_us: int) -> None:
+    def __init__(self, lost_after_us: int, steady_us: Callable[[], int] | None = None) -> None:
         self._lost_after_us = lost_after_us
-        self._under_way: dict[tuple[Way, int], int] = {}
-        self._arrived: dict[tuple[Way, int], None] = {}
+        self._steady_us = steady_us
+        self._messages: dict[tuple[Way, int], _Message] = {}
+        self._under_way: set[tuple[Way, int]] = set()
         self._latencies: deque[int] = deque()
         self._sorted: list[int] = []
         self.counts = dict.fromkeys(Became, 0)
         self.broken = 0
         """Messages whose number or hash did not follow the one before."""
 
-    def sent(self, way: Way, number: int, at_us: int) -> Entry:
-        self._under_way[way, number] = at_us
+    def sent(self, way: Way, number: int, at_us: int, connection: int = 0) -> Entry:
+        steady_us = at_us if self._steady_us is None else self._steady_us()
+        if (way, number) not in self._messages:  # it may have come before the call that sent it returned
+            self._remember((way, number), _Message(connection, at_us, steady_us))
+            self._under_way.add((way, number))
         return self._entry(way, number, Became.SENT, at_us)
 
     def accepted(self, way: Way, number: int, at_us: int) -> Entry:
@@ -64,32 +86,39 @@ class Book:
 
     def refused(self, way: Way, number: int, at_us: int) -> Entry:
         """It will not be sent: no router has it, so it is not lost either."""
-        self._under_way.pop((way, number), None)
+        self._under_way.discard((way, number))
         return self._entry(way, number, Became.REFUSED, at_us)
 
-    def delivered(self, way: Way, number: int, sent_us: int, at_us: int, integrity: str) -> Entry:
-        """It arrived; `sent_us` is what the message itself says, which a new process does not know."""
+    def delivered(
+        self, way: Way, number: int, sent_us: int, at_us: int, integrity: str, connection: int = 0
+    ) -> Entry:
+        """It arrived; `sent_us` and `connection` are what it says itself: a new process knows neither."""
         key = way, number
-        if key in self._arrived:
+        message = self._messages.get(key)
+        if message is None:
+            message = self._remember(key, _Message(connection, sent_us))
+        if message.came:
             return self._entry(way, number, Became.DUPLICATE, at_us, integrity)
-        self._arrived[key] = None
-        if len(self._arrived) > DELIVERED_KEPT:
-            del self._arrived[next(iter(self._arrived))]
-        self._under_way.pop(key, None)
-        self._note(max(0, at_us - sent_us))
+        message.came = True
+        self._under_way.discard(key)
+        entry = self._entry(way, number, Became.DELIVERED, at_us, integrity)
+        self._note(max(0, entry.at_us - sent_us))
         if integrity != "ok":
             self.broken += 1
-        return self._entry(way, number, Became.DELIVERED, at_us, integrity)
+        return entry
 
     def acked(self, way: Way, number: int, at_us: int) -> Entry:
         return self._entry(way, number, Became.ACKED, at_us)
 
     def overdue(self, at_us: int) -> list[Entry]:
         """Messages whose time is over."""
-        late = [key for key, sent in self._under_way.items() if at_us - sent > self._lost_after_us]
-        for key in late:
-            del self._under_way[key]
-        return [self._entry(way, number, Became.LOST, at_us) for way, number in late]
+        late = [
+            key
+            for key in self._under_way
+            if self._time(key, at_us) - self._messages[key].sent_us > self._lost_after_us
+        ]
+        self._under_way.difference_update(late)
+        return [self._entry(way, number, Became.LOST, at_us) for way, number in sorted(late, key=_by_number)]
 
     @property
     def under_way(self) -> int:
@@ -107,6 +136,27 @@ class Book:
         if len(self._latencies) > LATENCIES_KEPT:
             self._sorted.remove(self._latencies.popleft())
 
+    def _remember(self, key: tuple[Way, int], message: _Message) -> _Message:
+        self._messages[key] = message
+        if len(self._messages) > MESSAGES_KEPT:
+            oldest = next(iter(self._messages))
+            del self._messages[oldest]
+            self._under_way.discard(oldest)
+        return message
+
+    def _time(self, key: tuple[Way, int], at_us: int) -> int:
+        """The time of what happens to a message now, however the clock was set since it was sent."""
+        message = self._messages.get(key)
+        if message is None or message.steady_us is None or self._steady_us is None:
+            return at_us
+        return message.sent_us + self._steady_us() - message.steady_us
+
     def _entry(self, way: Way, number: int, became: Became, at_us: int, integrity: str = "") -> Entry:
         self.counts[became] += 1
-        return Entry(way, number, became, at_us, integrity)
+        message = self._messages.get((way, number))
+        connection = 0 if message is None else message.connection
+        return Entry(way, number, became, self._time((way, number), at_us), connection, integrity)
+
+
+def _by_number(key: tuple[Way, int]) -> int:
+    return key[1]

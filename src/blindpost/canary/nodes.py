@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from blindpost.agent import (
     Agent,
@@ -35,8 +36,8 @@ from blindpost.crypto.kem_pool import KemWorker
 from blindpost.serving.files import read_file, write_file
 from blindpost.serving.logs import log
 
-_HEAD = struct.Struct(">8sqq")
-_MAGIC = b"bpcanary"
+_HEAD = struct.Struct(">8sqqq")
+_MAGIC = b"bpcanar2"
 _AGAIN_S, _AGAIN_S_MAX = 1.0, 60.0
 MIRROR = "'"
 """A fleet of one router has two agents on it; the second one's name ends so."""
@@ -50,17 +51,28 @@ INTEGRITY: dict[type[Integrity], str] = {
 }
 
 
-def body_of(number: int, sent_us: int, size: int) -> bytes:
+class Letter(NamedTuple):
+    """What a message says of itself, end-to-end encrypted: who receives it need remember nothing.
+
+    So a message has the same number for its connection after midnight and after a restart, and no key that
+    makes such numbers is ever stored.
+    """
+
+    number: int
+    sent_us: int
+    connection: int
+
+
+def body_of(letter: Letter, size: int) -> bytes:
     """A message that says which it is and when it left."""
-    return _HEAD.pack(_MAGIC, number, sent_us).ljust(size, b".")
+    return _HEAD.pack(_MAGIC, *letter).ljust(size, b".")
 
 
-def number_in(body: bytes) -> tuple[int, int] | None:
-    """Number and time of a message; None if it is not one of ours."""
+def letter_in(body: bytes) -> Letter | None:
+    """What a message says; None if it is not one of ours."""
     if len(body) < _HEAD.size or not body.startswith(_MAGIC):
         return None
-    _, number, sent_us = _HEAD.unpack_from(body)
-    return number, sent_us
+    return Letter(*_HEAD.unpack_from(body)[1:])
 
 
 class SharedMaker:

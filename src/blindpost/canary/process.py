@@ -22,7 +22,17 @@ from blindpost.agent import (
     Sent,
 )
 from blindpost.canary.book import Became, Book, Entry, Way
-from blindpost.canary.nodes import INTEGRITY, End, Fleet, SharedMaker, body_of, node_names, number_in, opened
+from blindpost.canary.nodes import (
+    INTEGRITY,
+    End,
+    Fleet,
+    Letter,
+    SharedMaker,
+    body_of,
+    letter_in,
+    node_names,
+    opened,
+)
 from blindpost.canary.settings import Place
 from blindpost.journal.keeping import JournalKeeper, Keeping
 from blindpost.journal.minutes import Reading
@@ -42,6 +52,10 @@ def clock_us() -> int:
     return time.time_ns() // 1000
 
 
+def steady_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
 class Notes:
     """The journal of a canary: every event of a message, and sums once a minute."""
 
@@ -50,14 +64,17 @@ class Notes:
         self.keeper = JournalKeeper(keeping, "canary", self._read)
         self._events = self.keeper.lab(L_MESSAGES)
 
+    def connection(self, way: Way, sent_us: int) -> int:
+        """What stands for a connection in everything that is noted of a message sent now."""
+        return self._events.number(f"{way.sender} {way.recipient}".encode(), sent_us / 1e6)
+
     def add(self, entry: Entry, size: int) -> None:
         events, way = self._events, entry.way
-        name = f"{way.sender} {way.recipient}".encode()
         events.add(
             entry.at_us,
             events.word("from_router", way.sender),
             events.word("to_router", way.recipient),
-            events.number(name, entry.at_us / 1e6),
+            entry.connection,
             entry.number,
             events.code("event", entry.became.value),
             events.code("integrity", entry.integrity),
@@ -75,10 +92,12 @@ class Notes:
 class CanaryProcess:
     """The canary of one folder."""
 
-    def __init__(self, place: Place, now_us: Microseconds = clock_us) -> None:
+    def __init__(
+        self, place: Place, now_us: Microseconds = clock_us, steady: Microseconds = steady_us
+    ) -> None:
         settings = place.settings
         self.place = place
-        self.book = Book(int(settings.messages.lost_after_s * 1e6))
+        self.book = Book(int(settings.messages.lost_after_s * 1e6), steady)
         keeping = keeping_of(settings.journal, place.folder, "canary")
         self._notes = None if keeping is None else Notes(keeping, self.book)
         self._now_us = now_us
@@ -157,13 +176,14 @@ class CanaryProcess:
     async def _send(self, end: End, size: int) -> None:
         self._number += 1
         number, at_us = self._number, self._now_us()
+        connection = 0 if self._notes is None else self._notes.connection(end.way, at_us)
         try:
-            sent = await end.connection.send(body_of(number, at_us, size))
+            sent = await end.connection.send(body_of(Letter(number, at_us, connection), size))
         except AgentError as error:
             log.error("%s to %s: %s", end.way.sender, end.way.recipient, error)
             return
         self._numbers[end.way, sent] = number
-        self._note(self.book.sent(end.way, number, at_us))
+        self._note(self.book.sent(end.way, number, at_us, connection))
 
     def _happened(self, end: End, event: Event) -> None:
         at_us = self._now_us()
@@ -186,14 +206,15 @@ class CanaryProcess:
             self._note(became(way, number, at_us))
 
     async def _receive(self, end: End, message: ReceivedMessage, at_us: int) -> None:
-        found = number_in(message.body)
+        found = letter_in(message.body)
         back = Way(end.way.recipient, end.way.sender)
         if found is not None:
             integrity = INTEGRITY[type(message.integrity)]
-            self._note(self.book.delivered(back, found[0], found[1], at_us, integrity))
+            entry = self.book.delivered(back, found.number, found.sent_us, at_us, integrity, found.connection)
+            self._note(entry)
         await message.ack()
         if found is not None:
-            self._note(self.book.acked(back, found[0], self._now_us()))
+            self._note(self.book.acked(back, found.number, self._now_us()))
 
     def _note(self, entry: Entry) -> None:
         if self._notes is not None:
