@@ -1,0 +1,1 @@
+"""The app's own messages inside the agent's: contacts, profiles, text, receipts and groups."""
