@@ -9,7 +9,6 @@ import pytest
 
 from blindpost.client import authorizing
 from blindpost.client.calls import Call
-from blindpost.client.dialects import AVAILABLE_SINCE
 from blindpost.client.errors import (
     CredentialsError,
     NoRouterKeyError,
@@ -27,6 +26,7 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp import commands as smp
 from blindpost.wire.smp.commands import COMMANDS, Command
+from blindpost.wire.smp.credentials import RULES
 from blindpost.wire.smp.errors import HAS_AUTH, NO_AUTH, NO_ENTITY, Code
 from blindpost.wire.smp.handshake import ClientHello, ServiceRole, read_client_hello
 from blindpost.wire.smp.responses import ERR, OK, SOK, Response
@@ -337,7 +337,10 @@ async def test_service_subscriptions_need_a_service() -> None:
         assert router.blocks == []
 
 
-@pytest.mark.parametrize(("kind", "since"), AVAILABLE_SINCE.items())
+SINCE = {kind: rule.since for kind, rule in RULES.items() if rule.since}
+
+
+@pytest.mark.parametrize(("kind", "since"), SINCE.items())
 def test_commands_are_not_sent_below_their_version(kind: type[Command], since: int) -> None:
     (command,) = (one for one in SIGNED + UNSIGNED + BY_SERVICE if type(one) is kind)
 
@@ -354,7 +357,7 @@ def test_commands_are_not_sent_below_their_version(kind: type[Command], since: i
 
 
 def test_what_each_version_brought() -> None:
-    brought = {kind.TAG: since for kind, since in AVAILABLE_SINCE.items()}
+    brought = {kind.TAG: since for kind, since in SINCE.items()}
     assert brought == {
         **dict.fromkeys((b"PRXY", b"PFWD", b"RFWD"), 8),
         b"SKEY": 9,

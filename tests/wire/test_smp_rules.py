@@ -14,9 +14,8 @@ from blindpost.wire.smp import commands as c
 from blindpost.wire.smp import errors as e
 from blindpost.wire.smp import responses as r
 from blindpost.wire.smp.commands import COMMANDS
+from blindpost.wire.smp.credentials import RULES as COMMAND_RULES
 from blindpost.wire.smp.credentials import (
-    FORWARDED_COMMANDS,
-    SERVICE_SIGNED_COMMANDS,
     credentials_error,
     response_entity_error,
 )
@@ -94,8 +93,11 @@ def test_entities_of_responses(tag: str) -> None:
 
 
 def test_sets_of_commands() -> None:
-    assert {command.TAG for command in SERVICE_SIGNED_COMMANDS} == {b"NEW", b"SUB", b"NSUB"}
-    assert {command.TAG for command in FORWARDED_COMMANDS} == {b"SEND", b"SKEY", b"LKEY", b"LGET", b"RSLV"}
+    assert {command.TAG for command in COMMAND_RULES} == set(COMMANDS), "a row for each command of the wire"
+    signed = {command.TAG for command, rule in COMMAND_RULES.items() if rule.service_signed}
+    assert signed == {b"NEW", b"SUB", b"NSUB"}
+    forwarded = {command.TAG for command, rule in COMMAND_RULES.items() if rule.forwarded}
+    assert forwarded == {b"SEND", b"SKEY", b"LKEY", b"LGET", b"RSLV"}
 
 
 BLOCKED = e.BLOCKED(e.BlockingReason.SPAM, e.Notice(5))

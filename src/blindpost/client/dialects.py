@@ -20,41 +20,18 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp import commands as smp
 from blindpost.wire.smp import responses as smp_responses
 from blindpost.wire.smp import transmissions as smp_transmissions
-from blindpost.wire.smp.credentials import SERVICE_SIGNED_COMMANDS, credentials_error
+from blindpost.wire.smp.credentials import RULES, credentials_error
 from blindpost.wire.smp.errors import CMD, SMPError
 from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.smp.values import SubMode
-from blindpost.wire.smp.versions import (
-    NAMES_VERSION,
-    PROXY_VERSION,
-    SENDER_SECURE_VERSION,
-    SERVICE_CERTS_VERSION,
-    SHORT_LINKS_VERSION,
-)
 from blindpost.wire.smp.versions import connection_layout as smp_layout
-
-AVAILABLE_SINCE: dict[type[smp.Command], int] = {
-    smp.PRXY: PROXY_VERSION,
-    smp.PFWD: PROXY_VERSION,
-    smp.RFWD: PROXY_VERSION,
-    smp.SKEY: SENDER_SECURE_VERSION,
-    smp.RKEY: SHORT_LINKS_VERSION,
-    smp.LSET: SHORT_LINKS_VERSION,
-    smp.LDEL: SHORT_LINKS_VERSION,
-    smp.LKEY: SHORT_LINKS_VERSION,
-    smp.LGET: SHORT_LINKS_VERSION,
-    smp.SUBS: SERVICE_CERTS_VERSION,
-    smp.NSUBS: SERVICE_CERTS_VERSION,
-    smp.RSLV: NAMES_VERSION,
-}
-"""From which version on a command has a meaning; routers do not refuse it below, so that clients must."""
 
 Answer = tuple[bytes, bytes, R | Garbled]
 """Correlation id, entity id, and what came."""
 
 
 def check_available(command: smp.Command, version: int) -> None:
-    since = AVAILABLE_SINCE.get(type(command), 0)
+    since = RULES[type(command)].since
     if version < since:
         tag = command.TAG.decode("ascii")
         raise NotAvailableError(f"{tag} needs version {since}, agreed is {version}")
@@ -120,7 +97,7 @@ class SmpDialect(Dialect[smp.Command, smp_responses.Response]):
         entity_id = self.entity_of(call)
         check_credentials(credentials_error(command, key is not None, entity_id != b""))
         signed = smp_transmissions.signed_request(corr_id, entity_id, command, self._version)
-        if service is not None and key is not None and type(command) in SERVICE_SIGNED_COMMANDS:
+        if service is not None and key is not None and RULES[type(command)].service_signed:
             return self._authorizer.dual(corr_id, signed, key, service)
         return self._authorizer.plain(corr_id, signed, key)
 

@@ -28,7 +28,7 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.signed_key import CertKey
 from blindpost.wire.smp.commands import PFWD, PRXY, Command
-from blindpost.wire.smp.credentials import FORWARDED_COMMANDS, credentials_error
+from blindpost.wire.smp.credentials import RULES, credentials_error
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, PKEY, PRES, Response
 from blindpost.wire.smp.transmissions import Received, parse_response, signed_request
@@ -93,7 +93,7 @@ class Relay:
     def _transmission(
         self, command: Command, entity_id: bytes, key: PrivateKey | None, nonce: bytes
     ) -> Writer:
-        if type(command) not in FORWARDED_COMMANDS:
+        if not RULES[type(command)].forwarded:
             raise NotAvailableError(f"{command.TAG.decode('ascii')} cannot be sent through a proxy")
         check_available(command, self.version)
         check_credentials(credentials_error(command, key is not None, entity_id != b""))

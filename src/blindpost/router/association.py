@@ -7,7 +7,7 @@ leaves alone what it reads on its own.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.delivery import walk_again
@@ -18,25 +18,47 @@ from blindpost.router.turn import Turn
 from blindpost.wire.smp.responses import DELD, END, ENDS
 
 
+@dataclass(frozen=True, slots=True)
 class DomainMeters:
     """The counters of one domain."""
 
-    def __init__(self, prefix: str) -> None:
-        self.subscribed = Meter(f"{prefix}.subCount")
-        self.duplicate = Meter(f"{prefix}.subDuplicate")
-        self.queues = Meter(f"{prefix}.subQueues")
-        self.ended = Meter(f"{prefix}.subEnd")
-        self.drift_ok = Meter(f"{prefix}.subOk")
-        self.drift_more = Meter(f"{prefix}.subMore")
-        self.drift_fewer = Meter(f"{prefix}.subFewer")
-        self.drift_diff = Meter(f"{prefix}.subDiff")
-        self.drift_more_total = Meter(f"{prefix}.subMoreTotal")
-        self.drift_fewer_total = Meter(f"{prefix}.subFewerTotal")
+    subscribed: Meter
+    duplicate: Meter
+    queues: Meter
+    ended: Meter
+    drift_ok: Meter
+    drift_more: Meter
+    drift_fewer: Meter
+    drift_diff: Meter
+    drift_more_total: Meter
+    drift_fewer_total: Meter
 
 
 SERVICE_METERS = {
-    Domain.MESSAGES: DomainMeters("rcvServices"),
-    Domain.NOTIFICATIONS: DomainMeters("ntfServices"),
+    Domain.MESSAGES: DomainMeters(
+        subscribed=Meter.RCV_SERVICE_SUBS,
+        duplicate=Meter.RCV_SERVICE_SUB_DUPLICATE,
+        queues=Meter.RCV_SERVICE_SUB_QUEUES,
+        ended=Meter.RCV_SERVICE_SUB_ENDS,
+        drift_ok=Meter.RCV_DRIFT_OK,
+        drift_more=Meter.RCV_DRIFT_MORE,
+        drift_fewer=Meter.RCV_DRIFT_FEWER,
+        drift_diff=Meter.RCV_DRIFT_DIFF,
+        drift_more_total=Meter.RCV_DRIFT_MORE_TOTAL,
+        drift_fewer_total=Meter.RCV_DRIFT_FEWER_TOTAL,
+    ),
+    Domain.NOTIFICATIONS: DomainMeters(
+        subscribed=Meter.NTF_SERVICE_SUBS,
+        duplicate=Meter.NTF_SERVICE_SUB_DUPLICATE,
+        queues=Meter.NTF_SERVICE_SUB_QUEUES,
+        ended=Meter.NTF_SERVICE_SUB_ENDS,
+        drift_ok=Meter.NTF_DRIFT_OK,
+        drift_more=Meter.NTF_DRIFT_MORE,
+        drift_fewer=Meter.NTF_DRIFT_FEWER,
+        drift_diff=Meter.NTF_DRIFT_DIFF,
+        drift_more_total=Meter.NTF_DRIFT_MORE_TOTAL,
+        drift_fewer_total=Meter.NTF_DRIFT_FEWER_TOTAL,
+    ),
 }
 
 

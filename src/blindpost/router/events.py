@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
+from blindpost.router.asking import Asked
 from blindpost.router.operator import OperatorCommand
 from blindpost.router.state import Client
 from blindpost.router.turn import RelayEffect
@@ -14,11 +14,14 @@ from blindpost.wire.smp.responses import Response
 from blindpost.wire.smp.transmissions import Refused, Request
 
 
-class Commands(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Commands:
     """The transmissions of one block of one connection."""
 
     client: Client
     items: Sequence[Request | Refused]
+    asked: Sequence[Asked | Refused] = field(default=(), init=False)
+    """The same with what is known about each; from when the turn prepares them."""
 
 
 @dataclass(frozen=True, slots=True)

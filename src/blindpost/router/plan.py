@@ -10,8 +10,8 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
-from blindpost.router.authority import Verdict, repeated_queue, role_allows, verdicts, want
-from blindpost.router.changes import HEADS_OF_ACK, Needed, Wanted
+from blindpost.router.asking import Asked, ask, need_all, verify
+from blindpost.router.changes import Needed, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.events import (
     Commands,
@@ -24,43 +24,17 @@ from blindpost.router.events import (
     Serve,
 )
 from blindpost.router.expiry import expire_head, expire_notifications
-from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import Domain, QueueRecord
+from blindpost.router.model import Domain
 from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
+from blindpost.router.relaying import relay_answered
 from blindpost.router.state import Client, State
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
-from blindpost.wire.smp.commands import (
-    ACK,
-    DEL,
-    GET,
-    KEY,
-    LGET,
-    LKEY,
-    LSET,
-    NDEL,
-    NEW,
-    NKEY,
-    NSUB,
-    QUE,
-    RFWD,
-    RKEY,
-    SEND,
-    SKEY,
-    SUB,
-    Command,
-)
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
-from blindpost.wire.smp.transmissions import Refused, Request
-
-REKEYING: frozenset[type[Command]] = frozenset({KEY, SKEY, LKEY, RKEY})
-HEADS_READ: dict[type[Command], int] = {SUB: 1, GET: 1, QUE: 1, NEW: 1, ACK: HEADS_OF_ACK}
-"""Which commands look at messages, and at how many from the head."""
-LINK_READERS: frozenset[type[Command]] = frozenset({LSET, LKEY, LGET})
-NOTIFICATION_READERS: frozenset[type[Command]] = frozenset({NSUB, NKEY, NDEL, DEL})
+from blindpost.wire.smp.transmissions import Refused
 
 SERVE_STEP = 16
 """How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
@@ -105,9 +79,7 @@ class RouterPlan:
         self._put_own = put_own
         self._later = later
         self._perform = perform
-        self._verdicts: dict[int, Verdict] = {}
         self._serving: dict[Client, Waiting] = {}
-        self._forwarded: dict[int, Forwarded | Refused] = {}
         self._view = View(self.undo, self._service_fault)
         self._turn = self._new_turn()
         self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
@@ -130,64 +102,31 @@ class RouterPlan:
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
         self._serving.clear()
-        self._forwarded.clear()
         wanted = Wanted()
-        requests: list[tuple[Client, Request]] = []
+        verifiable: list[Asked] = []
         own: list[Event] = []
         for event in batch:
             if type(event) is Commands:
-                self._want_commands(wanted, requests, event)
+                self._want_commands(wanted, verifiable, event)
             else:
                 own.append(event)
                 await self._want_own(wanted, event)
         await self._store.load(wanted, turn.view)
-        self._verdicts = verdicts(turn.view, self._verifier, requests)
+        verify(turn.view, self._verifier, verifiable)
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
             needed.expire_before = turn.now - self.rules.message_ttl_s
-        self._need_of(needed, requests)
+        need_all(needed, turn.view, verifiable)
         for event in own:
             self._need_own(needed, event)
         await self._store.load_needed(needed, turn.view)
 
-    def _want_commands(self, wanted: Wanted, requests: list[tuple[Client, Request]], event: Commands) -> None:
-        """Add the requests of a block, each with the connection on whose behalf it is made."""
-        client, items = event
+    def _want_commands(self, wanted: Wanted, verifiable: list[Asked], event: Commands) -> None:
+        """Look up the requests of a block, each with the connection on whose behalf it is made."""
+        client = event.client
         if client.service is not None:
             wanted.services.add(client.service.service_id)
-        for item in items:
-            if type(item) is not Request:
-                continue
-            if type(item.command) is RFWD and role_allows(client, item.command):
-                opened = open_forwarded(client, item, self.undo)
-                self._forwarded[id(item)] = opened
-                if isinstance(opened, Forwarded) and isinstance(opened.inner, Request):
-                    requests.append((opened.sender, opened.inner))
-                    want(wanted, opened.inner)
-            else:
-                requests.append((client, item))
-                want(wanted, item)
-
-    def _need_of(self, needed: Needed, requests: Sequence[tuple[Client, Request]]) -> None:
-        """What authorized requests may reach, and those that the batch itself may come to authorize."""
-        rekeyed, refused = set(), []
-        verdict_of = self._verdicts.get
-        for client, request in requests:
-            verdict = verdict_of(id(request))
-            if verdict is None:
-                continue
-            record = verdict.record or repeated_queue(self._turn.view, request)
-            if record is None:
-                continue
-            if not verdict.authorized:
-                refused.append((client, request, record))
-                continue
-            need(needed, client, request, record)
-            if type(request.command) in REKEYING:
-                rekeyed.add(record.recipient_id)
-        for client, request, record in refused:
-            if record.recipient_id in rekeyed:
-                need(needed, client, request, record)
+        event.asked = ask(client, event.items, self.undo, wanted, verifiable)
 
     async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:
@@ -246,9 +185,8 @@ class RouterPlan:
     def decide(self, event: Event) -> None:
         turn = self._turn
         if type(event) is Commands:
-            client, items = event
-            for item in items:
-                self._decide_one(turn, client, item)
+            for item in event.asked:
+                self._decide_one(turn, event.client, item)
             return
         match event:
             case Gone(client):
@@ -256,7 +194,7 @@ class RouterPlan:
             case Serve():
                 self._serve(turn, event)
             case RelayAnswer(effect, response):
-                decisions.relay_answered(turn, effect, response)
+                relay_answered(turn, effect, response)
             case Present(role, fingerprint, chain, done):
                 services.find_service(turn, done, role, fingerprint, chain)
             case Expire(found, before):
@@ -269,22 +207,17 @@ class RouterPlan:
             case OperatorCommand():
                 operate(turn, event)
 
-    def _decide_one(self, turn: Turn, client: Client, item: Request | Refused) -> None:
+    def _decide_one(self, turn: Turn, client: Client, item: Asked | Refused) -> None:
         """A bug in one command of a block is answered INTERNAL to that one."""
         mark = self.undo.mark()
-        opened = self._forwarded.get(id(item)) if self._forwarded else None
         try:
-            if isinstance(opened, Forwarded):
-                verdict = self._verdicts.get(id(opened.inner))
-                decisions.decide_forwarded(turn, client, opened, verdict, self._verifier)
-            else:
-                verdict = self._verdicts.get(id(item))
-                decisions.decide(turn, client, opened or item, verdict, self._verifier)
+            decisions.decide(turn, client, item, self._verifier)
         except Exception:
             decisions.log.exception("a command failed; it changed nothing")
             self.undo.rollback(mark)
             turn.count(Meter.INTERNAL_ERRORS)
-            turn.answer(client, item.corr_id, item.entity_id, ERR(Code.INTERNAL))
+            said = item.request if isinstance(item, Asked) else item
+            turn.answer(client, said.corr_id, said.entity_id, ERR(Code.INTERNAL))
 
     def _serve(self, turn: Turn, event: Serve) -> None:
         client, again = event.client, event.again
@@ -365,26 +298,3 @@ class RouterPlan:
         for client in dict.fromkeys(turn.to_serve):
             if client.has_work and not client.congested:
                 self._put_own(Serve(client))
-
-
-def need(needed: Needed, client: Client, request: Request, record: QueueRecord) -> None:
-    """What an authorized command may reach of its queue."""
-    command, recipient_id = request.command, record.recipient_id
-    kind = type(command)
-    count = HEADS_READ.get(kind)
-    if count is not None:
-        needed.head(recipient_id, count)
-        if isinstance(command, ACK):
-            held = client.subs.get(recipient_id)
-            if held is not None and held.delivered is not None and held.delivered.msg_id == command.msg_id:
-                needed.acknowledged[recipient_id] = held.delivered.number
-    elif kind is SEND:
-        needed.ends.add(recipient_id)
-        if needed.expire_before:
-            needed.expire.add(recipient_id)
-    elif kind is DEL:
-        needed.ends.add(recipient_id)
-    elif kind in LINK_READERS and record.link_id is not None:
-        needed.link_data.add(record.link_id)
-    if record.notifier is not None and kind in NOTIFICATION_READERS:
-        needed.notifications.add(record.notifier.notifier_id)

@@ -47,15 +47,17 @@ def find_service(
     turn.tell_service(asked, service_id)
 
 
-def subscribe_service(turn: Turn, client: Client, command: SUBS | NSUBS) -> Response:
+def subscribe_service(
+    turn: Turn, client: Client, domain: Domain, service_id: bytes, command: SUBS | NSUBS
+) -> Response:
     """SUBS and NSUBS: answered from what is stored; what waits in the queues follows on its own."""
-    assert client.service is not None
-    domain = Domain.MESSAGES if isinstance(command, SUBS) else Domain.NOTIFICATIONS
+    if client.service is None or client.service.service_id != service_id:
+        return ERR(Code.SERVICE)
     held = client.service_sub(domain)
     if held.subscribed:
         turn.count(SERVICE_METERS[domain].duplicate)
         return SOKS(held.members.count, held.members.ids_hash)
-    service = turn.view.services.get(client.service.service_id)
+    service = turn.view.services.get(service_id)
     if service is None:
         return ERR(Code.AUTH)
     members = service.members(domain)

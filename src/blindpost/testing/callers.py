@@ -20,7 +20,7 @@ from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.commands import Command
-from blindpost.wire.smp.credentials import SERVICE_SIGNED_COMMANDS
+from blindpost.wire.smp.credentials import RULES
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import MSG, Response
@@ -142,7 +142,7 @@ class Caller:
                 key = new_key(key.algorithm, self.entropy)
             elif key is None and self._service is not None and said.entity_id == self._service.service_id:
                 key = self._service.private
-            if self._service is not None and type(said.command) in SERVICE_SIGNED_COMMANDS:
+            if self._service is not None and RULES[type(said.command)].service_signed:
                 assert key is not None
                 transmissions.append(self._authorizer.dual(corr_id, signed, key, self._service))
             else:

@@ -22,7 +22,7 @@ from blindpost.transport.plans import smp_client_plan
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.commands import NEW, NKEY, NSUB, NSUBS, SUB, SUBS
-from blindpost.wire.smp.credentials import SERVICE_SIGNED_COMMANDS
+from blindpost.wire.smp.credentials import RULES
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, IDS, NID, SOKS, Response
 from blindpost.wire.smp.transmissions import Received
@@ -60,9 +60,10 @@ class ServiceLine(Line):
 
     def written(self, said: Said) -> Writer:
         own_signatures = said.service_signature is not None or said.authorization is not None
-        if own_signatures or said.key is None or type(said.command) not in SERVICE_SIGNED_COMMANDS:
+        if own_signatures or said.key is None or isinstance(said.command, bytes):
             return super().written(said)
-        assert not isinstance(said.command, bytes)
+        if not RULES[type(said.command)].service_signed:
+            return super().written(said)
         signed = start_signed(said.corr_id, said.entity_id)
         said.command.write(signed, self.version)
         authorized = authorized_bytes(self.layout, signed)

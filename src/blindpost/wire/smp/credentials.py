@@ -1,26 +1,49 @@
-"""Which commands need an authorization and an entity id, and which must not have them: tables."""
+"""What the protocol says of each command and response beside its bytes: one row each.
+
+Routers and clients both keep to it. What a router does with a command stands in `blindpost.router.commands`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from blindpost.wire.smp.commands import (
+    ACK,
+    DEL,
+    GET,
+    KEY,
+    LDEL,
     LGET,
     LKEY,
+    LSET,
+    NDEL,
     NEW,
+    NKEY,
     NSUB,
+    NSUBS,
+    OFF,
     PFWD,
     PING,
     PRXY,
+    QUE,
     RFWD,
+    RKEY,
     RSLV,
     SEND,
     SKEY,
     SUB,
+    SUBS,
     Command,
 )
 from blindpost.wire.smp.errors import CMD, HAS_AUTH, NO_AUTH, NO_ENTITY
 from blindpost.wire.smp.responses import ALLS, ERR, IDS, PKEY, PONG, RNAME, RRES, Response
+from blindpost.wire.smp.versions import (
+    NAMES_VERSION,
+    PROXY_VERSION,
+    SENDER_SECURE_VERSION,
+    SERVICE_CERTS_VERSION,
+    SHORT_LINKS_VERSION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +67,51 @@ NEEDS_ENTITY = CredentialRule(NO_ENTITY, None, NO_ENTITY, HAS_AUTH)
 MAY_BE_AUTHORIZED = CredentialRule(NO_ENTITY, None, NO_ENTITY, None)
 NEEDS_NOTHING = CredentialRule(None, HAS_AUTH, HAS_AUTH, HAS_AUTH)
 
-COMMAND_CREDENTIALS: dict[type[Command], CredentialRule] = {
-    NEW: NEEDS_AUTHORIZATION,
-    SEND: MAY_BE_AUTHORIZED,
-    LGET: NEEDS_ENTITY,
-    PFWD: NEEDS_ENTITY,
-    PING: NEEDS_NOTHING,
-    PRXY: NEEDS_NOTHING,
-    RFWD: NEEDS_NOTHING,
-    RSLV: NEEDS_NOTHING,
+
+@dataclass(frozen=True, slots=True)
+class CommandRule:
+    """What both sides know about a command."""
+
+    credentials: CredentialRule = NEEDS_BOTH
+    since: int = 0
+    """The first version that has it. Routers read it at any version, so clients must not send it below."""
+    service_signed: bool = False
+    """On a connection of a service it carries the service's signature too."""
+    forwarded: bool = False
+    """A relay does it for clients behind a proxy."""
+
+
+ORDINARY = CommandRule()
+PROXYING = CommandRule(NEEDS_NOTHING, PROXY_VERSION)
+LINKING = CommandRule(since=SHORT_LINKS_VERSION)
+
+RULES: dict[type[Command], CommandRule] = {
+    NEW: CommandRule(NEEDS_AUTHORIZATION, service_signed=True),
+    SUB: CommandRule(service_signed=True),
+    SUBS: CommandRule(since=SERVICE_CERTS_VERSION),
+    KEY: ORDINARY,
+    RKEY: LINKING,
+    LSET: LINKING,
+    LDEL: LINKING,
+    NKEY: ORDINARY,
+    NDEL: ORDINARY,
+    GET: ORDINARY,
+    ACK: ORDINARY,
+    OFF: ORDINARY,
+    DEL: ORDINARY,
+    QUE: ORDINARY,
+    SKEY: CommandRule(since=SENDER_SECURE_VERSION, forwarded=True),
+    SEND: CommandRule(MAY_BE_AUTHORIZED, forwarded=True),
+    LKEY: CommandRule(since=SHORT_LINKS_VERSION, forwarded=True),
+    LGET: CommandRule(NEEDS_ENTITY, since=SHORT_LINKS_VERSION, forwarded=True),
+    NSUB: CommandRule(service_signed=True),
+    NSUBS: CommandRule(since=SERVICE_CERTS_VERSION),
+    PING: CommandRule(NEEDS_NOTHING),
+    PRXY: PROXYING,
+    PFWD: CommandRule(NEEDS_ENTITY, PROXY_VERSION),
+    RFWD: PROXYING,
+    RSLV: CommandRule(NEEDS_NOTHING, NAMES_VERSION, forwarded=True),
 }
-"""All other commands need both."""
-
-SERVICE_SIGNED_COMMANDS: frozenset[type[Command]] = frozenset({NEW, SUB, NSUB})
-"""On a connection of a service these carry its signature too."""
-
-FORWARDED_COMMANDS: frozenset[type[Command]] = frozenset({SEND, SKEY, LKEY, LGET, RSLV})
-"""What a relay does for clients behind a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +140,7 @@ RESPONSE_ENTITIES: dict[type[Response], EntityRule] = {
 
 def credentials_error(command: Command, authorization: bool, entity: bool) -> CMD | None:
     """The error of a command that comes with too much or too little."""
-    return COMMAND_CREDENTIALS.get(type(command), NEEDS_BOTH).error(authorization, entity)
+    return RULES[type(command)].credentials.error(authorization, entity)
 
 
 def response_entity_error(response: Response, entity: bool) -> CMD | None:

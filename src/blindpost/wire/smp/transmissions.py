@@ -12,7 +12,7 @@ from blindpost.wire.batch import unpack
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.commands import Command, read_command
-from blindpost.wire.smp.credentials import FORWARDED_COMMANDS, credentials_error, response_entity_error
+from blindpost.wire.smp.credentials import RULES, credentials_error, response_entity_error
 from blindpost.wire.smp.errors import PROHIBITED, Code, RefusedError, SMPError
 from blindpost.wire.smp.responses import Response, read_response
 from blindpost.wire.smp.versions import forwarded_layout
@@ -108,7 +108,7 @@ def parse_forwarded_request(payload: Reader, version: int, session_id: bytes) ->
     if len(requests) != 1:
         raise RefusedError(Code.BLOCK)
     request = requests[0]
-    if isinstance(request, Request) and type(request.command) not in FORWARDED_COMMANDS:
+    if isinstance(request, Request) and not RULES[type(request.command)].forwarded:
         return Refused(request.corr_id, request.entity_id, PROHIBITED)
     return request
 

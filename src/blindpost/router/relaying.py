@@ -1,0 +1,38 @@
+"""PRXY and PFWD: the proxy's half of proxying. What the relay says comes later, out of order."""
+
+from __future__ import annotations
+
+from blindpost.router.meters import Meter
+from blindpost.router.queues import password_fits
+from blindpost.router.state import Client
+from blindpost.router.turn import Forward, OpenRelay, RelayEffect, Turn
+from blindpost.wire.smp.commands import PFWD, PRXY
+from blindpost.wire.smp.errors import PROXY, ProxyCode
+from blindpost.wire.smp.responses import ERR, Response
+from blindpost.wire.smp.transmissions import Request
+
+
+def open_relay(turn: Turn, client: Client, request: Request, command: PRXY) -> Response | None:
+    """PRXY: have a session with a relay, for whoever knows the operator's password."""
+    if not turn.rules.proxy or not password_fits(turn, command.basic_auth):
+        return ERR(PROXY(ProxyCode.BASIC_AUTH))
+    turn.ask(OpenRelay(client, request.corr_id, command.relay))
+    return None
+
+
+def forward(turn: Turn, client: Client, request: Request, command: PFWD) -> None:
+    """PFWD: hand what is inside to the relay of the session."""
+    turn.ask(Forward(client, request.corr_id, request.entity_id, command))
+
+
+def relay_answered(turn: Turn, effect: RelayEffect, response: Response) -> None:
+    """A relay was asked; count how it went and tell whoever wanted to know."""
+    failed = isinstance(response, ERR)
+    if isinstance(effect, OpenRelay):
+        turn.count(Meter.RELAYS)
+        turn.count(Meter.RELAYS_FAILED if failed else Meter.RELAYS_OPENED)
+        turn.answer(effect.client, effect.corr_id, b"", response)
+    else:
+        turn.count(Meter.RELAYED)
+        turn.count(Meter.RELAYED_FAILED if failed else Meter.RELAYED_ANSWERED)
+        turn.answer(effect.client, effect.corr_id, effect.session_id, response)
