@@ -41,6 +41,8 @@ ENQUEUE = Enqueue(b"r" * 32, b"payload", b"c", 1, Auth(1, b"t", b"d"))
 class Scripted:
     """A stream that remembers, and the connection above it."""
 
+    account = None
+
     def __init__(self) -> None:
         self.sent = bytearray()
         self.closed = False

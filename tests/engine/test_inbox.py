@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindpost.engine.inbox import Budget, Inbox
+from blindpost.engine.inbox import DEBT_MAX, DEBT_PER_S, Budget, Inbox
 
 
 @dataclass(eq=False)
 class Peer:
     name: str
     told: list[str] = field(default_factory=list)
+    account: str | None = None
 
     def pause(self) -> None:
         self.told.append("pause")
@@ -117,3 +118,46 @@ def test_every_event_is_collected_once_and_in_its_sources_order(arrivals: list[i
             order for order, peer in enumerate(arrivals) if peer == number
         ]
     assert all(peer.told.count("pause") == peer.told.count("resume") for peer in peers)
+
+
+def test_the_sources_of_one_account_share_its_turns() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=4, source_commands=100))
+    crowd = [Peer(f"crowd {number}", account="crowd") for number in range(10)]
+    for peer in crowd:
+        inbox.put(peer, peer.name, 1, 0)
+    inbox.put(Peer("other", account="other"), "other", 1, 0)
+    assert inbox.collect() == ["crowd 0", "other", "crowd 1", "crowd 2"]
+
+
+def test_what_was_not_decided_comes_again_before_all_else_of_its_source() -> None:
+    inbox: Inbox[str] = Inbox(Budget(source_commands=3))
+    peer = Peer("p")
+    for word in ("a", "b"):
+        inbox.put(peer, word, 1, 0)
+    inbox.put_own("own")
+    assert inbox.collect() == ["own", "a", "b"]
+    inbox.put(peer, "c", 1, 0)
+    inbox.put_back([(0, "own"), (1, "rest of a"), (2, "b")])
+    assert peer.told == ["pause"]
+    assert inbox.collect() == ["own", "rest of a", "b", "c"]
+    assert peer.told == ["pause", "resume"]
+    assert not inbox
+
+
+def test_an_account_in_debt_is_served_after_the_others_until_it_has_run_off() -> None:
+    now = 0.0
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=2, source_commands=100), lambda: now)
+    heavy, heavier = Peer("heavy", account="h"), Peer("heavier", account="h")
+    light = [Peer(f"light {number}") for number in range(3)]
+    inbox.put(heavy, "heavy", 1, 0)
+    inbox.collect()
+    inbox.charge(0, DEBT_MAX + 1)
+    for peer in (heavy, heavier, *light):
+        inbox.put(peer, peer.name, 1, 0)
+    assert inbox.in_debt == 1
+    assert inbox.collect() == ["light 0", "light 1", "heavy"], "a little of it in each batch"
+    now = DEBT_MAX / DEBT_PER_S
+    inbox.put(light[0], "light 0", 1, 0)
+    assert inbox.collect() == ["light 2", "light 0"]
+    assert inbox.collect() == ["heavier"]
+    assert inbox.in_debt == 0

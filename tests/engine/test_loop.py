@@ -10,12 +10,14 @@ import pytest
 
 from blindpost.engine import loop
 from blindpost.engine.inbox import Budget
-from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
+from blindpost.engine.loop import Cut, Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Table, Undo
 from blindpost.testing.clock import run_virtual
 
 
 class Peer:
+    account = None
+
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -32,16 +34,23 @@ class Counting:
         self.sent: list[str] = []
         self.steps: list[str] = []
         self.commit_fails = 0
+        self.batch_max = 1024
+        self.fails_after: set[str] = set()
+        self.failing = asyncio.Event()
         self.outcome: asyncio.Future[bool] | None = None
         self.gate: asyncio.Event | None = None
         self.committing = asyncio.Event()
         self.released = asyncio.Event()
         self.refused = asyncio.Event()
 
-    async def prepare(self, batch: Sequence[str]) -> None:
+    async def prepare(self, batch: Sequence[str]) -> Cut[str] | None:
         self.steps.append(f"prepare {len(batch)}")
         if "poison" in batch:
             raise KeyError("poison")
+        if len(batch) <= self.batch_max:
+            return None
+        later = list(enumerate(batch))[self.batch_max :]
+        return Cut(batch[: self.batch_max], later, [(place, 1.0) for place, _ in later])
 
     def decide(self, event: str) -> None:
         self.counts.put(event, (self.counts.get(event) or 0) + 1)
@@ -51,6 +60,7 @@ class Counting:
             raise KeyError(event)
 
     def failed(self, event: str) -> None:
+        self.fail_if("failed")
         self.replies.append(f"INTERNAL {event}")
 
     async def commit(self) -> None:
@@ -68,11 +78,19 @@ class Counting:
 
     def release(self) -> None:
         self.steps.append("release")
+        self.fail_if("release")
         self.sent += self.replies
         self.replies.clear()
         self.released.set()
 
+    def fail_if(self, step: str) -> None:
+        if step in self.fails_after:
+            self.fails_after.discard(step)
+            self.failing.set()
+            raise KeyError(step)
+
     def refuse(self, batch: Sequence[str], error: StoreFailedError) -> None:
+        self.fail_if("refuse")
         self.sent += [f"STORE {event}" for event in batch]
         self.refused.set()
 
@@ -234,3 +252,28 @@ def test_those_who_were_answered_together_share_the_next_commit_if_it_is_slow(
         assert [step for step in plan.steps if step.startswith("prepare")] == [f"prepare {n}" for n in turns]
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("step", ["release", "refuse", "failed"])
+async def test_a_failure_in_what_follows_a_turn_does_not_end_the_loop(step: str) -> None:
+    plan = Counting()
+    plan.fails_after = {step}
+    plan.commit_fails = step == "refuse"
+    async with running(plan) as engine:
+        engine.put(Peer(), "bug" if step == "failed" else "a")
+        await plan.failing.wait()
+        engine.put(Peer(), "b")
+    assert plan.sent[-1] == "OK b"
+    assert engine.meters.releases_failed == 1
+
+
+async def test_a_batch_that_is_too_much_work_is_decided_in_parts_and_in_order() -> None:
+    plan = Counting()
+    plan.batch_max = 2
+    peer = Peer()
+    async with running(plan) as engine:
+        for word in ("a", "b", "c", "d", "e"):
+            engine.put(peer, word)
+    assert plan.sent == [f"OK {word}" for word in "abcde"]
+    assert plan.steps.count("commit") == 3
+    assert engine.meters.turns_cut == 2

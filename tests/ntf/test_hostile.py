@@ -8,6 +8,8 @@ import random
 import pytest
 
 from blindpost.ntf.meters import Meter
+from blindpost.transport.errors import TransportError
+from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY, Command
 from blindpost.wire.ntf.responses import ERR, PONG
 from blindpost.wire.primitives import Writer
@@ -15,6 +17,7 @@ from blindpost.wire.smp.errors import CMD, Code
 from tests.support.ntf.lines import NtfLine, open_ntf_line
 from tests.support.ntf.routers import SMP, Device, RunningNtf, active_device, device_token, some_queue
 from tests.support.ntf.stores import RawStore
+from tests.support.transport.broken import send_with_corrupt_record
 
 AT_ONCE = 50
 
@@ -94,3 +97,13 @@ async def test_a_signature_is_good_for_its_own_session_only(ntf: RunningNtf) -> 
     replayed = block_of(here.written(TDEL(), device.token_id, device.key))
     await all_refused(there, [replayed])
     assert await device.status() == "ACTIVE"
+
+
+async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(ntf: RunningNtf) -> None:
+    bystander, line = await open_ntf_line(ntf), await open_ntf_line(ntf)
+    (payload,) = pack_transmissions([line.written(PING())], line.version).payloads
+    send_with_corrupt_record(line.stream.session, payload)
+    with pytest.raises(TransportError):
+        await line.stream.read_block()
+    assert await bystander.ask(PING()) == PONG()
+    assert await (await open_ntf_line(ntf)).ask(PING()) == PONG()

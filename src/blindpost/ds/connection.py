@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Protocol
 
@@ -49,6 +49,10 @@ PIECE_BYTES = 128 << 10
 
 class Stream(Protocol):
     """What a connection needs of TLS or QUIC."""
+
+    @property
+    def account(self) -> Hashable:
+        """Whom the connection is counted under."""
 
     @property
     def unsent(self) -> int:
@@ -109,6 +113,10 @@ class Connection:
         if not self._closed:
             self._framer.feed(data)
             self._work()
+
+    @property
+    def account(self) -> Hashable:
+        return self._stream.account
 
     def pause(self) -> None:
         self.hold("inbox")

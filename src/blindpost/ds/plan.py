@@ -17,6 +17,7 @@ from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
+from blindpost.engine.containment import contained
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import (
@@ -355,15 +356,15 @@ class DsPlan:
     def _release(self, turn: Turn) -> None:
         shell = self._shell
         if turn.happened and self.lab is not None:
-            self.lab.note(turn.now, turn.happened)
+            contained("noting what happened", self.lab.note, turn.now, turn.happened)
         if turn.answers:
             shell.send(turn.answers)
         for wait in turn.begun:
-            shell.begin(wait)
+            contained("beginning a wait", shell.begin, wait)
         for stage in turn.to_stage:
-            shell.stage(stage)
+            contained("writing a large payload", shell.stage, stage)
         for stage in turn.to_drop:
-            shell.drop(stage)
+            contained("dropping a large payload", shell.drop, stage)
         for queue, delay_s in turn.to_wake:
             self._wake(queue, turn.now + max(delay_s, 0.0), delay_s)
 

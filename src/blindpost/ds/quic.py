@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,7 @@ class QuicStream(_Quic):
         super().__init__(quic)
         self._service = service
         self._may_open = may_open
+        self.account: Hashable = None
         self._connection: Connection | None = None
         self._paused = False
         self._congested = False

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,6 +60,7 @@ class TlsStream(asyncio.Protocol):
     def __init__(self, service: DeliveryService, may_open: Callable[[], bool]) -> None:
         self._service = service
         self._may_open = may_open
+        self.account: Hashable = None
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
 

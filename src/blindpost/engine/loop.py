@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from blindpost.engine.containment import contained
 from blindpost.engine.histogram import Histogram
 from blindpost.engine.inbox import Budget, Inbox, Source
 from blindpost.engine.undo import Undo
 
 E = TypeVar("E")
-E_contra = TypeVar("E_contra", contravariant=True)
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ GATHER_COMMIT_S = 0.0003
 
 OUTCOME_AT_STOP_S = 5.0
 """How long a stopping engine still waits to learn whether its last commit is there."""
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class StoreFailedError(Exception):
@@ -42,11 +46,24 @@ class OutcomeUnknownError(StoreFailedError):
         self.outcome = outcome
 
 
-class Plan(Protocol[E_contra]):
+@dataclass(frozen=True, slots=True)
+class Cut(Generic[E]):
+    """A batch that would keep everybody waiting is decided in parts."""
+
+    now: Sequence[E]
+    """What this turn decides."""
+    later: Sequence[tuple[int, E]]
+    """What it does not, by its place in the batch: whole events, or what is left of one."""
+    debts: Sequence[tuple[int, float]] = ()
+    """Which events asked for more than their share, and by how much."""
+
+
+class Plan(Protocol[E]):
     """What a server room does in each step of a turn.
 
     `prepare` loads what the batch names in one read, verifies authorizations, and loads what the verified
-    commands may reach. `decide` is synchronous and pure apart from the state and the turn it fills; it is
+    commands may reach. A batch that asks for too much work is cut: what it returns then is decided later.
+    `decide` is synchronous and pure apart from the state and the turn it fills; it is
     called once for each event, and an exception in it takes back that event alone. Whatever it changes,
     replies to be released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of
     the whole turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
@@ -54,17 +71,17 @@ class Plan(Protocol[E_contra]):
     raised `OutcomeUnknownError` is in doubt.
     """
 
-    async def prepare(self, batch: Sequence[E_contra]) -> None: ...
+    async def prepare(self, batch: Sequence[E]) -> Cut[E] | None: ...
 
-    def decide(self, event: E_contra) -> None: ...
+    def decide(self, event: E) -> None: ...
 
-    def failed(self, event: E_contra) -> None: ...
+    def failed(self, event: E) -> None: ...
 
     async def commit(self) -> None: ...
 
     def release(self) -> None: ...
 
-    def refuse(self, batch: Sequence[E_contra], error: StoreFailedError) -> None: ...
+    def refuse(self, batch: Sequence[E], error: StoreFailedError) -> None: ...
 
 
 @dataclass(slots=True)
@@ -75,6 +92,10 @@ class EngineMeters:
     events: int = 0
     events_failed: int = 0
     turns_refused: int = 0
+    turns_cut: int = 0
+    """Turns that left some of their batch to later ones, since it was too much work."""
+    releases_failed: int = 0
+    """Turns after which something could not be said or done."""
     batch_events_max: int = 0
     turn_s: Histogram = field(default_factory=Histogram)
     """From the start of a turn until its answers are released."""
@@ -88,7 +109,7 @@ class Engine(Generic[E]):
         self.meters = EngineMeters()
         self._plan = plan
         self._undo = undo
-        self._inbox: Inbox[E] = Inbox(budget or Budget())
+        self._inbox: Inbox[E] = Inbox(budget or Budget(), _loop_time)
         self._sleeping: asyncio.Future[None] | None = None
         self._stopping = False
         self._last_events = 0
@@ -99,6 +120,11 @@ class Engine(Generic[E]):
     def waiting(self) -> int:
         """How many events wait for the next turns."""
         return len(self._inbox)
+
+    @property
+    def in_debt(self) -> int:
+        """How many accounts are served after the others, for the work they asked for."""
+        return self._inbox.in_debt
 
     @property
     def settled(self) -> bool:
@@ -179,31 +205,41 @@ class Engine(Generic[E]):
         meters.turns += 1
         meters.events += len(batch)
         meters.batch_events_max = max(meters.batch_events_max, len(batch))
-        time = asyncio.get_running_loop().time
-        started = time()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         try:
-            await plan.prepare(batch)
+            cut = await plan.prepare(batch)
+            if cut is not None:
+                batch = self._cut(cut)
             for event in batch:
                 self._decide(event)
-            committing = time()
+            committing = clock()
             await self._commit()
-            self._last_events, self._last_commit_s = len(batch), time() - committing
+            self._last_events, self._last_commit_s = len(batch), clock() - committing
             meters.commit_s.observe(self._last_commit_s)
         except StoreFailedError as error:
             log.error("the store refused a batch of %d events: %s", len(batch), error)
             meters.turns_refused += 1
             self._undo.rollback()
             if not isinstance(error, OutcomeUnknownError):
-                plan.refuse(batch, error)
+                self._contained("refusing a batch", plan.refuse, batch, error)
         except Exception:
             # A bug in what a batch has in common must not end the server for everybody.
             log.exception("a batch of %d events failed", len(batch))
             meters.turns_refused += 1
             self._undo.rollback()
-            plan.refuse(batch, StoreFailedError("the batch failed"))
+            self._contained("refusing a batch", plan.refuse, batch, StoreFailedError("the batch failed"))
         self._undo.forget()
-        plan.release()
-        meters.turn_s.observe(time() - started)
+        self._contained("releasing a batch", plan.release)
+        meters.turn_s.observe(clock() - started)
+
+    def _cut(self, cut: Cut[E]) -> list[E]:
+        """What is left of a batch. Whoever brought the rest is served after those who asked for less."""
+        self.meters.turns_cut += 1
+        for place, debt in cut.debts:
+            self._inbox.charge(place, debt)
+        self._inbox.put_back(cut.later)
+        return list(cut.now)
 
     async def _commit(self) -> None:
         """Commit the turn. One that stays in doubt until the engine stops is not answered at all."""
@@ -220,7 +256,7 @@ class Engine(Generic[E]):
         while not outcome.done():
             if self._inbox:
                 self.meters.turns_refused += 1
-                self._plan.refuse(self._inbox.collect(), error)
+                self._contained("refusing a batch", self._plan.refuse, self._inbox.collect(), error)
                 await asyncio.sleep(0)
             elif self._stopping:
                 await asyncio.wait((outcome,), timeout=OUTCOME_AT_STOP_S)
@@ -240,4 +276,9 @@ class Engine(Generic[E]):
             log.exception("deciding an event failed; it changed nothing")
             self.meters.events_failed += 1
             undo.rollback(mark)
-            self._plan.failed(event)
+            self._contained("answering a failed event", self._plan.failed, event)
+
+    def _contained(self, what: str, work: Callable[..., object], *arguments: object) -> None:
+        """What follows from a turn concerns many connections: a failure there must not end the loop."""
+        if not contained(what, work, *arguments):
+            self.meters.releases_failed += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
+from blindpost.engine.containment import contained
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.ntf import ledger, outcomes, pushes, subscriptions, tokens
@@ -255,7 +256,7 @@ class NtfPlan:
         if turn.outbox:
             shell.send(turn.outbox)
         for effect in turn.effects:
-            shell.perform(effect)
+            contained("an effect", shell.perform, effect)
         for _, push in turn.pushes.items():
             if push.waiting:
                 self.meters.funnel["pushed", ""] += push.waiting
@@ -263,11 +264,11 @@ class NtfPlan:
                     waiting = (turn.view.notifications.get(carried[0]) for carried in push.carried)
                     turn.happened += [Happened.to(one, "pushed") for one in waiting if one and one.is_waiting]
                 self.active_tokens.note(push.token_id, turn.now)
-            shell.push(push)
+            contained("a push", shell.push, push)
         for subscription_id in turn.notified:
             self.active_queues.note(subscription_id, turn.now)
         if turn.happened and self.lab is not None:
-            self.lab.note(turn.now, turn.happened)
+            contained("noting what happened", self.lab.note, turn.now, turn.happened)
         for durable in self._durable:
             if not durable.done():
                 durable.set_result(None)

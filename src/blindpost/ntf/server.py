@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import NtfRules, PushKind, SmpRouter
 from blindpost.ntf.plan import (
     Aged,
@@ -38,10 +40,12 @@ from blindpost.transport.session import Handler, Session
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
+from blindpost.wire.ntf.responses import ERR, Response
 from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.ntf.transmissions import parse_requests, response_transmission
 from blindpost.wire.ntf.versions import connection_layout
 from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.transmissions import BAD_BLOCK
 
 log = logging.getLogger(__name__)
@@ -61,6 +65,10 @@ class Connection:
         self.session = session
         self.client = client
         self._held: set[str] = set()
+
+    @property
+    def account(self) -> Hashable:
+        return self.session.account
 
     def pause(self) -> None:
         self._hold("inbox")
@@ -202,24 +210,38 @@ class NtfRouter(Handler):
 
     def _send(self, outbox: Sequence[Outgoing]) -> None:
         """Everything that one turn says, in the fewest blocks for each connection."""
-        by_client: dict[int, list[Writer]] = {}
+        by_client: dict[int, list[Outgoing]] = {}
         for outgoing in outbox:
-            connection = self.connections.get(outgoing.client_id)
-            if connection is not None:
-                client = connection.client
-                transmission = response_transmission(
-                    client.layout, client.version, outgoing.corr_id, outgoing.entity_id, outgoing.response
-                )
-                by_client.setdefault(outgoing.client_id, []).append(transmission)
-        for client_id, transmissions in by_client.items():
-            connection = self.connections[client_id]
+            by_client.setdefault(outgoing.client_id, []).append(outgoing)
+        for client_id, said in by_client.items():
+            connection = self.connections.get(client_id)
+            if connection is not None and not contained(
+                "answering a connection", self._say, connection, said
+            ):
+                connection.session.abort()
+
+    def _say(self, connection: Connection, said: Sequence[Outgoing]) -> None:
+        client = connection.client
+        transmissions = []
+        for outgoing in said:
             try:
-                packed = pack_transmissions(transmissions, connection.client.version)
-                connection.session.send_now(packed.payloads)
-            except errors.ClosedError:
-                pass
-            if connection.session.congested:
-                connection.congested()
+                transmissions.append(_transmission(client, outgoing, outgoing.response))
+            except Exception:
+                # A row that cannot be told harms whoever asked for it.
+                log.exception("an answer could not be written")
+                self.plan.meters.add(Meter.INTERNAL_ERRORS)
+                transmissions.append(_transmission(client, outgoing, ERR(Code.INTERNAL)))
+        packed = pack_transmissions(transmissions, client.version)
+        if packed.oversize:
+            for place in packed.oversize:
+                transmissions[place] = _transmission(client, said[place], ERR(Code.LARGE_MSG))
+            packed = pack_transmissions(transmissions, client.version)
+        try:
+            connection.session.send_now(packed.payloads)
+        except errors.TransportError:
+            return
+        if connection.session.congested:
+            connection.congested()
 
     def _perform(self, effect: Effect) -> None:
         subscriber = self.subscriber
@@ -275,3 +297,9 @@ class NtfRouter(Handler):
         for start in range(0, len(token_ids), STEP):
             self.engine.put_own(event(token_ids[start : start + STEP]))
             await self.submit(())
+
+
+def _transmission(client: Client, outgoing: Outgoing, response: Response) -> Writer:
+    return response_transmission(
+        client.layout, client.version, outgoing.corr_id, outgoing.entity_id, response
+    )

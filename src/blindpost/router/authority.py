@@ -1,7 +1,8 @@
 """Who may do what: the queue that an id names, the keys that may authorize a command, and the check itself.
 
 A refusal costs one verification of the offered kind, whether the queue is unknown, the key is another
-or the signature is wrong, so that nobody learns from time which it was.
+or the signature is wrong, so that nobody learns from time which it was. On a queue with several owners it
+costs the same for any number of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from blindpost.crypto.authorizers import (
     with_fingerprint,
 )
 from blindpost.router.changes import Wanted
-from blindpost.router.model import Party, QueueRecord
+from blindpost.router.model import OWNERS_MAX, Party, QueueRecord
 from blindpost.router.queues import is_contact, may_secure
 from blindpost.router.state import Client
 from blindpost.router.view import View
@@ -139,11 +140,21 @@ def checks_of(client: Client, request: Request, keys: Keys, service_signed: bool
         authorized = with_fingerprint(client.service.fingerprint, authorized)
     corr_id, secrets = request.corr_id, client.secrets
     if keys is not None and len(keys) > 1:
-        keys = tuple(key for key in keys if key.algorithm is kind_of(offered))
+        return _of_several(client, request, keys, authorized)
     checks = []
     for key in keys or (None,):
         checks.append(check_of(key, offered, authorized, corr_id, secrets))
     return checks
+
+
+def _of_several(
+    client: Client, request: Request, keys: tuple[PublicKey, ...], authorized: bytes
+) -> list[Check]:
+    """The keys of the offered kind, and dummies up to as many as a queue may have."""
+    offered = request.authorization
+    tried: list[PublicKey | None] = [key for key in keys if key.algorithm is kind_of(offered)]
+    tried += [None] * (OWNERS_MAX - len(tried))
+    return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in tried]
 
 
 def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Iterator[bool]) -> bool:

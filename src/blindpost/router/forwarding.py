@@ -12,9 +12,9 @@ from blindpost.crypto.boxes import BoxKey, nonce_of, reversed_nonce
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.undo import Undo
 from blindpost.router.state import Client
-from blindpost.wire.batch import batch_of_one
+from blindpost.wire.batch import PADDING_SIZE, batch_of_one
 from blindpost.wire.errors import WireError
-from blindpost.wire.primitives import Reader, decode_whole, encode
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.smp.commands import RFWD
 from blindpost.wire.smp.errors import (
     BROKER,
@@ -30,7 +30,7 @@ from blindpost.wire.smp.messages import (
     read_forwarded_transmission,
     write_forwarded_response,
 )
-from blindpost.wire.smp.responses import RRES, Response
+from blindpost.wire.smp.responses import ERR, RRES, Response
 from blindpost.wire.smp.transmissions import (
     Refused,
     Request,
@@ -58,15 +58,19 @@ class Forwarded(Value):
 
     def sealed(self, response: Response) -> RRES:
         """The answer, first for the sender, then for the proxy; the nonces are the requests', reversed."""
-        sender, inner = self.sender, self.inner
-        transmission = response_transmission(
-            sender.layout, sender.version, inner.corr_id, inner.entity_id, response
-        )
-        batch = batch_of_one(transmission)
+        batch = self._batch(response)
+        if batch.size > FORWARDED_PADDED_SIZE - PADDING_SIZE:
+            batch = self._batch(ERR(Code.LARGE_MSG))
         sender_nonce = reversed_nonce(nonce_of(self.forwarded_corr_id))
         for_sender = self.sender_box.seal_parts(sender_nonce, batch.parts, batch.size, FORWARDED_PADDED_SIZE)
         content = encode(ForwardedResponse(self.forwarded_corr_id, for_sender), write_forwarded_response)
         return RRES(self.proxy_box.seal(reversed_nonce(nonce_of(self.corr_id)), content))
+
+    def _batch(self, response: Response) -> Writer:
+        sender, inner = self.sender, self.inner
+        return batch_of_one(
+            response_transmission(sender.layout, sender.version, inner.corr_id, inner.entity_id, response)
+        )
 
 
 def open_forwarded(client: Client, request: Request, undo: Undo) -> Forwarded | Refused:

@@ -17,6 +17,8 @@ from blindpost.wire.value import Buffer, Value, shown
 ID_SIZE = 24
 NO_QUEUES = QueueSet()
 DAY_S = 86_400
+OWNERS_MAX = 16
+"""How many keys RKEY may set: each of them may have made the signature of every command."""
 
 
 class Status(Enum):

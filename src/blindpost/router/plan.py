@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
-from blindpost.engine.loop import StoreFailedError
+from blindpost.engine.containment import contained
+from blindpost.engine.loop import Cut, StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
 from blindpost.router.asking import Asked, ask, need_all, verify
@@ -32,6 +33,7 @@ from blindpost.router.state import Client, State
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
+from blindpost.router.work import TURN_WORK, Work, cut, inner_of
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
 from blindpost.wire.smp.transmissions import Refused
@@ -99,7 +101,7 @@ class RouterPlan:
         """What this turn will say once it is committed."""
         return self._turn.outbox
 
-    async def prepare(self, batch: Sequence[Event]) -> None:
+    async def prepare(self, batch: Sequence[Event]) -> Cut[Event] | None:
         turn = self._turn = self._new_turn()
         self._serving.clear()
         wanted = Wanted()
@@ -112,6 +114,7 @@ class RouterPlan:
                 own.append(event)
                 await self._want_own(wanted, event)
         await self._store.load(wanted, turn.view)
+        parts = self._cut(batch, verifiable)
         verify(turn.view, self._verifier, verifiable)
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
@@ -120,6 +123,20 @@ class RouterPlan:
         for event in own:
             self._need_own(needed, event)
         await self._store.load_needed(needed, turn.view)
+        return parts
+
+    def _cut(self, batch: Sequence[Event], verifiable: list[Asked]) -> Cut[Event] | None:
+        """What of a batch is decided now, if it is too much work for one turn; `verifiable` become those."""
+        work = Work(self._turn.view.records.get, verifiable)
+        if work.total <= TURN_WORK:
+            return None
+        parts = cut(batch, work)
+        kept: set[int] = set()
+        for event in parts.now:
+            if type(event) is Commands:
+                kept.update(id(inner_of(one)) for one in event.asked)
+        verifiable[:] = [one for one in verifiable if id(one) in kept]
+        return parts
 
     def _want_commands(self, wanted: Wanted, verifiable: list[Asked], event: Commands) -> None:
         """Look up the requests of a block, each with the connection on whose behalf it is made."""
@@ -273,9 +290,9 @@ class RouterPlan:
                 case Commands(client, items):
                     outbox += [Outgoing(client.client_id, i.corr_id, i.entity_id, failure) for i in items]
                 case OperatorCommand():
-                    event.done(f"error: {error}")
+                    contained("telling an operator", event.done, f"error: {error}")
                 case Present():
-                    event.done(None)
+                    contained("refusing a service", event.done, None)
                 case _:
                     self._later(event)
         self._send(outbox)
@@ -285,16 +302,16 @@ class RouterPlan:
         if turn.outbox:
             self._send(turn.outbox)
         if turn.in_use and self.on_use is not None:
-            self.on_use(turn.in_use, turn.now)
+            contained("noting queues in use", self.on_use, turn.in_use, turn.now)
         if self.on_compare is not None:
             for compared in turn.compared:
-                self.on_compare(*compared)
+                contained("noting a service", self.on_compare, *compared)
         for effect in turn.effects:
-            self._perform(effect)
+            contained("asking a relay", self._perform, effect)
         for operator, outcome in turn.outcomes:
-            operator(outcome)
+            contained("telling an operator", operator, outcome)
         for asked, service_id in turn.found:
-            asked(service_id)
+            contained("telling a service", asked, service_id)
         for client in dict.fromkeys(turn.to_serve):
             if client.has_work and not client.congested:
                 self._put_own(Serve(client))

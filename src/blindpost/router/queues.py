@@ -10,7 +10,7 @@ from blindpost.crypto.secret import Secret
 from blindpost.router.delivery import append, count_deleted, message_arrived, push_head
 from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
-from blindpost.router.model import ID_SIZE, Notifier, QueueRecord, Status, StoredMessage
+from blindpost.router.model import ID_SIZE, OWNERS_MAX, Notifier, QueueRecord, Status, StoredMessage
 from blindpost.router.notifications import notifier_gone, notify
 from blindpost.router.state import Client, SubKind
 from blindpost.router.subscriptions import queue_gone, subscribe
@@ -164,6 +164,8 @@ def set_recipient_keys(turn: Turn, record: QueueRecord, keys: tuple[PublicKey, .
     """RKEY: contact queues may have several owners."""
     if record.mode is not QueueMode.CONTACT:
         return AUTH
+    if len(keys) > OWNERS_MAX:
+        return ERR(PROHIBITED)
     turn.view.put_queue(record._replace(recipient_keys=keys))
     return OK()
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
@@ -28,6 +30,7 @@ from blindpost.router.events import (
 )
 from blindpost.router.expiry import EXPIRY_STEP
 from blindpost.router.forwarding import ForwardedAnswer
+from blindpost.router.meters import Meter
 from blindpost.router.plan import RouterPlan
 from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
@@ -39,8 +42,9 @@ from blindpost.transport.session import Handler, Session
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import QuotaMarker, message_parts, write_message
-from blindpost.wire.smp.responses import MSG, Response
+from blindpost.wire.smp.responses import ERR, MSG, Response
 from blindpost.wire.smp.transmissions import (
     BAD_BLOCK,
     Refused,
@@ -49,6 +53,8 @@ from blindpost.wire.smp.transmissions import (
     response_transmission,
 )
 from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
+
+log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After this time the router's own work is tried again when the store refused it."""
@@ -75,6 +81,10 @@ class Connection:
         self._held: set[str] = set()
         self._relays_asked = 0
         self._for_relays: deque[RelayEffect] = deque()
+
+    @property
+    def account(self) -> Hashable:
+        return self.session.account
 
     def pause(self) -> None:
         self._hold("inbox")
@@ -273,22 +283,43 @@ class Router(Handler):
             by_client[outgoing[0]].append(outgoing)
         for client_id, said in by_client.items():
             connection = self.connections.get(client_id)
-            if connection is not None:
-                self._say(connection, said)
+            if connection is not None and not contained(
+                "answering a connection", self._say, connection, said
+            ):
+                connection.session.abort()
 
     def _say(self, connection: Connection, said: Sequence[Outgoing]) -> None:
         session, client = connection.session, connection.client
         layout, version = client.layout, client.version
         transmissions = []
-        for _, corr_id, entity_id, response in said:
-            sent = _sealed(response) if isinstance(response, LATE) else response
-            transmissions.append(response_transmission(layout, version, corr_id, entity_id, sent))
+        for outgoing in said:
+            try:
+                _, corr_id, entity_id, response = outgoing
+                sent = _sealed(response) if isinstance(response, LATE) else response
+                transmissions.append(response_transmission(layout, version, corr_id, entity_id, sent))
+            except Exception:
+                # A row that cannot be told harms its own queue.
+                log.exception("an answer could not be written")
+                self.plan.meters.add(Meter.INTERNAL_ERRORS)
+                transmissions.append(_in_place_of(client, outgoing, Code.INTERNAL))
+        packed = pack(transmissions, SMP_BATCH_LIMIT)
+        if packed.oversize:
+            for place in packed.oversize:
+                transmissions[place] = _in_place_of(client, said[place], Code.LARGE_MSG)
+            packed = pack(transmissions, SMP_BATCH_LIMIT)
         try:
-            session.send_now(pack(transmissions, SMP_BATCH_LIMIT).payloads)
-        except errors.ClosedError:
+            session.send_now(packed.payloads)
+        except errors.TransportError:
             return
         if session.congested and not client.congested:
             connection.congested()
+
+
+def _in_place_of(client: Client, outgoing: Outgoing, code: Code) -> Writer:
+    """What is said where an answer cannot be: it is too long for a block, or could not be made."""
+    return response_transmission(
+        client.layout, client.version, outgoing.corr_id, outgoing.entity_id, ERR(code)
+    )
 
 
 def _sealed(answer: Delivery | ForwardedAnswer) -> Response:

@@ -8,8 +8,9 @@ one socket read and one partial block inwards, `Limits.outbox_max` outwards.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -31,6 +32,8 @@ from blindpost.transport.plan import Plan
 from blindpost.transport.tls import Tls, scratch
 from blindpost.wire.primitives import Writer
 from blindpost.wire.value import Buffer
+
+log = logging.getLogger(__name__)
 
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_INTERVAL_S = 15
@@ -94,6 +97,7 @@ class Session(asyncio.BufferedProtocol):
         "_unsent",
         "_waiting",
         "_warm",
+        "account",
         "agreement",
         "handler",
         "last_received",
@@ -119,6 +123,8 @@ class Session(asyncio.BufferedProtocol):
         self._waiting = False
         self._warm = False
         self.handler = handler
+        self.account: Hashable = None
+        """Whom the server counts this session under: whoever is counted with it takes turns with it."""
         self.agreement: Agreement | None = None
         self.stage = Stage.CONNECTING
         self.last_received = 0.0
@@ -199,14 +205,14 @@ class Session(asyncio.BufferedProtocol):
         """The service that a client asked for has this id."""
         if self._handshake is not None and self.stage is Stage.HANDSHAKE:
             self._waiting = False
-            self._apply(self._handshake.service_found(service_id))
+            self._guarded(self._apply, self._handshake.service_found(service_id))
             self._loop.call_soon(self._resume)
 
     def service_refused(self) -> None:
         """The service that a client asked for is known in another role, or may not be created."""
         if self._handshake is not None and self.stage is Stage.HANDSHAKE:
             self._waiting = False
-            self._apply(self._handshake.service_refused())
+            self._guarded(self._apply, self._handshake.service_refused())
 
     def close(self) -> None:
         """Send what is queued, say goodbye, and close; `Handler.closed` follows within the time limit."""
@@ -285,11 +291,15 @@ class Session(asyncio.BufferedProtocol):
 
     # Inside
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """A session's failure, a bug of its handler too, ends that session and nothing else."""
         try:
-            work()
+            work(*arguments)
         except errors.TransportError as error:
             self._fail(error)
+        except Exception:
+            log.exception("a session failed; it is dropped")
+            self.abort()
 
     def _resume(self) -> None:
         if self._paused_reading or self._waiting or self.stage in {Stage.CLOSING, Stage.CLOSED}:
@@ -433,7 +443,12 @@ class Session(asyncio.BufferedProtocol):
         if isinstance(reason, errors.PeerClosedError) or transport.is_closing():
             transport.close()
         else:
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:
+                # The peer has gone already, and the event loop has not heard of it.
+                transport.abort()
+                return
             transport.resume_reading()
         self._set_timer(self._plan.limits.close_timeout_s, None)
 

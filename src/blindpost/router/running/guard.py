@@ -173,7 +173,7 @@ class GuardedServer(Server):
             return
         key = self._keys.of(session.peer_host)
         if router.limits.connect(key):
-            router.addresses[session] = key
+            router.addresses[session] = session.account = key
         else:
             guard.refused_address += 1
             session.abort(errors.RefusedError("too many connections of one address"))
