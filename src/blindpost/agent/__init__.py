@@ -6,6 +6,10 @@ What is named here is for programs; the modules below are private and move.
 from blindpost.agent.agent import (
     Agent,
 )
+from blindpost.agent.application import (
+    Records,
+    Transaction,
+)
 from blindpost.agent.config import (
     AgentConfig,
     Retention,
@@ -205,6 +209,7 @@ __all__ = [
     "ReceiptsReceived",
     "Received",
     "ReceivedMessage",
+    "Records",
     "Retention",
     "SendDelayed",
     "SendFailed",
@@ -229,6 +234,7 @@ __all__ = [
     "Switched",
     "SyncState",
     "Token",
+    "Transaction",
     "Up",
     "Versions",
 ]

@@ -13,12 +13,14 @@ async with Agent.open("alice.db", servers=["smp://..."]) as alice:
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+from blindpost.agent.application import Records, Transaction
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
 from blindpost.agent.errors import AgentError, InactiveError, network_error
@@ -65,6 +67,8 @@ from blindpost.wire.ntf.pushes import Push
 from blindpost.wire.ntf.status import TokenStatus
 
 DEFAULT_USER = 1
+
+T = TypeVar("T")
 
 
 class Agent:
@@ -337,6 +341,35 @@ class Agent:
         rt = self._rt
         connections.load(rt.store.reading, conn_id)
         return rt.handle(conn_id)
+
+    # Transactions of the program
+
+    async def transact(self, work: Callable[[Transaction], T], *conns: Connection) -> T:
+        """Messages to these connections, acknowledgements of theirs, and records of the program: all that
+        `work` does is durable when this returns, and nothing of it happens if it raises. `work` is a plain
+        function, so that nothing can come between."""
+        rt = self._rt
+        rt.awake()
+        ids = sorted({conn.id for conn in conns})
+        made: list[ConnId] = []
+        async with contextlib.AsyncExitStack() as locks:
+            for conn_id in ids:
+                await locks.enter_async_context(rt.locked(conn_id))
+            try:
+                with rt.transaction() as tx:
+                    done = work(Transaction(tx, frozenset(ids), DEFAULT_USER, made))
+            except BaseException:
+                for conn_id in made:
+                    rt.stream.forget(conn_id)
+                raise
+        for conn_id in made:
+            rt.stream.give(conn_id)
+        return done
+
+    @property
+    def records(self) -> Records:
+        """The records that the program keeps in the agent's store, to read; `transact` changes them."""
+        return Records(self._rt.store.reading)
 
     # Routers
 

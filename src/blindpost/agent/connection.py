@@ -15,7 +15,7 @@ from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnType
 from blindpost.agent.stats import ConnectionStats, connection_stats
 from blindpost.agent.store import connections, handshakes, ratchets
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.runtime import Runtime
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.messages import AMsg
 from blindpost.wire.value import Buffer, Value
@@ -76,7 +76,8 @@ class Connection:
         """Acknowledge a message by its number; see `ReceivedMessage.ack`."""
         self._rt.awake()
         async with self._rt.locked(self.id):
-            await acking.ack_message(self._rt, self.id, msg_id, receipt)
+            with self._rt.transaction() as tx:
+                acking.acknowledge(tx, self.id, msg_id, receipt)
 
     @property
     def link(self) -> CreatedLink:
@@ -195,25 +196,13 @@ class ContactRequest(Value):
         """A new connection with them; `Connected` follows."""
         rt = self.conn._rt
         with rt.transaction() as tx:
-            conn = accept_request(tx, self, info, rt.config.pq if pq is None else pq)
-            rt.stream.hold(conn.id)
-        rt.stream.give(conn.id)
-        return conn
+            wanted = rt.config.pq if pq is None else pq
+            conn_id = joining.accept_request(tx, self.conn.id, self.id, info, wanted)
+            rt.stream.hold(conn_id)
+        rt.stream.give(conn_id)
+        return rt.handle(conn_id)
 
     async def reject(self) -> None:
         """Forget the request; nothing is sent."""
         with self.conn._rt.transaction() as tx:
             handshakes.delete_invitation(tx, self.id)
-
-
-def accept_request(tx: Tx, request: ContactRequest, info: bytes, pq: bool) -> Connection:
-    """Store a connection that joins the invitation of a request; a request is accepted once."""
-    invitation = handshakes.find_invitation(tx, request.id)
-    if invitation is None:
-        raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
-    conn_id = tx.runtime.new_id()
-    user_id = connections.load(tx, request.conn.id).user_id
-    command = joining.JoinCommand(invitation.link.text, info, pq and request.pq, request.id)
-    joining.register_join(tx.runtime, tx, conn_id, user_id, command)
-    handshakes.set_invitation_accepted(tx, request.id, True)
-    return tx.handle(conn_id)

@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from blindpost.agent.connection import Confirmation as ReceivedConfirmation
-from blindpost.agent.connection import ContactRequest, accept_request
+from blindpost.agent.connection import ContactRequest
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import ConfirmationReceived, Connected, ContactRequested, InfoReceived
 from blindpost.agent.handshake.allowing import allow, duplex_secure
-from blindpost.agent.handshake.joining import Agreed, pq_offered
+from blindpost.agent.handshake.joining import Agreed, accept_request, pq_offered
 from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
 from blindpost.agent.store import connections, handshakes, queues, ratchets
 from blindpost.agent.store.handshakes import StoredConfirmation, StoredInvitation
@@ -167,6 +167,7 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
     request = ContactRequest(conn, invitation_id, info, pq, servers)
     if whole.record.auto_allow:
         with tx.attempt(whole.conn_id):
-            accepted = accept_request(tx, request, whole.record.own_info, tx.runtime.config.pq)
-            request = replace(request, accepted=accepted)
+            info, wanted = whole.record.own_info, tx.runtime.config.pq
+            accepted = accept_request(tx, whole.conn_id, invitation_id, info, wanted)
+            request = replace(request, accepted=tx.handle(accepted))
     tx.emit(ContactRequested(conn, request))

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindpost.agent.errors import AgentError, ProtocolCode, ProtocolError, prohibited
+from blindpost.agent.errors import (
+    AgentError,
+    ConnectionCode,
+    ConnError,
+    ProtocolCode,
+    ProtocolError,
+    prohibited,
+)
 from blindpost.agent.events import Joined
 from blindpost.agent.links.reading import read_short_link
 from blindpost.agent.links.values import invitation_link, parse_link
@@ -105,6 +112,20 @@ def register_join(
         tx, conn_id, user_id, ConnMode.INVITATION, agent_version=version, pq_support=pq, own_info=join.info
     )
     tx.command(conn_id, None, JOIN, encode(join, write_join), corr_id)
+
+
+def accept_request(tx: Tx, address_id: ConnId, request_id: str, info: bytes, pq: bool) -> ConnId:
+    """Store a connection that joins the invitation of a request; a request is accepted once."""
+    invitation = handshakes.find_invitation(tx, request_id)
+    if invitation is None:
+        raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
+    conn_id = tx.runtime.new_id()
+    user_id = connections.load(tx, address_id).user_id
+    offered = pq_offered(tx.runtime, invitation.link)
+    command = JoinCommand(invitation.link.text, info, pq and offered, request_id)
+    register_join(tx.runtime, tx, conn_id, user_id, command)
+    handshakes.set_invitation_accepted(tx, request_id, True)
+    return conn_id
 
 
 async def run_join(rt: Runtime, command: StoredCommand) -> None:

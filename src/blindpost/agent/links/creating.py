@@ -23,7 +23,7 @@ from blindpost.agent.queues.making import choose_server, new_request, send_new, 
 from blindpost.agent.store import commands, connections, queues, ratchets
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.queues import RcvQueueRequest
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.work.runtime import Runtime, Tx
 from blindpost.client.calls import Call
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
@@ -83,28 +83,51 @@ async def register(
     later: bool = False,
 ) -> None:
     """Store a new connection with its keys; nothing is sent. `later`: a command makes the rest."""
+    async with rt.kem_source(_with_kem(mode, wishes, pq)) as kem:
+        with rt.transaction(kem) as tx:
+            insert_new(
+                tx, conn_id, user_id, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=later
+            )
+
+
+def _with_kem(mode: ConnMode, wishes: LinkWishes, pq: bool) -> bool:
+    """Whether the keys of a new connection have a KEM key among them."""
+    wanted = wishes.kem_in_link or wishes.user_data is not None
+    return pq and mode is ConnMode.INVITATION and wanted
+
+
+def insert_new(
+    tx: Tx,
+    conn_id: ConnId,
+    user_id: UserId,
+    mode: ConnMode,
+    wishes: LinkWishes,
+    *,
+    info: bytes,
+    auto_allow: bool,
+    pq: bool,
+    later: bool,
+) -> None:
+    """Store a new connection with its keys, as part of a transaction."""
     if wishes.kem_in_link and mode is ConnMode.CONTACT:
         raise prohibited("an address has no keys that a KEM key could go with")
-    invites = mode is ConnMode.INVITATION
-    with_kem = pq and invites and (wishes.kem_in_link or wishes.user_data is not None)
-    versions, entropy = rt.config.versions, rt.config.entropy
-    async with rt.kem_source(with_kem) as kem:
-        with rt.transaction() as tx:
-            connections.insert(
-                tx,
-                conn_id,
-                user_id,
-                mode,
-                agent_version=versions.agent.high,
-                pq_support=pq,
-                auto_allow=auto_allow,
-                own_info=info,
-            )
-            if invites:
-                params = proposed_params(versions.e2e.high, pq=with_kem, entropy=entropy, kem=kem)
-                ratchets.set_params(tx, conn_id, params)
-            if later:
-                tx.command(conn_id, None, NEW_TAG, encode(wishes, write_wishes))
+    versions, entropy = tx.runtime.config.versions, tx.runtime.config.entropy
+    connections.insert(
+        tx,
+        conn_id,
+        user_id,
+        mode,
+        agent_version=versions.agent.high,
+        pq_support=pq,
+        auto_allow=auto_allow,
+        own_info=info,
+    )
+    if mode is ConnMode.INVITATION:
+        with_kem = _with_kem(mode, wishes, pq)
+        params = proposed_params(versions.e2e.high, pq=with_kem, entropy=entropy, kem=tx.kem)
+        ratchets.set_params(tx, conn_id, params)
+    if later:
+        tx.command(conn_id, None, NEW_TAG, encode(wishes, write_wishes))
 
 
 async def run_new(rt: Runtime, command: StoredCommand) -> None:

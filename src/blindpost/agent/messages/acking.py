@@ -76,29 +76,28 @@ async def _send_ack(rt: Runtime, queue: RcvQueue, broker_id: bytes) -> None:
             raise error
 
 
-async def ack_message(rt: Runtime, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
+def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
     """The application has processed a message: it is marked, so that it is never shown again, then the
     router may send the next one, then the receipt goes out if one is wanted."""
-    with rt.transaction() as tx:
-        whole = connections.load_whole(tx, conn_id)
-        message = messages.find_rcv(tx, conn_id, msg_id)
-        if message is None:
-            raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
-        if receipt is not None and message.kind is not MessageKind.A_MSG:
-            raise prohibited("only messages of the peer's application can have receipts")
-        if not message.user_ack:
-            messages.set_user_ack(tx, conn_id, msg_id)
-            if receipt is not None and _can_receipt(whole):
-                told = Receipt(message.external_id, message.msg_hash, receipt)
-                enqueue(tx, whole, ARcvd((told,)))
-            if message.kind is MessageKind.A_RCVD:
-                for sent in messages.receipted(tx, conn_id, msg_id, ReceiptStatus.OK.value):
-                    messages.delete(tx, conn_id, sent)
-        queue = next((one for one in whole.rcv if one.number == message.queue_number), None)
-        if queue is None:
-            messages.delete(tx, conn_id, msg_id)
-        else:
-            ack_later(tx, queue, message.broker_id, msg_id)
+    whole = connections.load_whole(tx, conn_id)
+    message = messages.find_rcv(tx, conn_id, msg_id)
+    if message is None:
+        raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
+    if receipt is not None and message.kind is not MessageKind.A_MSG:
+        raise prohibited("only messages of the peer's application can have receipts")
+    if not message.user_ack:
+        messages.set_user_ack(tx, conn_id, msg_id)
+        if receipt is not None and _can_receipt(whole):
+            told = Receipt(message.external_id, message.msg_hash, receipt)
+            enqueue(tx, whole, ARcvd((told,)))
+        if message.kind is MessageKind.A_RCVD:
+            for sent in messages.receipted(tx, conn_id, msg_id, ReceiptStatus.OK.value):
+                messages.delete(tx, conn_id, sent)
+    queue = next((one for one in whole.rcv if one.number == message.queue_number), None)
+    if queue is None:
+        messages.delete(tx, conn_id, msg_id)
+    else:
+        ack_later(tx, queue, message.broker_id, msg_id)
 
 
 def _can_receipt(whole: Whole) -> bool:

@@ -445,7 +445,16 @@ ALTER TABLE rcv_queue_requests ADD COLUMN ntf_private_key BLOB;
 ALTER TABLE rcv_queue_requests ADD COLUMN ntf_dh_key BLOB;
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS)
+_RECORDS = """
+CREATE TABLE records (
+    space TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (space, key)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,45 @@
+"""Records of the program above the agent: what it must know together with what it sent and acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blindpost.agent.store.database import Db
+
+_CHUNK = 500
+
+
+def find(db: Db, space: str, key: str) -> bytes | None:
+    query = "SELECT value FROM records WHERE space = ? AND key = ?"
+    row = db.sql.execute(query, (space, key)).fetchone()
+    return None if row is None else db.vault.open(row[0])
+
+
+def put(db: Db, space: str, key: str, value: bytes) -> None:
+    db.sql.execute(
+        "INSERT INTO records (space, key, value) VALUES (?, ?, ?)"
+        " ON CONFLICT (space, key) DO UPDATE SET value = excluded.value",
+        (space, key, db.vault.seal(value)),
+    )
+
+
+def delete(db: Db, space: str, key: str) -> None:
+    db.sql.execute("DELETE FROM records WHERE space = ? AND key = ?", (space, key))
+
+
+def scan(db: Db, space: str, after: str, until: str | None) -> Iterator[tuple[str, bytes]]:
+    """Records in order of key, from behind `after` to before `until`; read in parts, so that they may change
+    meanwhile."""
+    query = (
+        "SELECT key, value FROM records WHERE space = ?1 AND key > ?2 AND (?3 IS NULL OR key < ?3)"
+        " ORDER BY key LIMIT ?4"
+    )
+    while rows := db.sql.execute(query, (space, after, until, _CHUNK)).fetchall():
+        for key, value in rows:
+            yield key, db.vault.open(value)
+        after = rows[-1][0]
+
+
+def count(db: Db, space: str) -> int:
+    (found,) = db.sql.execute("SELECT count(*) FROM records WHERE space = ?", (space,)).fetchone()
+    return int(found)
