@@ -58,8 +58,8 @@ from blindpost.agent.subscriptions.reports import EventReports
 from blindpost.agent.sync.synchronisation import Synchronisation
 from blindpost.agent.work.cleanup import keep_clean
 from blindpost.agent.work.commands import CommandWorkers
+from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.runtime import Runtime
-from blindpost.crypto.kem_pool import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.links.full import ContactLink, InvitationLink

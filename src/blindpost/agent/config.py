@@ -10,8 +10,8 @@ from blindpost.agent.errors import prohibited
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.routers.sessions import SessionMode, SessionOptions
 from blindpost.agent.subscriptions.ports import SubscriptionOptions
+from blindpost.agent.work.key_pairs import PairMaker
 from blindpost.crypto.entropy import Entropy, system_entropy
-from blindpost.crypto.kem_pool import PairMaker
 from blindpost.store.contract import Durability
 from blindpost.transport.certificates import Now
 from blindpost.wire.e2e import E2E_VERSIONS

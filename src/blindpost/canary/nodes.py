@@ -31,8 +31,6 @@ from blindpost.agent import (
     Sent,
 )
 from blindpost.canary.book import Way
-from blindpost.crypto.kem import KemKeyPair
-from blindpost.crypto.kem_pool import KemWorker
 from blindpost.serving.files import read_file, write_file
 from blindpost.serving.logs import log
 
@@ -73,24 +71,6 @@ def letter_in(body: bytes) -> Letter | None:
     if len(body) < _HEAD.size or not body.startswith(_MAGIC):
         return None
     return Letter(*_HEAD.unpack_from(body)[1:])
-
-
-class SharedMaker:
-    """One process makes the key pairs of all agents."""
-
-    def __init__(self) -> None:
-        self._worker = KemWorker()
-        self._lock = asyncio.Lock()
-
-    async def make(self) -> KemKeyPair:
-        async with self._lock:
-            return await self._worker.make()
-
-    async def close(self) -> None:
-        """An agent is done with it; `end` ends it."""
-
-    async def end(self) -> None:
-        await self._worker.close()
 
 
 @dataclass(slots=True)
@@ -214,14 +194,12 @@ def node_names(routers: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def opened(
-    nodes: Mapping[str, str], folder: Path, config: Callable[[SharedMaker], AgentConfig]
+    nodes: Mapping[str, str], folder: Path, config: AgentConfig
 ) -> AsyncIterator[dict[str, Agent]]:
     """An agent for each node, with its store in `folder`."""
-    maker = SharedMaker()
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(maker.end)
         agents: dict[str, Agent] = {}
         for name, address in nodes.items():
             file = folder / f"{name.replace(MIRROR, '-mirror')}.db"
-            agents[name] = await stack.enter_async_context(Agent.open(file, [address], config=config(maker)))
+            agents[name] = await stack.enter_async_context(Agent.open(file, [address], config=config))
         yield agents

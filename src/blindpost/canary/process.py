@@ -27,7 +27,6 @@ from blindpost.canary.nodes import (
     End,
     Fleet,
     Letter,
-    SharedMaker,
     body_of,
     letter_in,
     node_names,
@@ -120,7 +119,7 @@ class CanaryProcess:
         nodes = node_names(settings.routers)
         await control.listen()
         try:
-            async with opened(nodes, place.agents, self._config) as agents:
+            async with opened(nodes, place.agents, self._config()) as agents:
                 fleet = self._fleet = Fleet(agents, place.pairs, self._happened)
                 fleet.restore()
                 for name in agents:
@@ -152,9 +151,9 @@ class CanaryProcess:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _config(self, maker: SharedMaker) -> AgentConfig:
+    def _config(self) -> AgentConfig:
         policy = ProxyPolicy.ALWAYS if self.place.settings.messages.proxy else ProxyPolicy.NEVER
-        return AgentConfig(proxy=ProxyOptions(policy), pair_maker=maker, key_pairs=2)
+        return AgentConfig(proxy=ProxyOptions(policy), key_pairs=2)
 
     async def _tell(self, fleet: Fleet, ready: Callable[[], None]) -> None:
         await fleet.wait_ready()

@@ -148,7 +148,7 @@ class JournalKeeper:
         keeping = self._keeping
         days = ("--minute-days", str(keeping.minute_days), "--lab-days", str(keeping.lab_days))
         sealer = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", SEALER, str(keeping.folder), *days),
+            *(sys.executable, "-P", "-m", SEALER, str(keeping.folder), *days),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

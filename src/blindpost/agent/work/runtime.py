@@ -18,10 +18,10 @@ from blindpost.agent.events import AgentFailed, Event, Failed
 from blindpost.agent.model import ConnId, SndQueue
 from blindpost.agent.store import commands as command_rows
 from blindpost.agent.store.database import AgentStore, Db
+from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.stream import EventStream
 from blindpost.agent.work.suspension import Operations
 from blindpost.crypto.kem import KemLibrary, KemSource
-from blindpost.crypto.kem_pool import KemKeyPool
 from blindpost.wire.addresses import RouterAddress, Server
 from blindpost.wire.text import ub64
 
