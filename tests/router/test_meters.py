@@ -9,15 +9,34 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.changes import Change, PutQueue
+from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
+from blindpost.router.events import RelayAnswer
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action
 from blindpost.router.records import queue_from_row
 from blindpost.router.tables import QUEUES, LmdbTables
+from blindpost.router.turn import Forward
 from blindpost.testing.network import MemoryNetwork
-from blindpost.wire.smp.commands import ACK, DEL, GET, KEY, NDEL, NKEY, NSUB, OFF, QUE, SEND, SUB, Command
-from blindpost.wire.smp.errors import BLOCKED, BlockingReason
-from blindpost.wire.smp.responses import MSG
+from blindpost.wire.smp.commands import (
+    ACK,
+    DEL,
+    GET,
+    KEY,
+    NDEL,
+    NKEY,
+    NSUB,
+    OFF,
+    PFWD,
+    PING,
+    QUE,
+    SEND,
+    SUB,
+    Command,
+)
+from blindpost.wire.smp.errors import BLOCKED, PROTOCOL, PROXY, BlockingReason, Code, ProxyCode
+from blindpost.wire.smp.responses import ERR, MSG, PRES, Response
+from blindpost.wire.smp.transmissions import Refused, Request
 from tests.support.router.lines import Queue, create, lines_of, open_line
 from tests.support.router.operators import block, operate
 from tests.support.router.routers import RunningRouter, new_key, running_router
@@ -48,9 +67,9 @@ async def test_the_life_of_a_queue_is_counted(running: RunningRouter) -> None:
     assert counted.moved() == {"qCreated": 1}
     other = await create(line, notifier=True)
     assert counted.moved() == {"qCreated": 1, "ntfNewCreated": 1}
-    for expected in ({"qSecured": 1}, {}):
+    for _ in ("first", "again"):
         await queue.secure(line)
-        assert counted.moved() == expected
+        assert counted.moved() == {"qSecured": 1}
     await queue.ask(line, KEY(new_key().public))
     assert counted.moved() == {}
     for expected in ({"ntfCreated": 1}, {"ntfCreated": 1}):
@@ -87,7 +106,7 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         assert counted.moved() == {"ntfSub": 1, "msgNtfs": 1}
         await line.ask(NSUB(), queue.notifier_id, queue.notifier_key)
         assert counted.moved() == {"ntfSubDuplicate": 1}
-        for expected in ({"msgGet": 1}, {"msgGet": 1, "msgGetDuplicate": 1}):
+        for expected in ({"msgGet": 1}, {"msgGetDuplicate": 1}):
             queue.opened(await queue.ask(line, GET()))
             assert counted.moved() == expected
         await queue.ask(line, SUB())
@@ -99,7 +118,7 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         await queue.ask(sender, GET())
         assert counted.moved() == {"msgGetProhibited": 1}
         await queue.ask(sender, SUB())
-        assert counted.moved() == {"qSub": 1, "qSubDuplicate": 1}
+        assert counted.moved() == {"qSubDuplicate": 1}
         for _ in range(2):
             msg = (await sender.event(queue.recipient_id)).response
         queue.opened(msg)
@@ -152,6 +171,57 @@ async def test_refusals_are_counted(running: RunningRouter) -> None:
     await queue.ask(line, OFF())
     await line.ask(SEND(False, b""), queue.sender_id, queue.sender_key)
     assert counted.moved() == {"msgSentAuth": 1}
+
+
+def asked(command: Command) -> Request:
+    return Request(b"1" * 24, b"", command, b"", None, b"")
+
+
+REFUSED = Refused(b"1" * 24, b"", Code.AUTH)
+
+
+@pytest.mark.parametrize(
+    ("items", "meter"),
+    [
+        ([SUB(), SUB()], Meter.SUB_BATCHES),
+        ([DEL(), SUB(), DEL()], Meter.QUEUES_DELETED_BATCHES),
+        ([NDEL(), NDEL()], Meter.NTF_DELETED_BATCHES),
+        ([NSUB(), NSUB()], Meter.NTF_SUB_BATCHES),
+        ([SUB()], None),
+        ([SUB(), NSUB()], None),
+        ([NSUB(), SUB()], None),
+        ([ACK(b""), SUB()], None),
+        ([SUB(), PING()], None),
+        ([SEND(False, b""), SEND(False, b"")], None),
+        ([], None),
+    ],
+)
+def test_blocks_are_counted_as_the_reference_counts_them(items: list[Command], meter: Meter | None) -> None:
+    """Two and more commands of one party, by the first; what could not be parsed does not count."""
+    requests = [asked(command) for command in items]
+    assert batch_meter(requests) is meter
+    assert batch_meter([REFUSED, *requests, REFUSED]) is meter
+
+
+@pytest.mark.parametrize(
+    ("response", "meter"),
+    [
+        (PRES(b""), Meter.RELAYED_ANSWERED),
+        (ERR(PROXY(PROTOCOL(Code.AUTH))), Meter.RELAYED_ANSWERED),
+        (ERR(PROXY(ProxyCode.NO_SESSION)), Meter.RELAYED_FAILED),
+        (ERR(Code.AUTH), Meter.RELAYED_FAILED),
+    ],
+)
+async def test_what_a_relay_answers_is_a_success_for_the_proxy(
+    running: RunningRouter, response: Response, meter: Meter
+) -> None:
+    line, counted = await open_line(running), Counted(running)
+    await line.ask(PING(), b"")
+    (connection,) = running.router.connections.values()
+    effect = Forward(connection.client, b"1" * 24, b"session", PFWD(14, new_key().public, b""))
+    running.router.engine.put_own(RelayAnswer(effect, response))
+    await line.ask(PING(), b"")
+    assert counted.moved() == {"pMsgFwds.requests": 1, meter.value: 1}
 
 
 class Days:

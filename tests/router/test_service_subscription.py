@@ -180,6 +180,7 @@ async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRout
     ], "ENDS, with what it had, and no END for any queue"
     assert (await old.event(old.service_id)).response == ENDS(expected.count, expected.ids_hash)
     assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == len(queues)
+    assert running.router.plan.meters[Meter.SUB_ENDS] == 1
     await quiet(old, new, other)
 
 

@@ -84,6 +84,7 @@ def register(turn: Turn, client: Client, domain: Domain) -> None:
                 turn.state.drop_sub(loser, recipient_id)
     turn.push(loser, service_id, ENDS(held.members.count, held.members.ids_hash))
     turn.count(SERVICE_METERS[domain].ended, held.members.count)
+    turn.count(Meter.SUB_ENDS)
     walk_again(client, domain)
     turn.serve(client)
 

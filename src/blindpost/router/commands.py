@@ -6,7 +6,7 @@ asked for, who must have signed it, what is read besides, and the decision at th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -62,7 +62,7 @@ from blindpost.wire.smp.credentials import RULES, CommandRule
 from blindpost.wire.smp.errors import NAME, Code, NameCode
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ERR, NID, PONG, Response
-from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.smp.transmissions import Refused, Request
 
 C = TypeVar("C", bound=Command)
 
@@ -325,3 +325,23 @@ _TABLE: tuple[Row[Any], ...] = (
 )
 
 ROWS: dict[type[Command], Row[Any]] = {row.command: row for row in _TABLE}
+
+
+_BATCHES: dict[type[Command], Meter] = {
+    SUB: Meter.SUB_BATCHES,
+    DEL: Meter.QUEUES_DELETED_BATCHES,
+    NDEL: Meter.NTF_DELETED_BATCHES,
+    NSUB: Meter.NTF_SUB_BATCHES,
+}
+
+
+def batch_meter(items: Sequence[Request | Refused]) -> Meter | None:
+    """What counts a received block: the reference counts two or more commands of one party, by the first."""
+    requests = [item for item in items if type(item) is Request]
+    if len(requests) < 2:
+        return None
+    meter = _BATCHES.get(type(requests[0].command))
+    if meter is None:
+        return None
+    party = ROWS[type(requests[0].command)].party
+    return meter if all(ROWS[type(request.command)].party is party for request in requests) else None

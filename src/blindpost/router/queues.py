@@ -151,11 +151,10 @@ def may_secure(record: QueueRecord, key: PublicKey) -> bool:
 
 def secure(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
     """KEY and SKEY: the first sender key stays for good."""
-    if record.sender_key == key:
-        return OK()
-    if record.sender_key is not None:
+    if record.sender_key is None:
+        turn.view.put_queue(record._replace(sender_key=key))
+    elif record.sender_key != key:
         return AUTH
-    turn.view.put_queue(record._replace(sender_key=key))
     turn.count(Meter.QUEUES_SECURED)
     return OK()
 

@@ -7,7 +7,7 @@ from blindpost.router.queues import password_fits
 from blindpost.router.state import Client
 from blindpost.router.turn import Forward, OpenRelay, RelayEffect, Turn
 from blindpost.wire.smp.commands import PFWD, PRXY
-from blindpost.wire.smp.errors import PROXY, ProxyCode
+from blindpost.wire.smp.errors import PROTOCOL, PROXY, ProxyCode
 from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Request
 
@@ -27,12 +27,18 @@ def forward(turn: Turn, client: Client, request: Request, command: PFWD) -> None
 
 def relay_answered(turn: Turn, effect: RelayEffect, response: Response) -> None:
     """A relay was asked; count how it went and tell whoever wanted to know."""
-    failed = isinstance(response, ERR)
     if isinstance(effect, OpenRelay):
         turn.count(Meter.RELAYS)
-        turn.count(Meter.RELAYS_FAILED if failed else Meter.RELAYS_OPENED)
+        turn.count(Meter.RELAYS_FAILED if isinstance(response, ERR) else Meter.RELAYS_OPENED)
         turn.answer(effect.client, effect.corr_id, b"", response)
     else:
         turn.count(Meter.RELAYED)
-        turn.count(Meter.RELAYED_FAILED if failed else Meter.RELAYED_ANSWERED)
+        turn.count(Meter.RELAYED_ANSWERED if _is_answer(response) else Meter.RELAYED_FAILED)
         turn.answer(effect.client, effect.corr_id, effect.session_id, response)
+
+
+def _is_answer(response: Response) -> bool:
+    """Whether the relay itself answered, be it with an error of the protocol."""
+    if not isinstance(response, ERR):
+        return True
+    return isinstance(response.error, PROXY) and isinstance(response.error.error, PROTOCOL)

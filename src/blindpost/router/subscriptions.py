@@ -56,7 +56,8 @@ def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None
         client, corr_id, recipient_id, SUBSCRIBED if record.service_id is None else SOK(record.service_id)
     )
     if turn.view.ends(recipient_id).size:
-        turn.count(Meter.SUBS)
+        if held is None:
+            turn.count(Meter.SUBS)
         push_head(turn, client, record)
 
 
@@ -69,11 +70,13 @@ def get(turn: Turn, client: Client, record: QueueRecord) -> Response | Delivery:
         return ERR(PROHIBITED)
     if held is None:
         client.subs.put(recipient_id, GET_IDLE)
-    elif held.delivered is not None:
-        turn.count(Meter.GET_DUPLICATE)
+    again = held is not None and held.delivered is not None
     delivery = take_head(turn, client, record)
-    turn.count(Meter.GETS_EMPTY if delivery is None else Meter.GETS)
-    return OK() if delivery is None else delivery
+    if delivery is None:
+        turn.count(Meter.GETS_EMPTY)
+        return OK()
+    turn.count(Meter.GET_DUPLICATE if again else Meter.GETS)
+    return delivery
 
 
 def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Response | Delivery:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from blindpost.engine.inbox import Budget
+from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
 from blindpost.router.server import Router
@@ -20,7 +21,7 @@ from blindpost.transport.handshake import FindService
 from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import Plan
 from blindpost.transport.session import Handler, Session, Stage
-from blindpost.wire.smp.commands import DEL, NDEL, NEW, NSUB, SUB, Command
+from blindpost.wire.smp.commands import NEW
 from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.responses import DELD, END, NMSG
 from blindpost.wire.smp.transmissions import Refused, Request
@@ -31,14 +32,6 @@ TOO_MANY_NEW = STORE("too many new queues, try again later")
 The protocol has no word for "later". AUTH would tell a client that its password is wrong, QUOTA that a
 queue is full; STORE says what happened, the queue was not stored, in words that reach a person.
 """
-
-BATCHES: dict[type[Command], Meter] = {
-    SUB: Meter.SUB_BATCHES,
-    DEL: Meter.QUEUES_DELETED_BATCHES,
-    NDEL: Meter.NTF_DELETED_BATCHES,
-    NSUB: Meter.NTF_SUB_BATCHES,
-}
-"""Which received blocks are counted, by their first command."""
 
 EVENT_BATCHES: dict[type, Meter] = {
     END: Meter.SUB_END_BATCHES,
@@ -93,10 +86,8 @@ class GuardedRouter(Router):
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
         """The items of a block, with those NEW refused that come too fast."""
-        if items and isinstance(first := items[0], Request):
-            meter = BATCHES.get(type(first.command))
-            if meter is not None:
-                self.plan.meters.add(meter)
+        if len(items) > 1 and (meter := batch_meter(items)) is not None:
+            self.plan.meters.add(meter)
         for item in items:
             if type(item) is Request and type(item.command) is NEW:
                 key = self.addresses.get(session)

@@ -47,10 +47,10 @@ COUNTERS: dict[Meter, Name] = {
     Meter.QUEUES_DELETED: _typed("queues_deleted", "all", "Queues deleted"),
     Meter.QUEUES_DELETED_NEW: _typed("queues_deleted", "new", "Queues deleted"),
     Meter.QUEUES_DELETED_SECURED: _typed("queues_deleted", "secured", "Queues deleted"),
-    Meter.QUEUES_DELETED_BATCHES: Name(REFERENCE + "queues_deleted_batch", "Blocks that began with DEL"),
+    Meter.QUEUES_DELETED_BATCHES: Name(REFERENCE + "queues_deleted_batch", "Blocks of several, DEL first"),
     Meter.QUEUES_BLOCKED: Name(REFERENCE + "queues_blocked", "Queues blocked"),
     Meter.SUBS: Name(REFERENCE + "subscribtion_successes", "Subscriptions that delivered a message"),
-    Meter.SUB_BATCHES: Name(REFERENCE + "subscribtion_successes_batch", "Blocks that began with SUB"),
+    Meter.SUB_BATCHES: Name(REFERENCE + "subscribtion_successes_batch", "Blocks of several, SUB first"),
     Meter.SUB_ENDS: Name(REFERENCE + "subscribtion_end", "END and DELD sent"),
     Meter.SUB_END_BATCHES: Name(REFERENCE + "subscribtion_end_batch", "Turns in which END or DELD was sent"),
     Meter.SUB_AUTH: _typed("subscribtion_errors", "auth", "Refused SUB"),
@@ -76,7 +76,9 @@ COUNTERS: dict[Meter, Name] = {
     Meter.NTF_CREATED: Name(REFERENCE + "queues_notify_created", "Notifiers created"),
     Meter.NTF_NEW_CREATED: Name(REFERENCE + "queues_notify_new_created", "Queues created with a notifier"),
     Meter.NTF_DELETED: Name(REFERENCE + "queues_notify_deleted", "Notifiers deleted"),
-    Meter.NTF_DELETED_BATCHES: Name(REFERENCE + "queues_notify_deleted_batch", "Blocks that began with NDEL"),
+    Meter.NTF_DELETED_BATCHES: Name(
+        REFERENCE + "queues_notify_deleted_batch", "Blocks of several, NDEL first"
+    ),
     Meter.NTFS: Name(REFERENCE + "messages_ntf_successes", "Notifications delivered"),
     Meter.NTF_BATCHES: Name(
         REFERENCE + "messages_ntf_successes_batch", "Turns in which notifications were delivered"
@@ -85,7 +87,9 @@ COUNTERS: dict[Meter, Name] = {
     Meter.NTF_LOST: _typed("messages_ntf_errors", "lost", "Notifications that were not delivered"),
     Meter.NTF_EXPIRED: _typed("messages_ntf_errors", "expired", "Notifications that were not delivered"),
     Meter.NTF_SUBS: Name(REFERENCE + "subscription_ntf_requests", "NSUB"),
-    Meter.NTF_SUB_BATCHES: Name(REFERENCE + "subscription_ntf_requests_batch", "Blocks that began with NSUB"),
+    Meter.NTF_SUB_BATCHES: Name(
+        REFERENCE + "subscription_ntf_requests_batch", "Blocks of several, NSUB first"
+    ),
     Meter.NTF_SUB_AUTH: _typed("subscribtion_ntf_errors", "auth", "Refused NSUB"),
     Meter.NTF_SUB_DUPLICATE: _typed("subscribtion_ntf_errors", "duplicate", "Refused NSUB"),
     Meter.RCV_WALK_MESSAGES: Name(
