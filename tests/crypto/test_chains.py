@@ -193,11 +193,6 @@ def test_the_very_seconds_of_validity() -> None:
     assert failure(LEAF, CA, now=NOW + 365 * DAY + 1) is ChainFailure.EXPIRED
 
 
-def test_only_dates_are_told_as_expired() -> None:
-    about_time = {failure for failure in ChainFailure if failure.about_time}
-    assert about_time == {ChainFailure.EXPIRED, ChainFailure.IN_FUTURE}
-
-
 def test_the_anchor_is_trusted_as_it_is() -> None:
     """Neither its dates nor its constraints matter: the address vouches for it."""
     old = make("old", days=(-10, -1))

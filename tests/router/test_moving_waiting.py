@@ -22,12 +22,12 @@ from blindpost.wire.message_log import (
     SavedMessage,
     SavedQuota,
     encode_journal_message,
-    encode_journal_state,
 )
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.store_log import CreateQueue, NewService, NotifierRecord
 from blindpost.wire.text import b64
 from tests.support.router.moving import NOW, files, imported
+from tests.support.wire.journal_states import encode_journal_state
 from tests.support.wire.vectors import vectors
 
 KEY = PublicKey(Algorithm.ED25519, bytes(32))

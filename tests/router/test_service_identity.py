@@ -21,7 +21,6 @@ from blindpost.router.model import Domain
 from blindpost.router.view import View
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
-from blindpost.transport.ends import connect
 from blindpost.transport.plan import Plan
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.transport.tls import client_context
@@ -66,6 +65,7 @@ from tests.support.router.services import (
     sub,
 )
 from tests.support.serving.waiting import until
+from tests.support.transport.streams import connect
 
 SERVICE = ERR(Code.SERVICE)
 AUTH = ERR(Code.AUTH)

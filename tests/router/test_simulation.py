@@ -22,9 +22,9 @@ from blindpost.router.events import Event
 from blindpost.router.model import Domain
 from blindpost.router.state import Client
 from blindpost.router.turn import Turn
-from blindpost.testing.promises import Violation
-from blindpost.testing.schedules import EVERYTHING, SERVICES, simulate
 from blindpost.wire.smp.responses import ALLS, END
+from tests.support.simulation.promises import Violation
+from tests.support.simulation.schedules import EVERYTHING, SERVICES, simulate
 
 SEEDS = int(os.environ.get("BLINDPOST_SEEDS", "96"))
 FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
@@ -77,7 +77,7 @@ def test_a_seed_takes_the_same_steps_in_another_process(tmp_path: Path) -> None:
     """Sets of bytes have another order there; nothing may depend on it."""
     program = (
         "import sys, hashlib, logging, pathlib\n"
-        "from blindpost.testing.schedules import simulate\n"
+        "from tests.support.simulation.schedules import simulate\n"
         "logging.disable(logging.CRITICAL)\n"
         "trace = simulate(pathlib.Path(sys.argv[1]), 11).trace\n"
         "print(hashlib.sha256('\\n'.join(trace).encode()).hexdigest())\n"

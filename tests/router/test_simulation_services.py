@@ -25,16 +25,16 @@ from blindpost.router.changes import Wanted
 from blindpost.router.meters import Meter
 from blindpost.router.model import Ends, QueueRecord, StoredMessage, day_of
 from blindpost.router.view import View
-from blindpost.testing.actions import all_of
-from blindpost.testing.callers import Caller, Keyring, Said
 from blindpost.testing.clock import run_virtual
-from blindpost.testing.promises import Message, Queue
-from blindpost.testing.schedules import drain, perform
-from blindpost.testing.simulation import START_S, Simulation, World
 from blindpost.wire.smp.commands import ACK, DEL, NEW, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ALLS, ENDS, ERR, MSG, SOKS, Response
 from blindpost.wire.smp.values import QueueMode, QueueRequest
+from tests.support.simulation.actions import all_of
+from tests.support.simulation.callers import Caller, Keyring, Said
+from tests.support.simulation.promises import Message, Queue
+from tests.support.simulation.schedules import drain, perform
+from tests.support.simulation.world import START_S, Simulation, World
 
 FIGHTS = int(os.environ.get("BLINDPOST_FIGHTS", "80"))
 FIGHT = (

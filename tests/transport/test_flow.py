@@ -12,7 +12,7 @@ import pytest
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import Link, MemoryNetwork
 from blindpost.transport import errors
-from blindpost.transport.ends import INBOX_BLOCKS_MAX, connect, open_session
+from blindpost.transport.ends import open_session
 from blindpost.transport.plan import Limits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.primitives import Writer
@@ -26,6 +26,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import INBOX_BLOCKS_MAX, connect
 
 SLOW = Link(rate=100_000, window=16 * 1024)
 RECORD = 16384 + 22

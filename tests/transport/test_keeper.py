@@ -9,10 +9,10 @@ import weakref
 import pytest
 
 from blindpost.transport import keeper as keepers
-from blindpost.transport.ends import connect
 from blindpost.transport.keeper import TRIM_AFTER, Keeper
 from blindpost.transport.session import Session
 from tests.support.transport.sessions import HOST, QUICK, Recorder, serving, smp_client, smp_router
+from tests.support.transport.streams import connect
 
 
 class Idle(Session):

@@ -7,7 +7,6 @@ import pytest
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
-from blindpost.transport.ends import connect
 from blindpost.wire.versions import VersionRange
 from tests.support.transport.sessions import (
     HOST,
@@ -18,6 +17,7 @@ from tests.support.transport.sessions import (
     serving,
     smp_client,
 )
+from tests.support.transport.streams import connect
 
 
 @pytest.mark.claim("NTF-05")

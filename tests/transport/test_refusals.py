@@ -12,7 +12,6 @@ import pytest
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.entropy import system_entropy
 from blindpost.transport import errors
-from blindpost.transport.ends import connect
 from blindpost.transport.plan import Plan
 from blindpost.transport.smp_handshake import SmpClient
 from blindpost.wire.smp.handshake import ServiceRole
@@ -29,6 +28,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import connect
 
 
 async def refused(router_plan: Plan, client_plan: Plan) -> tuple[errors.TransportError, Recorder]:

@@ -11,7 +11,6 @@ import pytest
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
-from blindpost.transport.ends import connect
 from blindpost.transport.handshake import Effect, FindService, Handshake, Send
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.plan import Limits
@@ -27,6 +26,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import connect
 
 SERVICE = (ServiceRole.MESSAGING, service_credentials())
 BLOCK_RECORD = 16384 + 22

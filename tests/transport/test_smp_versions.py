@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from blindpost.transport.ends import connect
 from blindpost.transport.handshake import Agreement
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
@@ -18,6 +17,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import connect
 
 VERSIONS = (6, 7, 9, 11, 14, 15, 16, 17, 18, 19, 20)
 FIRST_VERSION = {ServiceRole.NOTIFIER: 16, ServiceRole.PROXY: 16, ServiceRole.MESSAGING: 19}

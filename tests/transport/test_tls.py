@@ -12,7 +12,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from blindpost.transport import errors
-from blindpost.transport.ends import connect
 from blindpost.transport.tls import CIPHER_SUITE, Tls, client_context, router_context, scratch
 from blindpost.wire.padding import pad, unpad
 from blindpost.wire.primitives import Reader, encode
@@ -35,6 +34,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import connect
 
 
 def stdlib_client(*alpn: str) -> ssl.SSLContext:

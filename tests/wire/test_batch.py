@@ -18,11 +18,11 @@ from blindpost.wire.batch import (
     batch_of_one,
     pack,
     padded,
-    payload_reader,
     unpack,
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blindpost.wire.batch import batch_of_one, padded, payload_reader
+from blindpost.wire.batch import batch_of_one, padded
 from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.blocks import pack_transmissions, unpack_payload
 from blindpost.wire.ntf.commands import (
@@ -44,6 +44,7 @@ from blindpost.wire.smp.errors import (
 from blindpost.wire.smp.transmissions import BAD_BLOCK, Refused
 from blindpost.wire.transmission import Layout, transmission_of
 from blindpost.wire.versions import VersionRange
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.ntf_samples import (
     COMMANDS,
     CORR_ID,

@@ -12,7 +12,7 @@ from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.ids_hash import ids_hash
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Host, Server
-from blindpost.wire.batch import padded, payload_reader
+from blindpost.wire.batch import padded
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.commands import SNEW, TCRN, TNEW, Command, read_command
@@ -26,6 +26,7 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.signed_key import SignedKey, signed_key_content, signed_key_to_der
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.long_values import ramp, same
 from tests.support.wire.vectors import vectors
 

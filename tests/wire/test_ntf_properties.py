@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.wire.batch import padded, payload_reader
+from blindpost.wire.batch import padded
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject
 from blindpost.wire.ntf.blocks import pack_transmissions, unpack_payload
@@ -23,7 +23,6 @@ from blindpost.wire.ntf.handshake import (
     write_server_hello,
 )
 from blindpost.wire.ntf.pushes import (
-    PADDED_SIZE,
     CheckPush,
     MessagePush,
     Push,
@@ -33,7 +32,6 @@ from blindpost.wire.ntf.pushes import (
     decode_items,
     encode_apns_body,
     encode_items,
-    encode_newest_items,
     push_from_data,
 )
 from blindpost.wire.ntf.responses import IDSUB, IDTKN, PONG, TKN, Response, read_response
@@ -54,6 +52,7 @@ from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.text import b64
 from blindpost.wire.transmission import transmission_of
 from tests.support.wire import ntf_strategies as ntf
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import (
     Decode,
     calls_made,
@@ -182,11 +181,6 @@ def test_packing_loses_nothing_and_keeps_order(sizes: list[int], version: int) -
 @given(st.lists(ntf.push_items, min_size=1, max_size=6))
 def test_push_items_come_back(items: list[PushItem]) -> None:
     assert decode_items(encode_items(items)) == tuple(items)
-    newest = decode_items(encode_newest_items(items, 1200))
-    assert newest == tuple(items[-len(newest) :])
-    assert len(encode_items(newest)) <= 1198
-    if len(newest) < len(items):
-        assert len(encode_items(items[-len(newest) - 1 :])) > 1198
 
 
 @EXAMPLES
@@ -201,16 +195,9 @@ def test_push_items_that_cannot_be_sent() -> None:
     (item,) = decode_items(vectors("ntf.json", "pn_message")[0]["text"].encode())
     with pytest.raises(WireError):
         encode_items([])
-    with pytest.raises(WireError):
-        encode_newest_items([])
-    for size in (len(encode_items([item])) + 1, 0):
-        with pytest.raises(WireError):
-            encode_newest_items([item, item], size)
-    assert encode_newest_items([item, item], len(encode_items([item])) + 2) == encode_items([item])
     for nonce in (b"", bytes(23), bytes(25)):
         with pytest.raises(WireError):
             encode_items([PushItem(item.server, item.notifier_id, 0, nonce, b"m")])
-    assert len(encode_newest_items([item] * 9)) <= PADDED_SIZE - 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from blindpost.crypto.authorizers import NoRouterKeyError, authorize
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.addresses import RouterAddress
-from blindpost.wire.batch import padded, payload_reader
+from blindpost.wire.batch import padded
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
@@ -50,6 +50,7 @@ from blindpost.wire.queue_addresses import with_onion_host
 from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.transmission import authorized_bytes, transmission_of
 from blindpost.wire.versions import VersionRange
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.long_values import ramp, same
 from tests.support.wire.ntf_values import command_of, error_of, response_of, server_of, token_of
 from tests.support.wire.vectors import named, vectors

@@ -12,7 +12,7 @@ from blindpost.crypto.block_chain import client_chains, router_chains
 from blindpost.crypto.chains import fingerprint, identity_fingerprint, leaf_key
 from blindpost.crypto.credentials import verify_session_key
 from blindpost.crypto.errors import CryptoError
-from blindpost.wire.batch import SMP_BLOCK_SIZE, payload_reader
+from blindpost.wire.batch import SMP_BLOCK_SIZE
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.padding import pad
@@ -38,6 +38,7 @@ from blindpost.wire.smp.handshake import (
 from blindpost.wire.smp.versions import LEGACY_VERSIONS, connection_layout, proxy_versions
 from blindpost.wire.text import b64
 from blindpost.wire.versions import VersionRange
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import changed_everywhere, truncated_everywhere
 from tests.support.wire.long_values import ramp, same
 from tests.support.wire.smp_keys import private_key

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.wire.batch import SMP_BATCH_LIMIT, batch_of_one, pack, padded, payload_reader
+from blindpost.wire.batch import SMP_BATCH_LIMIT, batch_of_one, pack, padded
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.signed_key import (
@@ -52,6 +52,7 @@ from blindpost.wire.smp.transmissions import (
 from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
 from tests.support.wire import smp_strategies as smp
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import survives
 from tests.support.wire.ntf_strategies import ids as corr_ids
 

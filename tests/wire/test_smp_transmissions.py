@@ -17,7 +17,6 @@ from blindpost.wire.batch import (
     batch_of_one,
     pack,
     padded,
-    payload_reader,
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.padding import pad
@@ -51,6 +50,7 @@ from blindpost.wire.smp.versions import (
     forwarded_layout,
 )
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
 from tests.support.wire.long_values import ramp, same, whole
 from tests.support.wire.smp_keys import private_key, verified

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.wire.daily_csv import (
-    NOTIFIER_COLUMNS,
-    ROUTER_COLUMNS,
-    DailyRow,
-    decode_daily_row,
-    encode_daily_row,
-)
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.message_log import (
@@ -29,21 +21,10 @@ from blindpost.wire.message_log import (
     decode_message_line,
     decode_notification_line,
     encode_journal_message,
-    encode_journal_state,
     encode_message_line,
     encode_notification_line,
 )
 from blindpost.wire.scanner import Scanner
-from blindpost.wire.stats_backup import (
-    HostCounts,
-    NotifierStats,
-    PeriodHashes,
-    RouterStats,
-    decode_notifier_stats,
-    decode_router_stats,
-    encode_notifier_stats,
-    encode_router_stats,
-)
 from blindpost.wire.store_log import CreateQueue, StoreRecord, decode_store_line, encode_store_line
 from blindpost.wire.text import b64
 from tests.support.wire import store_strategies as stored
@@ -54,6 +35,7 @@ from tests.support.wire.hostile import (
     memory_peak,
     truncated_everywhere,
 )
+from tests.support.wire.journal_states import encode_journal_state
 from tests.support.wire.vectors import vectors
 
 EXAMPLES = settings(max_examples=60)
@@ -95,25 +77,6 @@ def test_journal_states_come_back(state: JournalState) -> None:
     assert decode_journal_state(encode_journal_state(state)) == state
 
 
-@settings(max_examples=20)
-@given(stored.router_stats)
-def test_router_stats_come_back(stats: RouterStats) -> None:
-    assert decode_router_stats(encode_router_stats(stats)) == stats
-
-
-@settings(max_examples=20)
-@given(stored.notifier_stats)
-def test_notifier_stats_come_back(stats: NotifierStats) -> None:
-    assert decode_notifier_stats(encode_notifier_stats(stats)) == stats
-
-
-@settings(max_examples=20)
-@given(stored.daily_rows(ROUTER_COLUMNS), stored.daily_rows(NOTIFIER_COLUMNS))
-def test_daily_rows_come_back(router: DailyRow, notifier: DailyRow) -> None:
-    assert decode_daily_row(encode_daily_row(router, ROUTER_COLUMNS), ROUTER_COLUMNS) == router
-    assert decode_daily_row(encode_daily_row(notifier, NOTIFIER_COLUMNS), NOTIFIER_COLUMNS) == notifier
-
-
 @pytest.mark.parametrize(
     ("write", "read", "size", "valid"),
     [
@@ -147,99 +110,6 @@ def test_names_that_would_break_a_line_are_not_written() -> None:
     position = JournalPosition("a,b", 0, 0, 0, 0)
     with pytest.raises(WireError):
         encode_journal_state(JournalState(position, position, True, 0))
-    stats = decode_notifier_stats(vectors(FILE, "ntf_stats_backup")[0]["text"].encode())
-    for host in ("a b", "a,b", "a\nb"):
-        with pytest.raises(WireError):
-            encode_notifier_stats(replace(stats, ntf_failed_own=HostCounts(((host, 1),))))
-
-
-def test_what_a_file_may_leave_out_counts_as_nothing() -> None:
-    none = PeriodHashes()
-    router = RouterStats(
-        from_time="2023-11-14T00:00:00Z",
-        q_created=0,
-        q_secured=0,
-        q_deleted_all=0,
-        q_deleted_new=0,
-        q_deleted_secured=0,
-        msg_sent=0,
-        msg_recv=0,
-        active_queues=none,
-    )
-    assert encode_router_stats(router).decode() == vectors(FILE, "stats_backup")[0]["text"]
-    notifier = NotifierStats(
-        from_time="2023-11-14T00:00:00Z",
-        tkn_created=0,
-        tkn_verified=0,
-        tkn_deleted=0,
-        sub_created=0,
-        sub_deleted=0,
-        ntf_received=0,
-        ntf_delivered=0,
-        active_tokens=none,
-        active_subs=none,
-    )
-    assert encode_notifier_stats(notifier).decode() == vectors(FILE, "ntf_stats_backup")[0]["text"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["tknReplaced", "ntfReceivedAuth", "ntfFailed", "ntfReceivedOwn", "ntfFailedOwn", "ntfVrfInvalidTkn"],
-)
-def test_lines_that_older_notification_routers_did_not_write_may_be_missing(name: str) -> None:
-    text = vectors(FILE, "ntf_stats_backup")[0]["text"]
-    value = "" if name.endswith("Own") else "0"
-    older = text.replace(f"\n{name}={value}\n", "\n")
-    assert older.count("\n") == 28
-    assert decode_notifier_stats(older.encode()) == decode_notifier_stats(text.encode())
-
-
-@pytest.mark.parametrize("name", ["fromTime", "tknCreated", "subDeleted", "ntfDelivered"])
-def test_other_lines_may_not_be_missing(name: str) -> None:
-    lines = vectors(FILE, "ntf_stats_backup")[0]["text"].splitlines(keepends=True)
-    with pytest.raises(WireError):
-        decode_notifier_stats("".join(line for line in lines if not line.startswith(f"{name}=")).encode())
-
-
-def test_sections_are_missing_whole_or_not_at_all() -> None:
-    text = vectors(FILE, "stats_backup")[0]["text"]
-    section = "rslvStats:\nreqs=0\nsucc=0\nnotFound=0\nresolverErrs=0\ndisabled=0\n"
-    assert decode_router_stats(text.replace(section, "").encode()) == decode_router_stats(text.encode())
-    for wrong in (
-        text.replace("succ=0\n", ""),
-        text.replace("activeQueues:\ndayHashes=\nweekHashes=\nmonthHashes=\n", ""),
-        text + "more=0\n",
-        text + "\n",
-        text.replace("qCreated=0", "qCreated=x"),
-        text.replace("qCreated=0", "qCreated="),
-        text.replace("qCreated=0", "qCreated=9223372036854775808"),
-        text.replace("dayHashes=\n", "dayHashes=1,,2\n", 1),
-        text.replace("qCreated=0", "qCreated=0x"),
-        text.replace("2023-11-14T00:00:00Z", "2023-11-14"),
-        "",
-    ):
-        with pytest.raises(WireError):
-            decode_router_stats(wrong.encode())
-
-
-@pytest.mark.parametrize("value", ["a.example 1", "a.example 1,b.example 22"])
-def test_counts_by_host(value: str) -> None:
-    text = vectors(FILE, "ntf_stats_backup")[0]["text"]
-    own = text.replace("ntfFailedOwn=", f"ntfFailedOwn={value}").encode()
-    stats = decode_notifier_stats(own)
-    assert stats.ntf_failed_own.by_host[0] == ("a.example", 1)
-    assert encode_notifier_stats(stats) == own
-    for wrong in (f"{value}x", f"{value},", f",{value}", "a.example", "a.example -1", "a.example  1"):
-        with pytest.raises(WireError):
-            decode_notifier_stats(text.replace("ntfFailedOwn=", f"ntfFailedOwn={wrong}").encode())
-
-
-def test_hashes_are_a_set_written_in_order() -> None:
-    text = vectors(FILE, "stats_backup")[1]["text"]
-    shuffled = text.replace("weekHashes=-5,1,2", "weekHashes=2,-5,1,1")
-    stats = decode_router_stats(shuffled.encode())
-    assert stats.active_queues == PeriodHashes(frozenset({1, 2}), frozenset({-5, 1, 2}), frozenset({3}))
-    assert encode_router_stats(stats) == text.encode()
 
 
 MSG = b64(b"id")
@@ -364,8 +234,6 @@ DECODERS: dict[str, Decode] = {
     "message_log_parse": decode_message_line,
     "ntf_log": decode_notification_line,
     "journal_state": decode_journal_state,
-    "stats_backup": decode_router_stats,
-    "ntf_stats_backup": decode_notifier_stats,
 }
 
 
@@ -375,7 +243,7 @@ def hostile_cases() -> list[Any]:
             DECODERS[entry["kind"]], entry["line" if "line" in entry else "text"].encode(), id=entry["name"]
         )
         for entry in vectors(FILE)
-        if entry["kind"] != "stats_csv"
+        if entry["kind"] in DECODERS
     ]
 
 
@@ -401,8 +269,6 @@ def test_any_bytes_give_a_value_or_the_one_error(kind: str, data: bytes) -> None
         (decode_store_line, lambda count: b"BLOCK AAAA reason=spam,notice=" + b"[" * count),
         (decode_message_line, lambda count: b"v3 AAAA AAAA 1 flags=T " + b"A" * count),
         (decode_message_line, lambda count: b"v3 AAAA AAAA " + b"9" * count),
-        (decode_router_stats, lambda count: b"fromTime=" + b"\n" * count),
-        (lambda data: decode_daily_row(data, ROUTER_COLUMNS), lambda count: b"," * count),
     ],
 )
 def test_reading_is_linear(decode: Decode, make: Any) -> None:

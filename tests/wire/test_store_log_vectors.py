@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from blindpost.wire.daily_csv import (
-    NOTIFIER_COLUMNS,
     ROUTER_COLUMNS,
-    DailyRow,
-    decode_daily_row,
-    encode_daily_row,
 )
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import PublicKey
@@ -29,21 +25,12 @@ from blindpost.wire.message_log import (
     decode_message_line,
     decode_notification_line,
     encode_journal_message,
-    encode_journal_state,
     encode_message_line,
     encode_notification_line,
 )
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import LinkData, QueueMode
-from blindpost.wire.stats_backup import (
-    HostCounts,
-    PeriodHashes,
-    decode_notifier_stats,
-    decode_router_stats,
-    encode_notifier_stats,
-    encode_router_stats,
-)
 from blindpost.wire.store_log import (
     Activity,
     AddNotifier,
@@ -67,6 +54,7 @@ from blindpost.wire.store_log import (
     encode_store_line,
 )
 from blindpost.wire.text import unb64
+from tests.support.wire.journal_states import encode_journal_state
 from tests.support.wire.long_values import ramp
 from tests.support.wire.vectors import named, vectors
 
@@ -254,41 +242,6 @@ def test_journal_states(entry: dict[str, Any]) -> None:
     assert state.valid
 
 
-@pytest.mark.parametrize("entry", vectors(FILE, "stats_backup"), ids=named)
-def test_router_stats(entry: dict[str, Any]) -> None:
-    text = entry["text"].encode()
-    stats = decode_router_stats(text)
-    assert encode_router_stats(stats) == text
-    assert text.count(b"\n") == 101
-    assert decode_router_stats(text[:-1]) == stats, "the last line may lack its end"
-    assert stats.from_time == "2023-11-14T00:00:00Z"
-    if entry["name"] == "some values":
-        created = (stats.q_created, stats.q_secured, stats.q_deleted_all, stats.q_deleted_new)
-        assert created == (1, 2, 3, 4)
-        deleted = (
-            stats.q_deleted_secured,
-            stats.q_deleted_all_b,
-            stats.q_blocked,
-            stats.q_count,
-            stats.q_sub,
-        )
-        assert deleted == (5, 6, 7, 8, 9)
-        assert (stats.msg_sent, stats.msg_recv) == (100, 99)
-        assert stats.active_queues == PeriodHashes(frozenset({1, 2}), frozenset({-5, 1, 2}), frozenset({3}))
-    else:
-        assert entry["name"] == "all zero"
-        assert stats.active_queues == PeriodHashes()
-
-
-@pytest.mark.parametrize("entry", vectors(FILE, "ntf_stats_backup"), ids=named)
-def test_notifier_stats(entry: dict[str, Any]) -> None:
-    text = entry["text"].encode()
-    stats = decode_notifier_stats(text)
-    assert encode_notifier_stats(stats) == text
-    assert text.count(b"\n") == entry["lines"]
-    assert stats.ntf_received_own == HostCounts()
-
-
 @pytest.mark.parametrize("entry", vectors(FILE, "stats_csv"), ids=lambda _: "columns")
 def test_daily_columns(entry: dict[str, Any]) -> None:
     day, *columns = entry["columns"]
@@ -297,39 +250,11 @@ def test_daily_columns(entry: dict[str, Any]) -> None:
     assert len(entry["columns"]) == entry["count"] == 101
 
 
-def test_daily_columns_of_a_notification_router() -> None:
-    """Positions that the document gives, counted from the day."""
-    assert len(NOTIFIER_COLUMNS) == 21
-    places = {
-        0: "tknCreated",
-        6: "ntfDelivered",
-        7: "activeTokens day",
-        12: "activeSubs month",
-        13: "tknReplaced",
-    }
-    assert {place: NOTIFIER_COLUMNS[place] for place in places} == places
-    assert NOTIFIER_COLUMNS[-1] == "ntfVrfInvalidTkn"
-
-
-def test_daily_rows() -> None:
-    cells = tuple(None if column.endswith((" week", " month")) else 0 for column in ROUTER_COLUMNS)
-    row = DailyRow("2023-11-14", cells)
-    line = encode_daily_row(row, ROUTER_COLUMNS)
-    assert line == b"2023-11-14,0,0,0,0,0,0,,,0,0,0,,," + b",".join([b"0"] * 87)
-    assert decode_daily_row(line, ROUTER_COLUMNS) == row
-    constant = b",".join([b"2023-11-14", *line.split(b",")[1:50], b"1", *line.split(b",")[51:]])
-    short_day = line.replace(b"2023-", b"2023")
-    for wrong in (line + b",0", line[:-2], line + b"x", short_day, line.replace(b"14,0", b"14,"), constant):
-        with pytest.raises(WireError):
-            decode_daily_row(wrong, ROUTER_COLUMNS)
-    for place in (50, 57, 58, 59):
-        assert ROUTER_COLUMNS[place - 1] == "0"
-
-
 def test_every_kind_has_its_test() -> None:
     known = {
         *("store_log", "store_log_parse", "message_log", "message_log_parse", "ntf_log", "journal_state"),
-        *("stats_backup", "ntf_stats_backup", "stats_csv"),
+        "stats_csv",
     }
-    assert {entry["kind"] for entry in vectors(FILE)} == known
+    unread = {"stats_backup", "ntf_stats_backup"}  # counters of a process that nothing here continues
+    assert {entry["kind"] for entry in vectors(FILE)} == known | unread
     assert {entry["name"] for entry in vectors(FILE, "store_log")} == RECORDS.keys() | SERVICES.keys()

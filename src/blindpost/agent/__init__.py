@@ -13,14 +13,12 @@ from blindpost.agent.application import (
 from blindpost.agent.config import (
     AgentConfig,
     Retention,
+    Versions,
 )
 from blindpost.agent.connection import (
     Confirmation,
     Connection,
     ContactRequest,
-    CreatedLink,
-    Fetched,
-    News,
     ReceivedMessage,
 )
 from blindpost.agent.errors import (
@@ -81,6 +79,7 @@ from blindpost.agent.events import (
     Up,
 )
 from blindpost.agent.links.values import (
+    CreatedLink,
     LinkContent,
     PreparedLink,
 )
@@ -107,6 +106,9 @@ from blindpost.agent.notifications.model import (
     PushMode,
     Token,
 )
+from blindpost.agent.notifications.reading import (
+    News,
+)
 from blindpost.agent.notifications.routers import (
     NtfError,
 )
@@ -128,16 +130,13 @@ from blindpost.agent.stats import (
 from blindpost.agent.store.vault import (
     PassphraseError,
 )
-from blindpost.agent.subscriptions.options import (
+from blindpost.agent.subscriptions.ports import (
     SubscriptionOptions,
 )
 from blindpost.agent.subscriptions.table import (
     Mismatch,
     QueueState,
     ServiceSub,
-)
-from blindpost.agent.versions import (
-    Versions,
 )
 
 __all__ = [
@@ -170,7 +169,6 @@ __all__ = [
     "Event",
     "Failed",
     "Fallback",
-    "Fetched",
     "HostConnected",
     "HostDisconnected",
     "InactiveError",

@@ -37,11 +37,6 @@ class ChainFailure(Enum):
     NOT_V3 = "the leaf is not an X.509 version 3 certificate"
     NOT_AN_AUTHORITY = "a certificate was issued by one that may not issue any"
 
-    @property
-    def about_time(self) -> bool:
-        """Whether it is told to the peer as an expired certificate."""
-        return self in {ChainFailure.EXPIRED, ChainFailure.IN_FUTURE}
-
 
 class ChainError(CryptoError):
     """A chain that is not valid, and why."""

@@ -16,7 +16,7 @@ from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, person
 from blindpost.demo.scenes import kill, letters, payloads, push, recovery, rotation, service
 from blindpost.demo.stage import Router, Served, command, free_port, keep_journal, stop_all
-from blindpost.testing.apns import ApnsServer
+from blindpost.testing import ApnsServer
 
 JOURNAL = "journal"
 CANARY_MESSAGES = 20

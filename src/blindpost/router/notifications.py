@@ -13,15 +13,14 @@ from blindpost.wire.primitives import encode
 from blindpost.wire.smp.messages import NMsgMeta, write_nmsg_meta
 from blindpost.wire.smp.responses import DELD, END, NMSG, OK, SOK, Response
 from blindpost.wire.smp.values import NONCE_SIZE
-
-META_SIZE = 128
+from blindpost.wire.smp.versions import NMSG_PADDED_SIZE
 
 
 def notify(turn: Turn, notifier: Notifier, msg_id: bytes, number: int) -> None:
     """Tell the notifier's subscriber about message `number`, now or when there is one with room."""
     nonce = turn.entropy(NONCE_SIZE)
     meta = encode(NMsgMeta(msg_id, turn.now), write_nmsg_meta)
-    sealed = BoxKey(notifier.secret.raw).seal_padded(nonce, meta, META_SIZE)
+    sealed = BoxKey(notifier.secret.raw).seal_padded(nonce, meta, NMSG_PADDED_SIZE)
     notification = Notification(notifier.notifier_id, number, turn.now, nonce, bytes(sealed))
     client = holder_of_notifier(turn, notifier)
     if client is not None and not client.congested:

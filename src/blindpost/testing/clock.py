@@ -71,6 +71,16 @@ class VirtualClock(asyncio.SelectorEventLoop):
         return done
 
 
+class LoopClock:
+    """A time of day that moves with the running event loop: for a program that is told what `now` is."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+
+    def now(self) -> float:
+        return self._start + asyncio.get_running_loop().time()
+
+
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on a virtual clock of its own, as `asyncio.run` would on the real one."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:

@@ -32,6 +32,7 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, encode
 from blindpost.wire.signed_key import CertKey
 from blindpost.wire.smp.handshake import (
+    SERVICE_VERSIONS,
     ClientHello,
     ClientService,
     ServerHello,
@@ -50,20 +51,11 @@ from blindpost.wire.smp.versions import (
     AUTH_KEYS_VERSION,
     LEGACY_VERSIONS,
     PROXY_FLAG_VERSION,
-    SERVICE_CERTS_VERSION,
-    SERVICE_HASH_VERSION,
     SMP_VERSIONS,
     proxy_versions,
 )
 from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
-
-SERVICE_FROM_VERSION = {
-    ServiceRole.NOTIFIER: SERVICE_CERTS_VERSION,
-    ServiceRole.PROXY: SERVICE_CERTS_VERSION,
-    ServiceRole.MESSAGING: SERVICE_HASH_VERSION,
-}
-"""From which version on a client presents itself as a service of each role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +235,7 @@ class _ClientHandshake(Handshake):
         if client.service is None or not self._peer.certificate_sent:
             return None
         role, credentials = client.service
-        if version < SERVICE_FROM_VERSION[role]:
+        if version < SERVICE_VERSIONS[role]:
             return None
         self._session_key = PrivateKey.generate(Algorithm.ED25519, client.entropy)
         return ClientService(role, sign_session_key(credentials, self._session_key.public))

@@ -94,12 +94,6 @@ def padded(payload: Writer, size: int) -> bytes:
     return pad_parts(payload.parts, payload.size, size)
 
 
-def payload_reader(padded_block: Buffer) -> Reader:
-    """A reader over the content of a padded block, in place."""
-    reader = Reader(padded_block)
-    return reader.sub(reader.u16())
-
-
 def unpack(payload: Reader) -> list[Reader]:
     """One reader for each transmission of a batch, over the same bytes."""
     data, pos, limit = payload.data, payload.position + 1, payload.limit

@@ -177,11 +177,6 @@ def decode_journal_state(line: Buffer) -> JournalState:
     return JournalState(write, read, can_write, size)
 
 
-def encode_journal_state(state: JournalState) -> bytes:
-    write, read = _position(state.write), _position(state.read)
-    return f"write={write} read={read} canWrite={_flag(state.can_write)} size={state.size}".encode()
-
-
 def _scan_position(scanner: Scanner) -> JournalPosition:
     journal = scanner.until(",")
     numbers = []
@@ -189,13 +184,6 @@ def _scan_position(scanner: Scanner) -> JournalPosition:
         scanner.expect(",")
         numbers.append(scanner.natural())
     return JournalPosition(journal, *numbers)
-
-
-def _position(position: JournalPosition) -> str:
-    if "," in position.journal:
-        raise WireError("the name of a journal file without commas expected")
-    numbers = (position.msg_position, position.msg_count, position.byte_position, position.byte_count)
-    return ",".join((position.journal, *map(str, numbers)))
 
 
 def _flag(flag: bool) -> str:

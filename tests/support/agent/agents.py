@@ -12,14 +12,14 @@ from typing import TypeVar
 import pytest
 
 from blindpost.agent import Agent, AgentConfig, AgentFailed, Connected, Connection, Event, Failed, Received
-from blindpost.agent.core import Core
 from blindpost.agent.routers.sessions import Session
+from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.kem import KemKeyPair, generate_key_pair
-from blindpost.engine.clock import LoopClock
 from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
+from blindpost.testing import LoopClock
 from blindpost.testing.clock import VirtualClock
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.network import Network
@@ -72,8 +72,8 @@ class Party:
         self._passed: list[Event] = []
 
     @property
-    def rt(self) -> Core:
-        return self.agent._core
+    def rt(self) -> Runtime:
+        return self.agent._rt
 
     async def next(self) -> Event:
         virtual = isinstance(asyncio.get_running_loop(), VirtualClock)

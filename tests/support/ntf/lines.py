@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from blindpost.crypto.authorizers import authorize
 from blindpost.crypto.keys import PrivateKey
-from blindpost.transport.ends import BlockStream, connect
 from blindpost.transport.plans import ntf_client_plan
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.commands import Command
@@ -18,6 +17,7 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
 from tests.support.ntf.routers import RunningNtf
+from tests.support.transport.streams import BlockStream, connect
 
 
 class NtfLine:

@@ -11,13 +11,13 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from blindpost.transport.ends import connect
 from blindpost.transport.network import TCP, Network, P, TcpNetwork
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.versions import VersionRange
 from tests.support.router.lines import ALPN_VERSION, Line
 from tests.support.serving.processes import RouterInProcess
+from tests.support.transport.streams import connect
 
 BLOCK = 16_384
 

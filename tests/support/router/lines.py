@@ -16,7 +16,6 @@ from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
 from blindpost.router.state import Client, Delivered
-from blindpost.transport.ends import BlockStream, connect
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.wire.batch import pack
 from blindpost.wire.keys import Algorithm
@@ -39,6 +38,7 @@ from blindpost.wire.smp.versions import SMP_VERSIONS, connection_layout
 from blindpost.wire.transmission import Layout, authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
 from tests.support.router.routers import RunningRouter, new_key
+from tests.support.transport.streams import BlockStream, connect
 
 ALPN_VERSION = 7
 """Older clients name no protocol, and get version 6."""

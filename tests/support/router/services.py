@@ -16,7 +16,6 @@ from blindpost.engine.undo import Undo
 from blindpost.router.changes import Wanted
 from blindpost.router.model import Domain, QueueRecord, ServiceRecord
 from blindpost.router.view import View
-from blindpost.transport.ends import connect
 from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.plans import smp_client_plan
 from blindpost.wire.keys import Algorithm
@@ -31,6 +30,7 @@ from blindpost.wire.transmission import authorized_bytes, start_signed, transmis
 from blindpost.wire.versions import VersionRange
 from tests.support.router.lines import NEWEST, Line, Queue, Said, client_of, open_line
 from tests.support.router.routers import RunningRouter, new_key
+from tests.support.transport.streams import connect
 
 MESSAGING, NOTIFIER, PROXY = ServiceRole.MESSAGING, ServiceRole.NOTIFIER, ServiceRole.PROXY
 

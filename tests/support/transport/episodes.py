@@ -8,7 +8,6 @@ from typing import Any
 
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import PERFECT, Link, MemoryNetwork
-from blindpost.transport.ends import connect
 from blindpost.transport.errors import TransportError
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.session import Session
@@ -21,6 +20,7 @@ from tests.support.transport.sessions import (
     smp_client,
     smp_router,
 )
+from tests.support.transport.streams import connect
 
 BLOCKS = (b"first block", b"second block")
 

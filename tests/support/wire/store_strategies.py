@@ -1,13 +1,9 @@
-"""Generated records of the reference's saved state: store log, message logs, journal states, statistics."""
+"""Generated records of the reference's saved state: store log, message logs and journal states."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, TypeVar, get_type_hints
-
 from hypothesis import strategies as st
 
-from blindpost.wire.daily_csv import DailyRow
 from blindpost.wire.message_log import (
     JournalPosition,
     JournalState,
@@ -20,15 +16,6 @@ from blindpost.wire.message_log import (
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import LinkData, QueueMode
-from blindpost.wire.stats_backup import (
-    HostCounts,
-    NameCounts,
-    NotifierStats,
-    PeriodHashes,
-    ProxyCounts,
-    RouterStats,
-    ServiceCounts,
-)
 from blindpost.wire.store_log import (
     Activity,
     AddNotifier,
@@ -50,8 +37,6 @@ from blindpost.wire.store_log import (
     UpdateTime,
 )
 from tests.support.wire.ntf_strategies import auth_keys, nonces
-
-T = TypeVar("T")
 
 ids = st.binary(min_size=1, max_size=32)
 secrets = st.binary(min_size=32, max_size=32)
@@ -121,41 +106,3 @@ _positions = st.builds(
     _numbers,
 )
 journal_states = st.builds(JournalState, _positions, _positions, st.booleans(), counts)
-
-_hashes = st.frozensets(counts, max_size=4)
-periods = st.builds(PeriodHashes, _hashes, _hashes, _hashes)
-times = st.sampled_from(("2023-11-14T00:00:00Z", "2024-02-29T23:59:59.123456789Z"))
-_hosts = st.text("abcdefghijklmnopqrstuvwxyz.-é", min_size=1, max_size=20)
-host_counts = st.builds(HostCounts, st.lists(st.tuples(_hosts, _numbers), max_size=3).map(tuple))
-
-
-_BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
-    int: counts,
-    str: times,
-    PeriodHashes: periods,
-    HostCounts: host_counts,
-    ProxyCounts: st.builds(ProxyCounts, *(counts for _ in fields(ProxyCounts))),
-    ServiceCounts: st.builds(ServiceCounts, *(counts for _ in fields(ServiceCounts))),
-    NameCounts: st.builds(NameCounts, *(counts for _ in fields(NameCounts))),
-}
-
-
-def _with_every_field(cls: type[T]) -> st.SearchStrategy[T]:
-    return st.builds(cls, **{name: _BY_TYPE[kind] for name, kind in get_type_hints(cls).items()})
-
-
-router_stats = _with_every_field(RouterStats)
-notifier_stats = _with_every_field(NotifierStats)
-
-
-@st.composite
-def daily_rows(draw: st.DrawFn, columns: tuple[str, ...]) -> DailyRow:
-    cells: list[int | None] = []
-    for column in columns:
-        if column == "0":
-            cells.append(0)
-        elif column.endswith((" week", " month")):
-            cells.append(draw(st.none() | counts))
-        else:
-            cells.append(draw(counts))
-    return DailyRow(draw(st.dates()).isoformat(), tuple(cells))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, introduce, person
 from blindpost.demo.stage import Served
-from blindpost.testing.apns import ApnsServer
+from blindpost.testing import ApnsServer
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 
 LETTER = "come home, the kettle is on"

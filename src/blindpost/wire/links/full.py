@@ -14,7 +14,6 @@ from blindpost.wire.primitives import LIST_MAX, Reader, Writer
 from blindpost.wire.queue_addresses import (
     QueueUri,
     read_queue_uri,
-    same_queue,
     write_queue_uri,
 )
 from blindpost.wire.smp.values import QueueMode
@@ -71,14 +70,6 @@ class ContactLink(Value):
 
 
 FullLink = InvitationLink | ContactLink
-
-
-def same_contact(one: ContactLink, other: ContactLink) -> bool:
-    """Whether both lead to the same queues."""
-    return len(one.queues) == len(other.queues) and all(
-        same_queue(mine.address, theirs.address)
-        for mine, theirs in zip(one.queues, other.queues, strict=True)
-    )
 
 
 def _written_start(scheme: str, kind: str, versions: VersionRange, queues: tuple[QueueUri, ...]) -> str:

@@ -78,15 +78,6 @@ ShortLink = ShortInvitation | ShortContact
 AnyShort = TypeVar("AnyShort", bound=ShortInvitation | ShortContact)
 
 
-def same_short_link(one: ShortLink, other: ShortLink) -> bool:
-    """Whether both lead to the same data: neither the scheme nor the fingerprint of the router matters."""
-    if one.link_key != other.link_key or not one.server.same_address(other.server):
-        return False
-    if isinstance(one, ShortInvitation):
-        return isinstance(other, ShortInvitation) and one.link_id == other.link_id
-    return isinstance(other, ShortContact) and one.type is other.type
-
-
 def _part(data: bytes) -> str:
     if not data:
         raise WireError("a short link with its key, and an invitation's id, expected")

@@ -48,15 +48,6 @@ def encode_items(items: Sequence[PushItem]) -> bytes:
     return ";".join(map(_item_text, items)).encode("utf-8")
 
 
-def encode_newest_items(items: Sequence[PushItem], padded_size: int = PADDED_SIZE) -> bytes:
-    """As `encode_items`, without the oldest items where all of them do not fit into the padding."""
-    for start in range(len(items)):
-        plaintext = encode_items(items[start:])
-        if len(plaintext) <= padded_size - 2:
-            return plaintext
-    raise WireError(f"a notification that fits into {padded_size} padded bytes expected")
-
-
 def decode_items(plaintext: Buffer) -> tuple[PushItem, ...]:
     return tuple(map(_item_from_text, from_utf8(plaintext).split(";")))
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 
-from blindpost.testing.callers import Caller, Identity, Keyring, Said
-from blindpost.testing.faults import CrashPoint
-from blindpost.testing.simulation import Simulation
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -24,6 +21,9 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.values import NtfCreds, QueueMode, QueueRequest, SubMode
+from tests.support.simulation.callers import Caller, Identity, Keyring, Said
+from tests.support.simulation.faults import CrashPoint
+from tests.support.simulation.world import Simulation
 
 CALLERS_MAX = 10
 QUEUES_MAX = 24

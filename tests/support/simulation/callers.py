@@ -12,8 +12,6 @@ from blindpost.client.authorizing import Authorizer
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.keys import PrivateKey
-from blindpost.testing.promises import Violation
-from blindpost.testing.sessions import MemorySession
 from blindpost.transport.handshake import Agreement, FindService, ServiceSession
 from blindpost.transport.session import Handler
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
@@ -26,6 +24,8 @@ from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import MSG, Response
 from blindpost.wire.smp.transmissions import Received, parse_responses, signed_request
 from blindpost.wire.smp.versions import MAX_VERSION, connection_layout
+from tests.support.simulation.promises import Violation
+from tests.support.simulation.sessions import MemorySession
 
 SESSION_ID_SIZE = 32
 CORR_ID_SIZE = 24

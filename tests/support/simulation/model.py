@@ -13,7 +13,6 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.events import Commands, Event, Expire, Gone
 from blindpost.router.model import Domain
 from blindpost.router.turn import Delivery, Outgoing
-from blindpost.testing.promises import Connection, Message, Notifier, Promises, Queue, Sub, Violation
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,
@@ -34,6 +33,7 @@ from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import DELD, END, ERR, IDS, NID, OK, PONG, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import SubMode
+from tests.support.simulation.promises import Connection, Message, Notifier, Promises, Queue, Sub, Violation
 
 AUTH = ERR(Code.AUTH)
 

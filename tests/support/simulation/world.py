@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.crypto.boxes import BoxKey
-from blindpost.engine.clock import LoopClock
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.router.config import RouterRules
@@ -25,16 +24,17 @@ from blindpost.router.server import Router
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.turn import Outgoing
 from blindpost.store.contract import Durability
-from blindpost.testing.callers import Caller, Identity, Keyring, Said, name_of, new_key
-from blindpost.testing.faults import CrashedError, CrashPoint, FaultyStore
-from blindpost.testing.inspection import compare_memory, compare_store
-from blindpost.testing.promises import Violation
-from blindpost.testing.router_model import RouterModel
+from blindpost.testing import LoopClock
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import DEL, NDEL, NKEY, SEND
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import IDS, MSG, NID, OK
 from blindpost.wire.smp.transmissions import Received
+from tests.support.simulation.callers import Caller, Identity, Keyring, Said, name_of, new_key
+from tests.support.simulation.faults import CrashedError, CrashPoint, FaultyStore
+from tests.support.simulation.inspection import compare_memory, compare_store
+from tests.support.simulation.model import RouterModel
+from tests.support.simulation.promises import Violation
 
 START_S = 1_700_000_000
 CALM_S = 65.0

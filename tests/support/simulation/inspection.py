@@ -26,8 +26,8 @@ from blindpost.router.tables import (
     LmdbTables,
 )
 from blindpost.store.lmdb import Read
-from blindpost.testing.promises import Connection, Queue, Violation
-from blindpost.testing.router_model import RouterModel
+from tests.support.simulation.model import RouterModel
+from tests.support.simulation.promises import Connection, Queue, Violation
 
 _ALL = 1 << 20
 

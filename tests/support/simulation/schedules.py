@@ -6,13 +6,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from blindpost.testing.actions import Actions, all_of
-from blindpost.testing.callers import Said
 from blindpost.testing.clock import run_virtual
-from blindpost.testing.promises import Violation
-from blindpost.testing.simulation import Simulation, World
 from blindpost.wire.smp.commands import ACK, SUB
 from blindpost.wire.smp.handshake import ServiceRole
+from tests.support.simulation.actions import Actions, all_of
+from tests.support.simulation.callers import Said
+from tests.support.simulation.promises import Violation
+from tests.support.simulation.world import Simulation, World
 
 ROUNDS_MAX = 40
 

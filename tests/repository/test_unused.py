@@ -1,0 +1,132 @@
+"""Nothing in the source is there for tests alone: every definition is used by a program, or is named here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import blindpost
+
+SOURCE = Path(blindpost.__file__).parent
+PROJECT = SOURCE.parent.parent
+PLAIN = {"property", "classmethod", "staticmethod", "abstractmethod", "override", "cached_property", "cache"}
+PLAIN |= {"contextmanager", "asynccontextmanager", "dataclass", "runtime_checkable", "final", "lru_cache"}
+"""Decorators that call nothing by themselves; others register what they decorate."""
+
+FACES = ("agent", "chat", "client", "ds", "testing")
+"""Rooms with a public face: what is in its `__all__`, and public methods of it, is for others."""
+
+CALLED_BY_LIBRARIES = {
+    "ds/quic.py: datagram_received": "asyncio",
+    "ds/quic.py: quic_event_received": "aioquic",
+    "ops/listening.py: capture_signals": "uvicorn",
+    "testing/clock.py: unregister": "asyncio's loop, of its selector",
+    "testing/clock.py: get_map": "asyncio's loop, of its selector",
+    "testing/network.py: can_write_eof": "asyncio's streams",
+}
+UNUSED = {
+    "engine/loop.py: in_debt": "who is limited, as a count; the operator's status is to show it",
+    "journal/schema.py: MESSAGE_BALANCE": "a law of counters that tests hold routers to",
+    "agent/messages/delivery.py: is_working": "tests wait until a worker is idle",
+    "agent/subscriptions/table.py: pending_count": "the other half of `active_count`",
+    "agent/subscriptions/work.py: is_working": "tests wait until a worker is idle",
+}
+"""Definitions that no program of ours uses, and why they are there."""
+UNFURNISHED = ("chat/",)
+"""Rooms whose programs are still to come."""
+EXCEPTIONS = CALLED_BY_LIBRARIES | UNUSED
+
+
+def decorated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator makes use of a definition."""
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name not in PLAIN and name != "setter":
+            return True
+    return False
+
+
+def definitions(tree: ast.Module, public: frozenset[str]) -> Iterator[tuple[str, ast.AST]]:
+    """Functions, classes, methods and constants of a module, without those of the public faces."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not decorated(node):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) or decorated(inner):
+                    continue
+                if node.name not in public or inner.name.startswith("_"):
+                    yield inner.name, inner
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    yield target.id, node
+
+
+def uses(tree: ast.AST) -> Iterator[str]:
+    """Names that a program mentions, other than to define or to import them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.MatchClass):
+            yield from node.kwd_attrs
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\w+", node.value) if len(node.value) < 200 else ()
+
+
+def own_uses(node: ast.AST, name: str) -> int:
+    """How often a definition mentions itself."""
+    return sum(used == name for used in uses(node))
+
+
+def unused(sources: dict[str, str], programs: list[str], public: frozenset[str] = frozenset()) -> list[str]:
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    counts: dict[str, int] = {}
+    for tree in (*trees.values(), *map(ast.parse, programs)):
+        for name in uses(tree):
+            counts[name] = counts.get(name, 0) + 1
+    return [
+        f"{path}: {name}"
+        for path, tree in trees.items()
+        for name, node in definitions(tree, public)
+        if name not in public and not (name.startswith("__") and name.endswith("__"))
+        if counts.get(name, 0) <= own_uses(node, name)
+    ]
+
+
+def test_what_only_tests_would_call_is_found() -> None:
+    source = """
+def used(): ...
+def recursive(): recursive()
+class Kept:
+    def called(self): ...
+    def forgotten(self): ...
+    @app.command
+    def registered(self): ...
+LIMIT = 3
+"""
+    found = unused({"one.py": source}, ["used(); Kept().called()"])
+    assert found == ["one.py: recursive", "one.py: forgotten", "one.py: LIMIT"]
+    assert unused({"one.py": source}, ["used()"], frozenset({"Kept"})) == [
+        "one.py: recursive",
+        "one.py: LIMIT",
+    ]
+
+
+def test_nothing_in_the_source_is_for_tests_alone() -> None:
+    sources = {str(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+    programs = [
+        path.read_text() for folder in ("benchmarks", "examples") for path in (PROJECT / folder).rglob("*.py")
+    ]
+    faces = (importlib.import_module(f"blindpost.{room}") for room in FACES)
+    named = (getattr(face, name) for face in faces for name in getattr(face, "__all__", ()))
+    parents = (kind for one in named if isinstance(one, type) for kind in one.__mro__)
+    public = frozenset(kind.__name__ for kind in parents if kind.__module__.startswith("blindpost."))
+    found = unused(sources, programs, public)
+    assert [one for one in found if one not in EXCEPTIONS and not one.startswith(UNFURNISHED)] == []
