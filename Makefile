@@ -28,8 +28,7 @@ demo: $(READY) ## the whole system at work on this machine, in a few minutes; fi
 pipeline: $(READY) ## a generated fleet with known faults, every table on Spark, one HTML report
 	rm -rf build/pipeline
 	$(BIN)/blindpost pipeline generate build/pipeline/fleet --routers 3 --days 2 --scale 0.02
-	$(BIN)/blindpost pipeline run --journal build/pipeline/fleet/journal --out build/pipeline/lake
-	$(BIN)/blindpost pipeline report --out build/pipeline/lake --file build/pipeline/report.html
+	$(BIN)/blindpost pipeline run --journal build/pipeline/fleet/journal --out build/pipeline/lake --report build/pipeline/report.html
 
 browser: ## Debian's Chromium for the tests of pages, where it can be installed; they are skipped without it
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \

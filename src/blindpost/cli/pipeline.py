@@ -88,10 +88,12 @@ def opened(
     """The lake, with Spark started for it."""
     ready()
     from blindpost.pipeline.session import SparkOptions, spark_session
+    from blindpost.pipeline.sizing import is_small
 
     pairs = [setting.partition("=") for setting in settings or ()]
     with failing_plainly(out):
-        options = SparkOptions(master, remote, {name: value for name, _, value in pairs})
+        small = is_small(journal)
+        options = SparkOptions(master, remote, {name: value for name, _, value in pairs}, small)
         with contextlib.ExitStack() as session:
             with working("starting Spark ..."):
                 spark = session.enter_context(spark_session(options))
@@ -171,6 +173,9 @@ def run(
     table: Annotated[
         list[str] | None, typer.Option("--table", "-t", help="Only this table. May be repeated.")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Then write the report to this file.", show_default=False)
+    ] = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
@@ -183,6 +188,8 @@ def run(
     days = days_of(day, first, last)
     if follow and (day or first or last):
         raise OperatorError("--follow takes up whatever is new; do not name days with it.")
+    if follow and report:
+        raise OperatorError("--report is written when a run has ended; do not name it with --follow.")
     if every is not None and not follow:
         raise OperatorError("--every needs --follow.")
     wanted = chosen(table)
@@ -193,8 +200,25 @@ def run(
             with watched() as observe:
                 summary = run_all(lake, wanted, days, observe)
             tell(summary, as_json=as_json)
+            if report is not None:
+                said = write_report(lake, report, first and first.date(), last and last.date())
+                if not as_json:
+                    say(said)
             return
         _follow(lake, wanted, every, as_json=as_json)
+
+
+def write_report(lake: Lake, file: Path, first: date | None, last: date | None) -> str:
+    """One HTML file about these days, and what to say of it."""
+    from blindpost.pipeline.report.build import build
+    from blindpost.pipeline.report.facts import gather
+    from blindpost.serving.files import write_file
+
+    with working("reading the tables ..."):
+        facts = gather(lake, first, last, int(time.time()))
+    page = build(facts).encode()
+    write_file(file, page, 0o644)
+    return f"{file}: {len(page) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}."
 
 
 def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindpost.cli.output import say, working
+from blindpost.cli.output import say
 from blindpost.cli.pipeline import (
     LAKE,
     FromOption,
@@ -27,6 +27,7 @@ from blindpost.cli.pipeline import (
     ZoneOption,
     failing_plainly,
     opened,
+    write_report,
 )
 from blindpost.serving.failures import OperatorError
 
@@ -116,17 +117,8 @@ def report(
 
     It needs no network and no other file, and holds nothing that names a queue.
     """
-    from blindpost.serving.files import write_file
-
     with opened(out, out, zone, master, remote, settings) as lake:
-        from blindpost.pipeline.report.build import build
-        from blindpost.pipeline.report.facts import gather
-
-        with working("reading the tables ..."):
-            facts = gather(lake, first and first.date(), last and last.date(), int(time.time()))
-        page = build(facts)
-    write_file(file, page.encode(), 0o644)
-    say(f"{file}: {len(page.encode()) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}.")
+        say(write_report(lake, file, first and first.date(), last and last.date()))
 
 
 def bench(

@@ -18,24 +18,20 @@ async def make(journal: Path, folder: Path, tables: Sequence[str], say: Say) -> 
     lake, report = folder / "lake", folder / "report.html"
     say("the Spark pipeline computes what an operator must know from what was recorded")
     started = time.monotonic()
-    seal, compute, draw = commands(journal, lake, report, tables)
+    seal, compute = commands(journal, lake, report, tables)
     await command(*seal)
     await follow(asyncio.create_task(command(*compute)), lake, say)
-    say("the report is drawn from these tables")
-    await command(*draw)
     taken = time.monotonic() - started
     say(f"the report is written, after {taken:.0f} s")
     return report, [Row("pipeline on Spark, report", f"{taken:.0f} s", report.exists())]
 
 
 def commands(journal: Path, lake: Path, report: Path, tables: Sequence[str]) -> tuple[list[str], ...]:
-    """What an operator would type after `blindpost`: for the journal, for the tables, and for the report."""
+    """What an operator would type after `blindpost`: for the journal, then for tables and report."""
     only = [word for table in tables for word in ("--table", table)]
-    few = ["--set", "spark.sql.shuffle.partitions=2"]
     return (
         ["pipeline", "seal", str(journal)],
-        ["pipeline", "run", "--journal", str(journal), "--out", str(lake), *few, *only],
-        ["pipeline", "report", "--out", str(lake), "--file", str(report)],
+        ["pipeline", "run", "--journal", str(journal), "--out", str(lake), "--report", str(report), *only],
     )
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LEDGER = "files.parquet"
+FEW_FILES, FEW_BYTES = 1_000, 64 << 20
+"""So many new files are looked at here: sending them to Spark's Python would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def take_stock(
     there = sealed(files, journal)
     new = {path: file for path, file in there.items() if not _is_known(known.get(path), file)}
     entries = {path: replace(entry, gone=path not in there) for path, entry in known.items()}
-    return {**entries, **_examined(spark, journal, new)}
+    return {**entries, **_examined(spark, files, new)}
 
 
 def _is_known(entry: Entry | None, file: FileInfo) -> bool:
@@ -111,7 +113,7 @@ def _is_known(entry: Entry | None, file: FileInfo) -> bool:
     return (entry.size, entry.modified_us) == (file.size, file.modified_us)
 
 
-def _examined(spark: SparkSession, journal: str, new: Mapping[str, FileInfo]) -> dict[str, Entry]:
+def _examined(spark: SparkSession, files: Files, new: Mapping[str, FileInfo]) -> dict[str, Entry]:
     nothing = examine(b"")  # Spark passes over files without a byte
     found = {
         name: Entry(name, 0, file.modified_us, **asdict(nothing))
@@ -119,7 +121,11 @@ def _examined(spark: SparkSession, journal: str, new: Mapping[str, FileInfo]) ->
         if not file.size
     }
     by_path = {file.path: name for name, file in new.items() if file.size}
-    if not by_path:
+    if len(by_path) <= FEW_FILES and sum(file.size for file in new.values()) <= FEW_BYTES:
+        for path, name in by_path.items():
+            if (whole := files.read(path)) is not None:  # else it was compacted meanwhile
+                file = new[name]
+                found[name] = Entry(name, file.size, file.modified_us, **asdict(examine(whole)))
         return found
     content: DataFrame = spark.read.format("binaryFile").load(sorted(by_path)).select("path", "content")
     verdicts = content.mapInArrow(

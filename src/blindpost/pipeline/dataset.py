@@ -8,10 +8,9 @@ month of backfill and a stream are the same code.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,11 +37,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Few rows made of many, which a function asks for several times: they are kept meanwhile."""
+    """Few rows made of many, which a function asks for several times.
 
-    table: str
-    """The silver table they are made of."""
-    make: Callable[[DataFrame], DataFrame]
+    They are fetched once and stand in its plan as they are: Spark would otherwise make them again for each
+    place that names them, and plan all of it each time.
+    """
+
+    of: tuple[str, ...]
+    """Silver tables, and what was kept before it."""
+    make: Callable[..., DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,15 @@ class Dataset:
     version: int = 1
     """Raised when the function changes what it computes: old partitions are then computed anew."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
-    """What the function gets beside the silver tables, by name."""
+    """What the function gets beside the silver tables, by name, in the order in which it is made."""
 
-    @contextlib.contextmanager
-    def computed(self, frames: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
-        """The rows that come of these silver tables, to be used within the block."""
-        kept = {name: part.make(frames[part.table]).persist() for name, part in self.kept.items()}
-        try:
-            yield self.compute(**frames, **kept)
-        finally:
-            for frame in kept.values():
-                frame.unpersist()
+    def computed(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The rows that come of these silver tables."""
+        known = dict(frames)
+        for name, part in self.kept.items():
+            made = part.make(*(known[of] for of in part.of))
+            known[name] = made.sparkSession.createDataFrame(made.toArrow(), made.schema)
+        return self.compute(**known)
 
 
 def datasets() -> dict[str, Dataset]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from blindpost.pipeline.dataset import Kept
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.snapshots import EXPORT, complete, sums
+from blindpost.pipeline.snapshots import chosen as chosen_exports
 
 SET = ("day", "router", "role", "service_id")
 """The queues of one service at one router, by one kind of id."""
@@ -20,8 +22,9 @@ def side(sets: DataFrame, name: str) -> DataFrame:
     return sets.where((F.col("side") == name) & F.col("service_id").isNotNull()).select(*SET, *renamed)
 
 
-def differing(sets: DataFrame, chosen: DataFrame) -> DataFrame:
+def differing(summed: DataFrame, chosen: DataFrame) -> DataFrame:
     """The sets that both sides have exported and that are not the same."""
+    sets = summed.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
     exported = chosen.groupBy("day", "router").agg(F.count_distinct("side").alias("sides"))
     both = exported.where("sides = 2").select("day", "router")
     ours, theirs = side(sets, "router"), side(sets, "subscriber")
@@ -55,6 +58,14 @@ def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) ->
     problem = F.when(F.col("known"), "unassociated").otherwise("gone").alias("problem")
     missing = unknown.join(known, ["day", "router", "role", "queue_id"], "left").select(*queue, problem)
     return unclaimed.unionByName(missing)
+
+
+KEPT = {
+    "summed": Kept(("s_queues",), sums),
+    "chosen": Kept(("s_snapshot", "summed"), chosen_exports),
+    "different": Kept(("summed", "chosen"), differing),
+}
+"""What both tables of the drift ask for again and again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from blindpost.journal.schema import TABLES, Table, Tier
 from blindpost.pipeline.bronze import Ledger
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.files import join, open_root
 from blindpost.pipeline.publish import TableStore
+from blindpost.pipeline.sizing import SMALL_ROWS, planned_small
 from blindpost.pipeline.types import silver_schema
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, journal: str, out: str, zone: str | None = None) -> None:
         self.spark = spark
+        self.small = False
         self.journal_files, self.journal = open_root(spark, journal)
         self.files, self.out = open_root(spark, out)
         self._zone_files, self.zone = open_root(spark, join(out, ZONE) if zone is None else zone)
@@ -53,11 +58,31 @@ class Lake:
         """The rows of a published table that count now."""
         return self.frame(dataset.schema, self.gold_store(dataset).paths(days))
 
+    def rows(self, dataset: Dataset, days: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """The same rows, here and without Spark: those of a published table are few."""
+        files = self._zone_files if dataset.tier is Tier.STATE else self.files
+        found: list[dict[str, Any]] = []
+        for path in self.gold_store(dataset).paths(days):
+            if (content := files.read(path)) is not None:
+                found += pq.read_table(pa.BufferReader(content)).to_pylist()
+        return found
+
     def frame(self, schema: StructType, paths: list[str]) -> DataFrame:
-        """The rows of these files, none of which need be there."""
+        """The rows of these files, none of which need be there; in one task where there is little to do."""
         if not paths:
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(*paths)
+        rows = self.spark.read.schema(schema).parquet(*paths)
+        return rows.coalesce(1) if self.small else rows
+
+    @contextlib.contextmanager
+    def sized(self, rows: int) -> Iterator[None]:
+        """Plan for so many rows."""
+        self.small = rows <= SMALL_ROWS
+        try:
+            with planned_small(self.spark) if self.small else contextlib.nullcontext():
+                yield
+        finally:
+            self.small = False
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

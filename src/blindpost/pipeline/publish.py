@@ -15,6 +15,7 @@ opened it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -22,6 +23,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from blindpost.pipeline.files import Files, join, name_of
 from blindpost.pipeline.quality import Outcome
@@ -107,6 +111,13 @@ class TableStore:
     def new_staging(self) -> str:
         """A folder that does not exist yet, to write into."""
         return join(self._staging, os.urandom(6).hex())
+
+    def stage(self, folder: str, day: str, rows: pa.Table) -> None:
+        """Write the rows of a day into a staging folder, as Spark would."""
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer, compression="zstd")
+        name = f"part-{os.urandom(8).hex()}{SUFFIX}"
+        self._files.replace(join(folder, f"partition={day}", name), buffer.getvalue())
 
     def staged(self, folder: str) -> dict[str, str]:
         """The folders of the days that were written into a staging folder."""

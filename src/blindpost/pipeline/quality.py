@@ -7,12 +7,13 @@ it are what an operator wants to see, so they are published and the count stands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -44,6 +45,7 @@ class Outcome:
     broken: dict[str, int]
 
 
+HASH = "hash of the row"
 NOTHING = Outcome(0, "0-0000000000000000", {})
 """Of a partition without rows."""
 
@@ -55,30 +57,60 @@ def not_null(schema: StructType) -> Rule:
     return Rule("not null", condition, "Only columns that say so may be unknown.", Breaking.STOPS)
 
 
-def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[str, Outcome]:
-    """The outcome for each day of a table: one pass, and one more for the key if there is one."""
+def judged(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """The rows, and beside each its hash and the rules that it breaks."""
     from pyspark.sql import functions as F
 
     def broken(rule: Rule) -> Column:
-        return F.count_if(~F.expr(rule.condition)).alias(f"rule {rule.name}")
+        return F.coalesce(~F.expr(rule.condition), F.lit(False)).alias(_column(rule))
+
+    return frame.select("*", F.xxhash64(*frame.columns).alias(HASH), *map(broken, rules))
+
+
+def _column(rule: Rule) -> str:
+    return f"rule {rule.name}"
+
+
+def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[str, Outcome]:
+    """The outcome for each day of a table, in one pass."""
+    from pyspark.sql import functions as F
 
     day = F.col("day").cast("string").alias("day")
-    content = F.format_string("%d-%016x", F.count("*"), F.bit_xor(F.xxhash64(*frame.columns))).alias(
-        "content"
-    )
-    counted = frame.groupBy(day).agg(F.count("*").alias("rows"), content, *map(broken, rules)).collect()
-    twice = {}
-    if key:
-        groups = frame.groupBy(day, *key).count().where("count > 1")
-        twice = {row["day"]: row["count"] for row in groups.groupBy("day").count().collect()}
-    return {
-        row["day"]: Outcome(
-            row["rows"],
-            row["content"],
-            {"key": twice.get(row["day"], 0), **{rule.name: row[f"rule {rule.name}"] for rule in rules}},
+    flags = [_column(rule) for rule in rules]
+    by_key = (
+        judged(frame, rules)
+        .groupBy(day, *key)
+        .agg(
+            F.count("*").alias("rows"),
+            F.bit_xor(HASH).alias(HASH),
+            *(F.count_if(f"`{flag}`").alias(flag) for flag in flags),
         )
-        for row in counted
+    )
+    by_day = by_key.groupBy("day").agg(
+        F.sum("rows").alias("rows"),
+        F.bit_xor(HASH).alias(HASH),
+        F.count_if(F.col("rows") > 1).alias("twice"),
+        *(F.sum(f"`{flag}`").alias(flag) for flag in flags),
+    )
+    return {
+        row["day"]: _outcome(row["rows"], row[HASH], row["twice"] if key else 0, rules, row.asDict())
+        for row in by_day.collect()
     }
+
+
+def check_rows(rows: pa.Table, key: Sequence[str], rules: Sequence[Rule]) -> Outcome:
+    """The same of one day's judged rows that are here."""
+    import numpy as np
+
+    broken = {_column(rule): rows[_column(rule)].to_pylist().count(True) for rule in rules}
+    different = len(rows.select(list(key)).group_by(list(key)).aggregate([])) if key else len(rows)
+    lanes = rows[HASH].to_numpy().astype(np.int64)
+    return _outcome(len(rows), int(np.bitwise_xor.reduce(lanes)), len(rows) - different, rules, broken)
+
+
+def _outcome(rows: int, lanes: int, twice: int, rules: Sequence[Rule], flags: Mapping[str, int]) -> Outcome:
+    content = f"{rows}-{lanes & 2**64 - 1:016x}"
+    return Outcome(rows, content, {"key": twice, **{rule.name: flags[_column(rule)] for rule in rules}})
 
 
 def stopping(outcome: Outcome, rules: Sequence[Rule]) -> list[str]:

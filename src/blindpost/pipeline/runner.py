@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from blindpost.journal.schema import TABLES, Table
 from blindpost.pipeline.bronze import Entry, set_aside, take_stock
 from blindpost.pipeline.dataset import Dataset, Input
@@ -18,7 +21,16 @@ from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.files import join
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.publish import Finished, Manifest, TableStore, fingerprint
-from blindpost.pipeline.quality import NOTHING, Rule, check, not_null, stopping
+from blindpost.pipeline.quality import (
+    NOTHING,
+    Outcome,
+    Rule,
+    check,
+    check_rows,
+    judged,
+    not_null,
+    stopping,
+)
 from blindpost.pipeline.silver import SILVER_VERSION, silver
 from blindpost.pipeline.types import silver_schema, spark_schema
 
@@ -109,14 +121,18 @@ class _Run:
         lake.ledger.write(entries.values())
         self._observe(Step("bronze", "files", "published", len(entries), len(entries)))
         self._summary.set_aside = set_aside(entries.values())
+        with lake.sized(sum(entry.rows for entry in entries.values())):
+            self._compute(entries.values())
+        return self._summary
+
+    def _compute(self, entries: Collection[Entry]) -> None:
         needed = self._needed()
         for done, (name, days) in enumerate(sorted(needed.items())):
-            self._silver(TABLES[name], days, entries.values())
+            self._silver(TABLES[name], days, entries)
             self._observe(Step("silver", name, "done", done + 1, len(needed)))
         for done, dataset in enumerate(self._wanted):
             self._gold(dataset)
             self._observe(Step("gold", dataset.name, "done", done + 1, len(self._wanted)))
-        return self._summary
 
     def _needed(self) -> dict[str, list[Days]]:
         """The silver tables that are read, and for which days."""
@@ -187,9 +203,8 @@ class _Run:
                 for given in dataset.inputs
             }
             rules = (not_null(dataset.schema), *dataset.rules)
-            with dataset.computed(frames) as rows:
-                frame = shaped(rows, dataset)
-                self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
+            frame = shaped(dataset.computed(frames), dataset)
+            self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
         for day, partition in store.current().partitions.items():
             if day in known:
                 self._summary.broken.update(
@@ -210,16 +225,12 @@ class _Run:
         self._observe(Step(stage, store.name, "found"))
         staging = store.new_staging()
         days = frame.where(frame["day"].cast("string").isin(sorted(stale)))
-        by_day = days.withColumn("partition", days["day"])
-        if stage == "gold":  # one sorted file for each day
-            placed = by_day.repartition("partition").sortWithinPartitions("partition", *key)
+        if self._lake.small:
+            outcomes = self._fetch(store, days, key, rules, staging)
         else:
-            placed = by_day.hint("rebalance", "partition")
-        placed.write.partitionBy("partition").parquet(staging)
-        self._observe(Step(stage, store.name, "computed"))
+            outcomes = self._write(store, days, schema, key, rules, staging)
         folders = store.staged(staging)
-        written = [join(folder, "*.parquet") for folder in folders.values()]
-        outcomes = check(self._lake.frame(schema, written), key, rules)
+        self._observe(Step(stage, store.name, "computed"))
         for day, outcome in sorted(outcomes.items()):
             if broken := stopping(outcome, rules):
                 raise PipelineError(
@@ -233,6 +244,45 @@ class _Run:
         )
         self._summary.computed[store.name] = sorted(stale)
         self._observe(Step(stage, store.name, "published"))
+
+    def _write(
+        self,
+        store: TableStore,
+        days: DataFrame,
+        schema: StructType,
+        key: tuple[str, ...],
+        rules: tuple[Rule, ...],
+        staging: str,
+    ) -> dict[str, Outcome]:
+        """Spark writes the rows, and reads them again to judge them."""
+        by_day = days.withColumn("partition", days["day"])
+        if key:  # one sorted file for each day
+            placed = by_day.repartition("partition").sortWithinPartitions("partition", *key)
+        else:
+            placed = by_day.hint("rebalance", "partition")
+        placed.write.partitionBy("partition").parquet(staging)
+        written = [join(folder, "*.parquet") for folder in store.staged(staging).values()]
+        return check(self._lake.frame(schema, written), key, rules)
+
+    def _fetch(
+        self,
+        store: TableStore,
+        days: DataFrame,
+        key: tuple[str, ...],
+        rules: tuple[Rule, ...],
+        staging: str,
+    ) -> dict[str, Outcome]:
+        """Few rows are judged where they are computed, and written from here: one query for all of it."""
+        rows = judged(days, rules).toArrow()
+        names = days.columns
+        outcomes = {}
+        for day in pc.unique(rows["day"]).to_pylist():
+            of_day = rows.filter(pc.equal(rows["day"], pa.scalar(day, pa.date32())))
+            outcomes[day.isoformat()] = check_rows(of_day, key, rules)
+            if key:
+                of_day = of_day.sort_by([(name, "ascending") for name in key])
+            store.stage(staging, day.isoformat(), of_day.select(names))
+        return outcomes
 
 
 def shaped(frame: DataFrame, dataset: Dataset) -> DataFrame:

@@ -57,6 +57,8 @@ class SparkOptions:
     master: str | None = None
     remote: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    small: bool = False
+    """Little is to be done: Java's slower compiler and collector of several threads would not pay."""
 
 
 def require_pyspark() -> None:
@@ -93,7 +95,10 @@ def start(options: SparkOptions) -> SparkSession:
         os.environ["JAVA_HOME"] = str(java_home(find_java()))
         master = options.master or LOCAL
         builder = builder.master(master)
-        for name, value in {**_driver(), **(_local() if master.startswith("local") else {})}.items():
+        for name, value in {
+            **_driver(small=options.small),
+            **(_local() if master.startswith("local") else {}),
+        }.items():
             builder = builder.config(name, value)
     for name, value in {**ALWAYS, **options.settings}.items():
         builder = builder.config(name, value)
@@ -137,8 +142,9 @@ def is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _driver() -> dict[str, str]:
+def _driver(*, small: bool) -> dict[str, str]:
     """What must be known before Java starts. Jobs want throughput, not short pauses: hence the collector."""
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if small else "-XX:+UseParallelGC"
     folder = Path(tempfile.gettempdir()) / f"blindpost-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     log_settings = folder / "log4j2.properties"
@@ -146,7 +152,7 @@ def _driver() -> dict[str, str]:
         log_settings.write_text(_LOG_SETTINGS)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -Dlog4j2.configurationFile={log_settings}",
+        "spark.driver.extraJavaOptions": f"{java} -Dlog4j2.configurationFile={log_settings}",
         "spark.driver.memory": f"{max(1, min(16, memory // 3 // 2**30))}g",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

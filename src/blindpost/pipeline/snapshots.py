@@ -76,6 +76,11 @@ def complete(s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
     return told.join(there, list(EXPORT), "left").where(whole).drop("rows", "there")
 
 
+def chosen(s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
+    """The exports that count: each side's last complete one of a day."""
+    return latest(complete(s_snapshot, summed))
+
+
 def latest(exports: DataFrame) -> DataFrame:
     """Of each side of a router and each day, the last export."""
     newest = Window.partitionBy("day", "router", "side").orderBy(F.desc("at_s"), F.desc("snapshot"))

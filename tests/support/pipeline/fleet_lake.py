@@ -83,8 +83,7 @@ class Fleet:
         table = dataset(name)
         lake = self.lake(spark)
         frames = {given.table: lake.silver(given.table) for given in table.inputs}
-        with table.computed(frames) as rows:
-            return plain(rows.where(f"router = '{router}'").collect())
+        return plain(table.computed(frames).where(f"router = '{router}'").collect())
 
     def lake(self, spark: SparkSession) -> Lake:
         return Lake(spark, str(self.journal), str(self.out))

@@ -82,8 +82,7 @@ def computed(spark: SparkSession, dataset: Dataset, journal: Mapping[str, Sequen
         given.table: silver_frame(spark, given.table, journal.get(given.table, ()))
         for given in dataset.inputs
     }
-    with dataset.computed(frames) as rows:
-        return plain(rows.select(*dataset.schema.names).collect())
+    return plain(dataset.computed(frames).select(*dataset.schema.names).collect())
 
 
 def plain(rows: Iterable[Any]) -> list[Row]:

@@ -150,7 +150,7 @@ DATASET = Dataset(
     key=("router", "migration", "name", "service", "role"),
     inputs=(Input("s_migration"), Input("s_queues", days_after=1), Input("s_snapshot", days_after=1)),
     compute=compute,
-    kept={"summed": Kept("s_queues", sums)},
+    kept={"summed": Kept(("s_queues",), sums)},
     rules=(
         Rule("equal", "verdict = 'equal'", "Nothing may be lost or changed by an import."),
         Rule(

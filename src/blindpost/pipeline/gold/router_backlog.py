@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType
 
-from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.meters import HOUR, beside, hour_of, hours
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, sums
@@ -24,7 +24,7 @@ BEFORE_S = 86_400
 
 
 def compute(
-    p_counters: DataFrame, p_gauges: DataFrame, s_queues: DataFrame, s_snapshot: DataFrame
+    p_counters: DataFrame, p_gauges: DataFrame, s_queues: DataFrame, exported: DataFrame, **_: DataFrame
 ) -> DataFrame:
     waiting = _waiting(p_gauges)
     wanted = p_counters.where((F.col("role") == "smp") & F.col("name").isin(*COUNTED.values()))
@@ -35,7 +35,7 @@ def compute(
     )
     return (
         joined.withColumn("deleted", deleted)
-        .join(_undelivered(s_queues, s_snapshot), list(HOUR), "left")
+        .join(_undelivered(s_queues, exported), list(HOUR), "left")
         .select(
             *HOUR,
             *COUNTED,
@@ -70,19 +70,23 @@ def _waiting(p_gauges: DataFrame) -> DataFrame:
     return by_hour.withColumn("backlog_before", F.when(recent, F.lag("backlog").over(earlier))).drop("last_s")
 
 
-def _undelivered(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
-    """What the last complete export of an hour says about messages that wait."""
+def _exported(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
+    """Of each hour, the router's last complete export."""
     exports = complete(s_snapshot, sums(s_queues)).where(F.col("side") == "router")
     newest = Window.partitionBy("day", "router", "hour_s").orderBy(F.desc("at_s"), F.desc("snapshot"))
-    chosen = (
+    return (
         exports.withColumn("hour_s", hour_of("at_s"))
         .withColumn("place", F.row_number().over(newest))
         .where("place = 1")
         .select(*HOUR, "snapshot", "side")
     )
+
+
+def _undelivered(s_queues: DataFrame, exported: DataFrame) -> DataFrame:
+    """What these exports say about messages that wait."""
     return (
         s_queues.where(F.col("role") == "messaging")
-        .join(F.broadcast(chosen), ["day", "router", "side", "snapshot"])
+        .join(F.broadcast(exported), ["day", "router", "side", "snapshot"])
         .groupBy(*HOUR)
         .agg(
             F.count_if(F.col("waiting") > 0).alias("waiting_queues"),
@@ -123,6 +127,7 @@ DATASET = Dataset(
         Input("s_snapshot"),
     ),
     compute=compute,
+    kept={"exported": Kept(("s_queues", "s_snapshot"), _exported)},
     rules=(
         Rule(
             "balance",

@@ -6,23 +6,27 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DateType, IntegerType, LongType, StringType
 
-from blindpost.pipeline.dataset import Dataset, Input, Kept
-from blindpost.pipeline.drift import SET, different_queues, differing, side
+from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.drift import KEPT, SET, different_queues, side
 from blindpost.pipeline.quality import Breaking, Rule
-from blindpost.pipeline.snapshots import EXPORT, complete, latest, sampled, sums
+from blindpost.pipeline.snapshots import EXPORT, sampled
 from blindpost.pipeline.types import columns
 
 PROBLEMS = ("unassociated", "gone", "unclaimed")
 
 
 def compute(
-    s_queues: DataFrame, s_service_claims: DataFrame, s_snapshot: DataFrame, summed: DataFrame
+    s_queues: DataFrame,
+    s_service_claims: DataFrame,
+    summed: DataFrame,
+    chosen: DataFrame,
+    different: DataFrame,
+    **_: DataFrame,
 ) -> DataFrame:
-    chosen = latest(complete(s_snapshot, summed))
     picked = F.broadcast(chosen.select(*EXPORT))
     sets = summed.join(picked, list(EXPORT))
     claims = s_service_claims.join(picked, list(EXPORT))
-    found = different_queues(s_queues, chosen, differing(sets, chosen))
+    found = different_queues(s_queues, chosen, different)
     problems = found.groupBy(*SET).agg(
         *(F.count_if(F.col("problem") == problem).alias(problem) for problem in PROBLEMS)
     )
@@ -152,7 +156,7 @@ DATASET = Dataset(
     key=("router", "service", "role"),
     inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
     compute=compute,
-    kept={"summed": Kept("s_queues", sums)},
+    kept=KEPT,
     rules=(
         Rule(
             "agrees", "verdict IN ('agrees', 'one side only')", "A drift loses messages until it is repaired."

@@ -7,17 +7,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DateType, StringType
 
 from blindpost.journal.schema import Tier
-from blindpost.pipeline.dataset import Dataset, Input, Kept
-from blindpost.pipeline.drift import different_queues, differing
+from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.drift import KEPT, different_queues
 from blindpost.pipeline.quality import Breaking, Rule
-from blindpost.pipeline.snapshots import EXPORT, complete, latest, sums
 from blindpost.pipeline.types import columns
 
 
-def compute(s_queues: DataFrame, s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
-    chosen = latest(complete(s_snapshot, summed))
-    sets = summed.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
-    found = different_queues(s_queues, chosen, differing(sets, chosen))
+def compute(s_queues: DataFrame, chosen: DataFrame, different: DataFrame, **_: DataFrame) -> DataFrame:
+    found = different_queues(s_queues, chosen, different)
     subscribing = F.when(F.col("role") == "messaging", "SUB").otherwise("NSUB")
     repair = (
         F.when(F.col("problem") == "unassociated", subscribing)
@@ -47,7 +44,7 @@ DATASET = Dataset(
     key=("router", "service_id", "role", "queue_id"),
     inputs=(Input("s_queues"), Input("s_snapshot")),
     compute=compute,
-    kept={"summed": Kept("s_queues", sums)},
+    kept=KEPT,
     rules=(
         Rule(
             "known problem",

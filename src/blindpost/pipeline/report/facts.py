@@ -56,7 +56,7 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
     return Facts(
         days=days,
         made_s=made_s,
-        rows={name: [row.asDict() for row in lake.gold(one, days).collect()] for name, one in known.items()},
+        rows={name: lake.rows(one, days) for name, one in known.items()},
         broken={
             (name, day, rule): count
             for name, partitions in manifests.items()
