@@ -175,7 +175,7 @@ async def bare(server: Server, count: int) -> float:
 async def agent(path: Path, server: Server, *, service: bool) -> AsyncIterator[tuple[Subscriptions, Bench]]:
     """An agent that is connected and has subscribed nothing."""
     store, bench = AgentStore.open(path, durability=Durability.OS), Bench()
-    subscriptions = Subscriptions(store, bench, bench, None, AT_ONCE, has_service=lambda _: service)
+    subscriptions = Subscriptions(store, bench.received, bench, None, AT_ONCE, has_service=lambda _: service)
     await subscriptions.sessions.session(subscriptions.sessions.key(USER, server))
     try:
         yield subscriptions, bench

@@ -47,7 +47,7 @@ async def test_short_invitation(tmp_path: Path) -> None:
         assert (await bob.expect(Joined)).secured
         assert (await bob.expect(Connected)).pq
         assert (await alice.expect(Connected)).pq
-        rows = bob.rt.store.reading.sql.execute("SELECT count(*) FROM inv_short_links").fetchone()
+        rows = bob.rt.ground.store.reading.sql.execute("SELECT count(*) FROM inv_short_links").fetchone()
         assert rows == (0,)
 
 
@@ -138,7 +138,7 @@ async def test_lost_answer_to_a_prepared_new_costs_nothing(tmp_path: Path) -> No
     async with two_parties(tmp_path) as (alice, bob):
         prepared = alice.agent.prepare_address()
         first = await alice.agent.create_address(prepared, b"data")
-        with alice.rt.transaction() as tx:
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute("DELETE FROM connections")
         again = await alice.agent.create_address(prepared, b"data")
         assert (str(again), again.changed) == (str(first), False)
@@ -153,7 +153,7 @@ async def test_refused_prepared_link_is_replaced_and_told(tmp_path: Path) -> Non
     async with two_parties(tmp_path) as (alice, bob):
         prepared = alice.agent.prepare_address(entity_id=b"us")
         await alice.agent.create_address(prepared)
-        with alice.rt.transaction() as tx:
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute("DELETE FROM connections")
         other = PreparedLink.load(prepared.dump())
         object.__setattr__(other, "key", PrivateKey.generate(Algorithm.ED25519, system_entropy))

@@ -81,7 +81,7 @@ async def test_lost_acknowledgement_is_sent_again_and_nothing_shown_twice(tmp_pa
         ours, _ = await connect(alice, bob)
         await ours.send(b"one")
         message = (await bob.expect(Received)).msg
-        with bob.rt.transaction() as tx:
+        with bob.rt.ground.transaction() as tx:
             tx.sql.execute("UPDATE rcv_messages SET user_ack = 1")
         await bob.agent.close()
         async with party(tmp_path / "b.db", config=on_network(network)) as again:
@@ -103,7 +103,7 @@ async def test_receipts_both_ways(tmp_path: Path) -> None:
         assert refused.value.word == "CMD PROHIBITED"
         await told.msg.ack()
         await settle()
-        left = alice.rt.store.reading.sql.execute("SELECT count(*) FROM messages").fetchone()
+        left = alice.rt.ground.store.reading.sql.execute("SELECT count(*) FROM messages").fetchone()
         assert left == (0,)
         await theirs.send(b"back")
         assert (await alice.message()).msg.integrity == MsgOk()
@@ -248,7 +248,7 @@ async def test_pq_is_switched_on_by_both_and_never_off(tmp_path: Path) -> None:
             seen.append((await alice.message()).msg.pq)
         assert seen[0] is False
         assert all(seen[-2:])
-        flags = alice.rt.store.reading.sql.execute("SELECT pq_support FROM connections").fetchall()
+        flags = alice.rt.ground.store.reading.sql.execute("SELECT pq_support FROM connections").fetchall()
         assert flags == [(1,)]
 
 
@@ -276,7 +276,7 @@ async def test_each_side_is_connected_once(tmp_path: Path) -> None:
         for _ in range(6):
             async with party(tmp_path / "b.db", *servers(alice), config=on_network(network, old)) as bob:
                 await settle()
-                while len(bob.rt.stream._events):
+                while len(bob.rt.ground.stream._events):
                     await bob.next()
                 names += bob.names()
         await alice.expect(Connected)
@@ -292,4 +292,4 @@ async def test_each_side_is_connected_once(tmp_path: Path) -> None:
 
 
 def servers(party: Party) -> list[Server]:
-    return [address.server for address in party.rt.servers]
+    return [address.server for address in party.rt.ground.servers]

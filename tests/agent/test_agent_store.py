@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, Retention
+from blindpost.agent.cleanup import clean
 from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
 from blindpost.agent.queues.making import new_snd_queue
 from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store.database import AgentStore, Memo
-from blindpost.agent.work.cleanup import clean
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.store.sqlite import StoreInUseError
 from blindpost.testing.network import MemoryNetwork
@@ -40,7 +40,7 @@ async def test_sealed_store_shows_nothing_and_opens_with_its_passphrase_only(tmp
             ours, theirs = await connect(alice, bob)
             await theirs.send(b"a secret message")
             message = (await alice.message(ack=False)).msg
-            (queue,) = queues.rcv_queues(alice.rt.store.reading, ours.id)
+            (queue,) = queues.rcv_queues(alice.rt.ground.store.reading, ours.id)
             await alice.agent.close()
         stored = bytes_of(tmp_path)
         for secret in (queue.key.raw, queue.e2e_key.raw, queue.dh_secret, message.body):
@@ -67,7 +67,7 @@ async def test_backup_is_a_whole_agent(tmp_path: Path) -> None:
         alice.agent.backup(tmp_path / "copy.db")
         with pytest.raises(FileExistsError):
             alice.agent.backup(tmp_path / "copy.db")
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         await alice.agent.close()
         async with party(tmp_path / "copy.db", server, config=on_network(network)) as restored:
             await restored.agent.connection(ours.id).send(b"from the copy")
@@ -87,9 +87,9 @@ async def test_service_counts_follow_the_queues(tmp_path: Path) -> None:
     """Count and hash in the row equal those of the queues, whatever happens to them."""
     async with two_parties(tmp_path) as (alice, _):
         links = [await alice.agent.invite() for _ in range(3)]
-        db = alice.rt.store.reading
+        db = alice.rt.ground.store.reading
         made = [queues.rcv_queues(db, link.conn.id)[0] for link in links]
-        with alice.rt.transaction() as tx:
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute(
                 "INSERT INTO client_services (user_id, host, port, service_cert, service_cert_hash,"
                 " service_priv_key) SELECT 1, host, port, x'', x'', x'' FROM servers"
@@ -129,8 +129,8 @@ async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
         await theirs.send(b"received")
         await alice.message()
         await settle()
-        sql = alice.rt.store.reading.sql
-        with alice.rt.transaction() as tx:
+        sql = alice.rt.ground.store.reading.sql
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute(
                 "INSERT INTO processed_ratchet_key_hashes (conn_id, hash, created_at) VALUES (?, x'00', ?)",
                 (ours.id, tx.now - 200),
@@ -141,10 +141,10 @@ async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
             " (SELECT count(*) FROM processed_ratchet_key_hashes)"
         )
         assert sql.execute(counts).fetchone() == (1, 2, 1)
-        await clean(alice.rt)
+        await clean(alice.rt.ground, alice.rt.deletion)
         assert sql.execute(counts).fetchone() == (1, 1, 0)
-        alice.rt.config.now.__self__._start += 200  # type: ignore[attr-defined]  # a clock of the loop
-        await clean(alice.rt)
+        alice.rt.ground.config.now.__self__._start += 200  # type: ignore[attr-defined]  # a clock of the loop
+        await clean(alice.rt.ground, alice.rt.deletion)
         assert sql.execute(counts).fetchone() == (0, 0, 0)
 
 
@@ -155,10 +155,10 @@ async def test_other_changes_of_type_are_refused(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):
         address = await alice.agent.address()
         ours, _ = await connect(alice, bob)
-        info = QueueInfo(4, queues.rcv_queues(alice.rt.store.reading, ours.id)[0].address)
-        with pytest.raises(AgentError), alice.rt.transaction() as tx:
+        info = QueueInfo(4, queues.rcv_queues(alice.rt.ground.store.reading, ours.id)[0].address)
+        with pytest.raises(AgentError), alice.rt.ground.transaction() as tx:
             new_snd_queue(tx, address.conn.id, 1, info)
-        assert queues.snd_queues(alice.rt.store.reading, address.conn.id) == ()
+        assert queues.snd_queues(alice.rt.ground.store.reading, address.conn.id) == ()
 
 
 @pytest.mark.claim("CON-25")

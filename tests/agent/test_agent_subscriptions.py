@@ -141,8 +141,8 @@ async def test_messages_of_one_connection_keep_their_order_whoever_is_first(tmp_
                 answer = await session.client.send_many([Call(ACK(msg.msg_id), rcv_id, queue.key)])
                 assert isinstance(answer[0], MSG)
                 held.append((session, rcv_id, answer[0]))
-        reception = Reception(alice.rt)
-        async with alice.rt.locked(ours.id):
+        reception = alice.rt.reception
+        async with alice.rt.ground.locked(ours.id):
             batches = [asyncio.create_task(reception.received(*message)) for message in held]
             await asyncio.sleep(1)
             assert not any(batch.done() for batch in batches)
@@ -152,7 +152,7 @@ async def test_messages_of_one_connection_keep_their_order_whoever_is_first(tmp_
 
 def _queues(alice: Party) -> list[RcvQueue]:
     (conn,) = alice.agent.connections()
-    return list(queues.rcv_queues(alice.rt.store.reading, conn.id))
+    return list(queues.rcv_queues(alice.rt.ground.store.reading, conn.id))
 
 
 @virtual

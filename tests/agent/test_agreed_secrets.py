@@ -53,7 +53,7 @@ async def test_kem_keys_travel_in_the_link_or_in_the_confirmation(tmp_path: Path
         assert ("kem_key" in content.text) is (where != "nowhere")
         conn = await bob.agent.join(str(link))
         assert (await bob.expect(Connected)).pq
-        sent = ratchets.find_public(bob.rt.store.reading, conn.id)
+        sent = ratchets.find_public(bob.rt.ground.store.reading, conn.id)
         assert sent is not None
         assert isinstance(sent.kem, KemProposed if where == "nowhere" else KemAccepted)
 
@@ -70,10 +70,10 @@ async def test_pq_support_stays_on(tmp_path: Path) -> None:
         await bob.message()
         await theirs.send(b"off", pq=False)
         await alice.message()
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         await alice.agent.close()
         async with party(tmp_path / "a.db", server, config=on_network(network)) as again:
-            db, conn = again.rt.store.reading, again.agent.connection(ours.id)
+            db, conn = again.rt.ground.store.reading, again.agent.connection(ours.id)
             assert connections.load(db, ours.id).pq_support
             ratchet = ratchets.find_ratchet(db, ours.id)
             assert ratchet is not None
@@ -98,7 +98,7 @@ async def test_messages_hang_together_across_a_restart_and_a_rotation(tmp_path: 
         two_parties(tmp_path, network=network) as (alice, bob),
     ):
         ours, theirs = await connect(alice, bob)
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         numbers = []
 
         async def exchanged(conn_id: str, speaker: object) -> None:

@@ -222,7 +222,7 @@ async def test_messages_survive_a_sender_that_dies_while_sending(tmp_path: Path)
     async with two_parties(tmp_path, network=network) as (alice, bob):
         ours, _ = await connect(alice, bob)
         await settle()
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         crash = Crash(alice, 1, heard=True)
         with crash.waiting():
             await ours.send(b"one")
@@ -243,10 +243,10 @@ async def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
     async with two_parties(tmp_path, network=network) as (alice, bob):
         ours, _ = await connect(alice, bob)
         await settle()
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         damaged = await ours.send(b"damaged")
         await ours.send(b"whole")
-        with alice.rt.transaction() as tx:
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute(
                 "UPDATE snd_messages SET msg_encrypt_key = x'00' WHERE internal_id = ?", (damaged,)
             )
@@ -258,5 +258,5 @@ async def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
             assert (failed.msg_id, failed.error.word) == (damaged, "INTERNAL")
             got = (await bob.message()).msg
             assert (got.body, got.integrity) == (b"whole", MsgSkipped(damaged, damaged))
-            left = again.rt.store.reading.sql.execute("SELECT count(*) FROM commands WHERE failed = 0")
+            left = again.rt.ground.store.reading.sql.execute("SELECT count(*) FROM commands WHERE failed = 0")
             assert left.fetchone() == (0,)

@@ -27,7 +27,7 @@ def rows_left(friend: Friend) -> int:
         " + (SELECT count(*) FROM snd_queues) + (SELECT count(*) FROM ratchets)"
         " + (SELECT count(*) FROM messages) + (SELECT count(*) FROM snd_message_deliveries)"
     )
-    (left,) = friend.rt.store.reading.sql.execute(counted).fetchone()
+    (left,) = friend.rt.ground.store.reading.sql.execute(counted).fetchone()
     return int(left)
 
 
@@ -132,7 +132,9 @@ def test_with_commands_that_wait_for_the_router(tmp_path: Path) -> None:
             await place.start()
             await deleted(alice)
             assert rows_left(alice) == 0
-            assert alice.rt.store.reading.sql.execute("SELECT count(*) FROM commands").fetchone() == (0,)
+            assert alice.rt.ground.store.reading.sql.execute("SELECT count(*) FROM commands").fetchone() == (
+                0,
+            )
 
     run_virtual(main())
 
@@ -219,7 +221,7 @@ def test_waiting_ends_after_two_days(tmp_path: Path) -> None:
             conn_id = alice.conn.id
             await alice.conn.delete(wait_delivery=True)
             for days in (1.9, 0.2):
-                assert rows.waiting_since(alice.rt.store.reading, conn_id) is not None
+                assert rows.waiting_since(alice.rt.ground.store.reading, conn_id) is not None
                 await alice.stop()
                 await pair.quiet(days * DAY_S)
                 await alice.start()

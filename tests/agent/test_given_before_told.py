@@ -104,7 +104,7 @@ def test_events_are_about_connections_that_were_given(
 async def test_events_wait_until_the_call_that_makes_the_connection_returns(tmp_path: Path) -> None:
     """The stream itself: what is about a connection on its way out comes after it."""
     async with two_parties(tmp_path) as (alice, _):
-        stream, conn = alice.rt.stream, alice.rt.handle("new")
+        stream, conn = alice.rt.ground.stream, alice.rt.ground.handle("new")
         stream.hold("new")
         stream.put(Connected(conn, True))
         taking = asyncio.ensure_future(stream.take())
@@ -113,7 +113,7 @@ async def test_events_wait_until_the_call_that_makes_the_connection_returns(tmp_
         stream.give("new")
         assert (await taking) == Connected(conn, True)
         stream.hold("other")
-        stream.put(Connected(alice.rt.handle("other"), True))
+        stream.put(Connected(alice.rt.ground.handle("other"), True))
         stream.forget("other")
         stream.put(Connected(conn, False))
         assert (await stream.take()) == Connected(conn, False)
@@ -132,5 +132,5 @@ async def test_joining_an_address_returns_before_any_network(tmp_path: Path) -> 
         before = len(network.connections)
         conn = await bob.agent.join(address)
         assert conn.type.value == "new"
-        assert commands.has_command(bob.rt.store.reading, conn.id, "JOIN")
+        assert commands.has_command(bob.rt.ground.store.reading, conn.id, "JOIN")
         assert len(network.connections) == before

@@ -131,7 +131,7 @@ async def test_types_and_ratchets_at_each_step(tmp_path: Path) -> None:
     """Alice allows by hand, so that every step can be looked at."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite(auto_allow=False)
-        db = alice.rt.store.reading
+        db = alice.rt.ground.store.reading
         assert link.conn.type is ConnType.RCV
         assert ratchets.find_params(db, link.conn.id) is not None
         assert ratchets.find_ratchet(db, link.conn.id) is None
@@ -140,7 +140,7 @@ async def test_types_and_ratchets_at_each_step(tmp_path: Path) -> None:
         await bob.expect(Joined)
         types.append(joined.type)
         assert types == [ConnType.NEW, ConnType.DUPLEX]
-        assert ratchets.find_ratchet(bob.rt.store.reading, joined.id) is not None
+        assert ratchets.find_ratchet(bob.rt.ground.store.reading, joined.id) is not None
         confirmed = await alice.expect(ConfirmationReceived)
         assert confirmed.confirmation.info == b"I am Bob"
         assert link.conn.type is ConnType.RCV
@@ -263,7 +263,7 @@ async def test_who_waits_is_still_there_after_a_restart(tmp_path: Path) -> None:
         await bob.agent.join(str(address), b"asked")
         await alice.expect(ConfirmationReceived)
         await alice.expect(ContactRequested)
-        server = alice.rt.servers[0].server
+        server = alice.rt.ground.servers[0].server
         await alice.agent.close()
         async with party(tmp_path / "a.db", server, config=on_network(network)) as again:
             confirmation = again.agent.connection(link.conn.id).confirmation()
@@ -294,9 +294,9 @@ async def test_another_router_is_asked_when_one_is_away(tmp_path: Path) -> None:
                 link = await alice.agent.invite()
                 conn = await bob.agent.join(str(link))
                 await bob.expect(Connected)
-                (queue,) = queues.rcv_queues(bob.rt.store.reading, conn.id)
+                (queue,) = queues.rcv_queues(bob.rt.ground.store.reading, conn.id)
                 assert queue.server == router.server
-                assert bob.rt.tried == {}
+                assert bob.rt.maker._tried == {}
                 await bob.agent.invite_later()
                 assert (await bob.expect(LinkCreated)).link.full.queues[0].address.server == router.server
 

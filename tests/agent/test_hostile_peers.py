@@ -29,7 +29,6 @@ from blindpost.agent import (
     Received,
 )
 from blindpost.agent.messages.layers import open_client_envelope, seal_confirmation, seal_message
-from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import SndQueue
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -110,7 +109,7 @@ async def test_gap_of_two_thousand_million_is_refused_at_once(tmp_path: Path) ->
         assert time.process_time() - started < 1
         assert isinstance(told, RatchetSync)
         assert "RATCHET_SKIPPED" in str(told.error)
-        assert ratchets.skipped_keys(alice.rt.store.reading, ours.id) == {}
+        assert ratchets.skipped_keys(alice.rt.ground.store.reading, ours.id) == {}
         forger.ratchet = before
         assert received(await forger.deliver(forger.good())).msg.body == b"good"
 
@@ -122,7 +121,7 @@ async def test_keys_of_missing_messages_are_bounded(tmp_path: Path) -> None:
         for _ in range(10):
             forger.skip(511)
             await forger.deliver(forger.good())
-        keys = ratchets.skipped_keys(alice.rt.store.reading, ours.id)
+        keys = ratchets.skipped_keys(alice.rt.ground.store.reading, ours.id)
         assert sum(map(len, keys.values())) == ratchets.SKIPPED_MAX
 
 
@@ -190,12 +189,12 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
             await bob.agent.join(str(link))
             await settle_long()
         (body,) = [bytes(call.command.body) for call in sent if isinstance(call.command, SEND)]
-        (queue,) = queues.rcv_queues(alice.rt.store.reading, link.conn.id)
+        (queue,) = queues.rcv_queues(alice.rt.ground.store.reading, link.conn.id)
         before = rows(alice)
         other = await alice.agent.invite()
-        with alice.rt.transaction() as tx:
+        with alice.rt.ground.transaction() as tx:
             tx.sql.execute("DELETE FROM connections WHERE conn_id = ?", (other.conn.id,))
-        (theirs,) = queues.snd_queues(bob.rt.store.reading, bob.agent.connections()[0].id)
+        (theirs,) = queues.snd_queues(bob.rt.ground.store.reading, bob.agent.connections()[0].id)
         wrong = [body[:-1] + bytes([body[-1] ^ 1]), body[:2000], b"\0\x09" + body[2:]]
         wrong.append(seal_confirmation(theirs, b"\0\x07C1" + bytes(200), system_entropy))
         wrong += [resealed(theirs, altered) for altered in altered_confirmations(theirs, body)]
@@ -203,7 +202,7 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
             msg_id = bytes([number]) * 24
             content = encode(Message(1_750_000_000, True, bad), write_message)
             sealed = BoxKey(queue.dh_secret).seal_padded(nonce_of(msg_id), content, DELIVERED_SIZE)
-            await Reception(alice.rt).process(queue, MSG(msg_id, sealed))
+            await alice.rt.reception.process(queue, MSG(msg_id, sealed))
             failed = await alice.expect(Failed)
             assert failed.error.word.startswith("AGENT A_")
             assert rows(alice) == before
@@ -219,8 +218,8 @@ async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) 
         link = await alice.agent.invite(auto_allow=False)
         await bob.agent.join(str(link))
         waiting = await alice.expect(ConfirmationReceived)
-        (queue,) = queues.rcv_queues(alice.rt.store.reading, link.conn.id)
-        (theirs,) = queues.snd_queues(bob.rt.store.reading, bob.agent.connections()[0].id)
+        (queue,) = queues.rcv_queues(alice.rt.ground.store.reading, link.conn.id)
+        (theirs,) = queues.snd_queues(bob.rt.ground.store.reading, bob.agent.connections()[0].id)
         keys = PrivateParams(generate_x448(system_entropy), generate_x448(system_entropy))
         key = encode(RatchetKey(7, keys.public(3), b""), write_agent_envelope)
         content = Message(1_750_000_000, True, seal_message(theirs, key, system_entropy))
@@ -228,7 +227,7 @@ async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) 
         sealed = BoxKey(queue.dh_secret).seal_padded(
             nonce_of(msg_id), encode(content, write_message), DELIVERED_SIZE
         )
-        await Reception(alice.rt).process(queue, MSG(msg_id, sealed))
+        await alice.rt.reception.process(queue, MSG(msg_id, sealed))
         assert (await alice.expect(Failed)).error.word == "AGENT A_QUEUE"
         assert rows(alice) == before
         await waiting.confirmation.allow()
@@ -258,7 +257,7 @@ def resealed(queue: SndQueue, confirmation: Confirmation) -> bytes:
 
 def rows(party: Party) -> list[object]:
     """All that could change with a confirmation."""
-    sql = party.rt.store.reading.sql
+    sql = party.rt.ground.store.reading.sql
     tables = ("connections", "rcv_queues", "snd_queues", "ratchets", "conn_confirmations", "messages")
     return [sql.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608  constants
 
@@ -274,7 +273,7 @@ async def test_receipts_valid_mixed_and_wrong(tmp_path: Path) -> None:
     async with forged(tmp_path) as (alice, bob, ours, _, forger):
         number = await ours.send(b"mine")
         await bob.message()
-        sent = messages.find_sent(alice.rt.store.reading, ours.id, 2)
+        sent = messages.find_sent(alice.rt.ground.store.reading, ours.id, 2)
         assert sent is not None
         await forger.told()
 
@@ -327,18 +326,18 @@ async def test_messages_between_agents_are_acknowledged_without_the_application(
 def full_disk(party: Party, times: int) -> Iterator[list[int]]:
     """So many commits fail."""
     left = [times]
-    original = type(party.rt.store).transaction
+    original = type(party.rt.ground.store).transaction
 
     @contextmanager
     def transaction(store: object) -> Iterator[object]:
         with original(store) as db:  # type: ignore[arg-type]  # the store that it was
             yield db
-            if left[0] and store is party.rt.store:
+            if left[0] and store is party.rt.ground.store:
                 left[0] -= 1
                 raise sqlite3.OperationalError("database or disk is full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(party.rt.store), "transaction", transaction)
+        patch.setattr(type(party.rt.ground.store), "transaction", transaction)
         yield left
 
 
@@ -346,12 +345,12 @@ def full_disk(party: Party, times: int) -> Iterator[list[int]]:
 @virtual
 async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
     async with forged(tmp_path) as (alice, _, ours, theirs, _):
-        ratchet = ratchets.find_ratchet(alice.rt.store.reading, ours.id)
+        ratchet = ratchets.find_ratchet(alice.rt.ground.store.reading, ours.id)
         with full_disk(alice, 1) as left, recorded(alice) as sent:
             await theirs.send(b"one")
             failed = await alice.expect(Failed)
             assert (failed.error.word, left) == ("CRITICAL", [0])
-            assert ratchets.find_ratchet(alice.rt.store.reading, ours.id) == ratchet
+            assert ratchets.find_ratchet(alice.rt.ground.store.reading, ours.id) == ratchet
             assert not any(isinstance(call.command, ACK) for call in sent)
             got = (await alice.message()).msg
             assert (got.body, got.integrity) == (b"one", MsgOk())
@@ -366,7 +365,7 @@ async def test_keys_swapped_between_connections(tmp_path: Path) -> None:
         await connect(alice, bob)
         await settle()
         conns = [conn for conn in bob.agent.connections() if conn.id != theirs.id]
-        other = ratchets.find_ratchet(bob.rt.store.reading, conns[0].id)
+        other = ratchets.find_ratchet(bob.rt.ground.store.reading, conns[0].id)
         assert other is not None
         _, key = encrypt_header(other, None, 3)
         mine = forger.ratchet

@@ -1,4 +1,4 @@
-"""Programs import the agent from one place; what is not named there may move."""
+"""Programs import the agent from one place; what is not named there may move. Inside, imports go one way."""
 
 from __future__ import annotations
 
@@ -48,3 +48,25 @@ def test_other_rooms_and_examples_use_the_face() -> None:
 def test_the_documents_use_the_face() -> None:
     for path in (*(ROOT / "docs").glob("*.md"), ROOT / "README.md"):
         assert re.findall(r"(?m)^\s*from blindpost\.agent\.\S+ import", path.read_text()) == [], path.name
+
+
+def _imported(path: Path, modules: set[str]) -> set[str]:
+    """What a module imports of these, also only for its types."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or ({node.module} & modules)
+    return found
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    paths = {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path
+        for path in (SOURCE / "agent").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    left = {name: _imported(path, set(paths)) - {name} for name, path in paths.items()}
+    while leaves := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in leaves}
+    assert left == {}

@@ -56,7 +56,7 @@ async def test_routers_that_are_away_are_asked_again(tmp_path: Path, monkeypatch
         assert world.asked.of("NKEY", "SNEW") == ["NKEY"] * 3 + ["SNEW"] * 3
         await phone.agent.delete_push()
         await phone.until(lambda: phone.row(conn) is None)
-        await phone.until(lambda: not ntf_tokens.doomed(phone.rt.store.reading))
+        await phone.until(lambda: not ntf_tokens.doomed(phone.rt.ground.store.reading))
         assert sorted(world.asked.of("NDEL", "TDEL")) == ["NDEL"] * 2 + ["TDEL"] * 3
         assert not phone.errors
 
@@ -68,7 +68,7 @@ async def test_a_notification_router_that_refuses_ends_the_way_and_is_told(tmp_p
         await phone.subscribed(conn)
         row = phone.row(conn)
         assert row is not None
-        with phone.rt.transaction() as tx:
+        with phone.rt.ground.transaction() as tx:
             ntf_tokens.put(tx, replace(phone.token, token_id=b"of somebody else"))
             rows.put(tx, replace(row, step=Step.NEW), tx.now, by_supervisor=True)
         await phone.restart()
@@ -160,7 +160,7 @@ async def test_switching_one_connection_off_and_on(tmp_path: Path) -> None:
         await phone.subscribed(conn, other)
         await conn.set_notifications(False)
         await phone.until(lambda: phone.row(conn) is None)
-        primary = rows.primary(phone.rt.store.reading, conn.id)
+        primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         assert primary is not None
         assert primary.creds is None
         assert phone.row(other) is not None
@@ -178,7 +178,7 @@ async def test_healthy_subscriptions_are_looked_at_now_and_then(tmp_path: Path) 
         _, conn = await world.friend(phone)
         await world.activate(phone)
         await phone.subscribed(conn)
-        due = rows.next_due(phone.rt.store.reading, world.ntf.server)
+        due = rows.next_due(phone.rt.ground.store.reading, world.ntf.server)
         assert due == START + FIRST_CHECK_S
         await phone.restart()
         assert "SCHK" not in world.asked.tags, "not before its time"
@@ -186,7 +186,7 @@ async def test_healthy_subscriptions_are_looked_at_now_and_then(tmp_path: Path) 
         await phone.restart()
         await phone.until(lambda: "SCHK" in world.asked.tags)
         later = START + FIRST_CHECK_S + CHECK_EVERY_S
-        await phone.until(lambda: rows.next_due(phone.rt.store.reading, world.ntf.server) == later)
+        await phone.until(lambda: rows.next_due(phone.rt.ground.store.reading, world.ntf.server) == later)
         row = phone.row(conn)
         assert row is not None
         assert (row.step, row.status) == (Step.CHECK, "CREATED ACTIVE")
@@ -200,7 +200,7 @@ async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
         await phone.subscribed(conn)
         before = phone.row(conn)
         assert before is not None
-        primary = rows.primary(phone.rt.store.reading, conn.id)
+        primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         assert primary is not None
         async with await world.routers[0].connect() as intruder:
             await intruder.send(NDEL(), primary.queue.rcv_id, primary.queue.key)
@@ -223,9 +223,9 @@ async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
 async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
-        primary = rows.primary(phone.rt.store.reading, conn.id)
+        primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         assert primary is not None
-        with phone.rt.transaction() as tx:
+        with phone.rt.ground.transaction() as tx:
             tx.sql.execute("UPDATE rcv_queues SET rcv_id = x'00'")
         await world.activate(phone)
         await phone.until(lambda: bool(phone.of(Failed)))
@@ -234,7 +234,7 @@ async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp
         row = phone.row(conn)
         assert row is not None
         assert row.step is None
-        with phone.rt.transaction() as tx:
+        with phone.rt.ground.transaction() as tx:
             tx.sql.execute("UPDATE rcv_queues SET rcv_id = ?", (primary.queue.rcv_id,))
         await phone.agent.register_push(phone.token.device.text)
         await phone.subscribed(conn)
@@ -247,7 +247,7 @@ async def test_what_the_supervisor_wants_meanwhile_wins(tmp_path: Path) -> None:
         await phone.subscribed(conn)
         row = phone.row(conn)
         assert row is not None
-        with phone.rt.transaction() as tx:
+        with phone.rt.ground.transaction() as tx:
             rows.put(tx, row, tx.now, by_supervisor=False)
             (taken,) = rows.take_ntf(tx, row.ntf_server, tx.now, 10)
             rows.put(tx, replace(row, step=Step.DELETE), tx.now, by_supervisor=True)
@@ -269,12 +269,12 @@ async def test_the_time_of_the_newest_message_never_goes_back(tmp_path: Path) ->
         _, conn = await world.friend(phone)
         await world.activate(phone)
         await phone.subscribed(conn)
-        primary = rows.primary(phone.rt.store.reading, conn.id)
+        primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         assert primary is not None
         for seconds in (START + 100, START + 50):
-            with phone.rt.transaction() as tx:
+            with phone.rt.ground.transaction() as tx:
                 rows.came(tx, primary.queue, seconds)
-        found = rows.notifying(phone.rt.store.reading, primary.server, primary.notifier_id or b"")
+        found = rows.notifying(phone.rt.ground.store.reading, primary.server, primary.notifier_id or b"")
         assert found == (primary, START + 100)
 
 

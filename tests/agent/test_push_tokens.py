@@ -149,7 +149,7 @@ async def test_a_token_that_the_router_forgot_is_made_anew_with_its_subscription
         await phone.subscribed(conn)
         await settled(world, phone)
         first, row = phone.token, phone.row(conn)
-        with phone.rt.transaction() as tx:
+        with phone.rt.ground.transaction() as tx:
             ntf_tokens.doom(tx, first, tx.now)
         await phone.restart()
         await phone.until(lambda: "TDEL" in world.asked.tags)
@@ -205,7 +205,7 @@ async def test_deleting(tmp_path: Path) -> None:
         await phone.until(lambda: phone.row(conn) is None)
         assert "NDEL" in world.asked.tags
         await phone.restart()
-        await phone.until(lambda: not ntf_tokens.doomed(phone.rt.store.reading))
+        await phone.until(lambda: not ntf_tokens.doomed(phone.rt.ground.store.reading))
         assert world.asked.tags.count("TDEL") == 2
         with pytest.raises(CommandError, match="register"):
             await phone.agent.check_push()
@@ -258,7 +258,7 @@ async def test_keys_secrets_and_codes_are_sealed(tmp_path: Path) -> None:
         await phone.restart()
         await phone.until(lambda: phone.agent.push_token is not None and phone.token.is_active)
         await phone.subscribed(conn)
-        primary = rows.primary(phone.rt.store.reading, conn.id)
+        primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         token = phone.token
         assert primary is not None
         assert primary.creds is not None

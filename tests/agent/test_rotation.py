@@ -119,7 +119,7 @@ def test_when_a_rotation_may_not_start(tmp_path: Path) -> None:
             with pytest.raises(CommandError, match="both ways"):
                 await waiting.conn.switch()
             for state in SyncState:
-                with alice.rt.transaction() as tx:
+                with alice.rt.ground.transaction() as tx:
                     connections.set_sync_state(tx, alice.conn.id, state)
                 if state.send_prohibited:
                     with pytest.raises(CommandError) as refused:
@@ -129,7 +129,7 @@ def test_when_a_rotation_may_not_start(tmp_path: Path) -> None:
             assert not pair.wire.words("QADD", "NEW")
             assert alice.whole.rcv[0].switch is None
             for sent, state in enumerate((SyncState.OK, SyncState.ALLOWED), 1):
-                with alice.rt.transaction() as tx:
+                with alice.rt.ground.transaction() as tx:
                     connections.set_sync_state(tx, alice.conn.id, state)
                 pair.wire.hold("QADD")
                 await alice.conn.switch()

@@ -60,7 +60,7 @@ async def all_of(party: Party) -> list[str]:
     """Everything told by now."""
     await settle()
     await asyncio.sleep(1)
-    while len(party.rt.stream._events):
+    while len(party.rt.ground.stream._events):
         await party.next()
     return party.names()
 

@@ -24,8 +24,8 @@ def test_what_is_sent_is_finished_first(tmp_path: Path) -> None:
             suspending = asyncio.create_task(alice.agent.suspend(60))
             await pair.quiet(5)
             assert not suspending.done()
-            assert not alice.rt.operations.is_open(Operation.DELIVERY)
-            assert alice.rt.operations.is_open(Operation.SENDING), "delivery has not ended"
+            assert not alice.rt.ground.operations.is_open(Operation.DELIVERY)
+            assert alice.rt.ground.operations.is_open(Operation.SENDING), "delivery has not ended"
             wire.let("A_MSG")
             assert await suspending
             await pair.quiet(600)

@@ -58,11 +58,11 @@ def test_the_whole_exchange(tmp_path: Path, pq: bool) -> None:
             assert alice.state.value == "required"
             wire.refusing.add("R")
             await alice.conn.synchronize()
-            kept = ratchets.find_params(alice.rt.store.reading, alice.conn.id)
+            kept = ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id)
             assert kept is not None
             await alice.restart()
             assert alice.state.value == "started"
-            assert ratchets.find_params(alice.rt.store.reading, alice.conn.id) == kept
+            assert ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id) == kept
             await alice.until(lambda: wire.words("R"))
             offered = key_of(wire.of("R")[0])
             assert offered.e2e == kept.public(3)
@@ -73,7 +73,7 @@ def test_the_whole_exchange(tmp_path: Path, pq: bool) -> None:
             wire.hold("EREADY")
             await alice.until(lambda: alice.state is SyncState.AGREED)
             await bob.until(lambda: bob.state is SyncState.AGREED)
-            assert ratchets.find_params(alice.rt.store.reading, alice.conn.id) is None
+            assert ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id) is None
             await bob.restart()
             assert bob.state is SyncState.AGREED
             wire.let("EREADY")
@@ -151,7 +151,7 @@ def test_a_new_ratchet_is_post_quantum_if_it_is_wanted_and_the_peer_can(
             alice.put_version(version)
             await alice.conn.synchronize(force=True, pq=wanted)
             able = wanted and version == 5
-            kept = ratchets.find_params(alice.rt.store.reading, alice.conn.id)
+            kept = ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id)
             assert kept is not None
             assert (alice.whole.record.pq_support, kept.public(3).kem is not None) == (able, able)
 
@@ -290,14 +290,14 @@ def test_ratchet_keys_that_come_again(tmp_path: Path) -> None:
             told = bob.syncs
             for friend in (bob, alice):
                 await friend.restart()
-                ratchet = ratchets.find_ratchet(friend.rt.store.reading, friend.conn.id)
+                ratchet = ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id)
                 other, again = (alice, offered) if friend is bob else (bob, answered)
                 for _ in range(2):
-                    with other.rt.transaction() as tx:
+                    with other.rt.ground.transaction() as tx:
                         enqueue_ratchet_key(tx, other.whole, key_of(again).e2e)
                 await pair.quiet()
                 assert friend.state is SyncState.OK
-                assert ratchets.find_ratchet(friend.rt.store.reading, friend.conn.id) == ratchet
+                assert ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id) == ratchet
                 assert not friend.errors
             assert len(wire.of("R")) == 2 + 4, "no answers"
             assert bob.syncs == told
@@ -311,7 +311,7 @@ def test_what_is_remembered_of_ratchet_keys_is_bounded(tmp_path: Path) -> None:
         async with friends(tmp_path) as pair:
             rt, conn_id = pair.alice.rt, pair.alice.conn.id
             count = "SELECT count(*) FROM processed_ratchet_key_hashes"
-            with rt.transaction() as tx:
+            with rt.ground.transaction() as tx:
                 for number in range(ratchet_keys.KEYS_MAX + 10):
                     ratchet_keys.remember(tx, conn_id, number.to_bytes(32, "big"), tx.now)
                 assert tx.sql.execute(count).fetchone() == (ratchet_keys.KEYS_MAX,)

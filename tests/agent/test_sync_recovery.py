@@ -34,13 +34,13 @@ async def ok(friend: Friend) -> None:
 
 
 def ratchet_of(friend: Friend) -> Ratchet:
-    ratchet = ratchets.find_ratchet(friend.rt.store.reading, friend.conn.id)
+    ratchet = ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id)
     assert ratchet is not None
     return ratchet
 
 
 def change(friend: Friend, how: Change) -> None:
-    with friend.rt.transaction() as tx:
+    with friend.rt.ground.transaction() as tx:
         ratchets.step_ratchet(tx, friend.conn.id, how(ratchet_of(friend)))
 
 
@@ -173,7 +173,7 @@ def test_messages_in_flight_under_the_old_ratchet(tmp_path: Path) -> None:
             wire.let("EREADY")
             await in_step(pair)
             await pair.talk("between")
-            assert not ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id)
+            assert not ratchets.skipped_keys(alice.rt.ground.store.reading, alice.conn.id)
             fresh = ratchet_of(bob)
             await send_under(bob, stale, b"old, afterwards")
             await alice.until(lambda: alice.sync_errors)
@@ -199,10 +199,10 @@ def test_the_old_ratchet_goes_with_its_skipped_keys(tmp_path: Path) -> None:
                 await bob.conn.send(body)
             await alice.got(b"found")
             assert alice.outcomes == ["MsgSkipped"]
-            (kept,) = ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id).values()
+            (kept,) = ratchets.skipped_keys(alice.rt.ground.store.reading, alice.conn.id).values()
             assert len(kept) == 2
             await synchronised(pair, alice)
-            assert not ratchets.skipped_keys(alice.rt.store.reading, alice.conn.id)
+            assert not ratchets.skipped_keys(alice.rt.ground.store.reading, alice.conn.id)
             await pair.talk("after")
             assert alice.outcomes[1:] == ["MsgOk"]
 
@@ -277,7 +277,7 @@ def test_new_keys_when_keys_are_agreed(tmp_path: Path) -> None:
             params = proposed_params(3, pq=False, entropy=seeded("new"), kem=RecordedPairs())
             ready = wire.of("EREADY")[0].who
             sender, receiver = (alice, bob) if ready == "bob" else (bob, alice)
-            with sender.rt.transaction() as tx:
+            with sender.rt.ground.transaction() as tx:
                 enqueue_ratchet_key(tx, sender.whole, params.public(3))
             await receiver.until(lambda: receiver.state is SyncState.REQUIRED)
             assert receiver.syncs == ["agreed", "required"]
@@ -303,7 +303,7 @@ def test_own_keys_that_come_back(tmp_path: Path) -> None:
             own = wire.of("R")[0].ratchet_key
             assert own is not None
             wire.held.pop("R")
-            with bob.rt.transaction() as tx:
+            with bob.rt.ground.transaction() as tx:
                 enqueue_ratchet_key(tx, bob.whole, own.e2e)
             await alice.until(lambda: alice.errors)
             assert alice.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]

@@ -47,7 +47,7 @@ QUICK = (
     ("retry_max_s = 600.0", "retry_max_s = 0.2"),
     ("period_step_s = 30.0", "period_step_s = 0.2"),
     ("device_code_pushes = 10", "device_code_pushes = 1000"),
-    ("connection_code_pushes = 50", "connection_code_pushes = 100000"),
+    ("address_code_pushes = 200", "address_code_pushes = 100000"),
 )
 
 

@@ -420,7 +420,7 @@ async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: 
 
 @pytest.mark.claim("NTF-57")
 async def test_nobody_can_make_the_router_flood_a_device(tmp_path: Path) -> None:
-    rules = NtfRules(device_code_pushes=4, connection_code_pushes=6)
+    rules = NtfRules(device_code_pushes=4, address_code_pushes=6)
     async with running_ntf(tmp_path, rules, network=MemoryNetwork()) as ntf:
         answers = []
         for _ in range(100):

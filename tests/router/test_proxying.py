@@ -19,12 +19,13 @@ from blindpost.client.errors import (
     ResponseTimeoutError,
     UnexpectedResponseError,
 )
+from blindpost.client.gate import GateSizes
 from blindpost.client.relay import Relay
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey
 from blindpost.router.changes import Wanted
 from blindpost.router.config import RouterRules
-from blindpost.router.relays import FAILURE_REMEMBERED_S, RelayKeyError, proxy_error
+from blindpost.router.relays import RelayKeyError, proxy_error
 from blindpost.router.server import RELAY_COMMANDS_MAX
 from blindpost.router.turn import RelayEffect
 from blindpost.router.view import View
@@ -540,21 +541,21 @@ class CountingNetwork(MemoryNetwork):
         return await super().connect(factory, host, port)
 
 
-def test_a_dead_relay_is_not_tried_again_for_half_a_minute(tmp_path: Path) -> None:
+def test_a_dead_relay_is_tried_less_and_less_often_whoever_asks(tmp_path: Path) -> None:
     async def main() -> None:
         network = CountingNetwork()
         async with running_router(tmp_path, network=network) as proxy:
             lines = [await open_line(proxy) for _ in range(2)]
-            before, dead = network.attempts, Server((Host("127.0.0.1"),), "1", bytes(32))
-            for line in lines:
-                assert await line.ask(PRXY(dead, None)) == ERR(UNREACHABLE)
-            assert network.attempts == before + 1
-            await asyncio.sleep(FAILURE_REMEMBERED_S - 1)
-            assert await lines[0].ask(PRXY(dead, None)) == ERR(UNREACHABLE)
-            assert network.attempts == before + 1
-            await asyncio.sleep(1)
-            assert await lines[1].ask(PRXY(dead, None)) == ERR(UNREACHABLE)
-            assert network.attempts == before + 2
+            before = network.attempts
+            asked = 0
+            while asyncio.get_running_loop().time() < 120:
+                # Other identities at the same place are the same dead place.
+                dead = Server((Host("127.0.0.1"),), "1", bytes(31) + bytes((asked % 250,)))
+                assert await lines[asked % 2].ask(PRXY(dead, None)) == ERR(UNREACHABLE)
+                asked += 1
+                await asyncio.sleep(0.25)
+            assert asked > 400
+            assert network.attempts - before <= 10
             for line in lines:
                 await line.stream.close()
 
@@ -571,7 +572,7 @@ def test_a_relay_that_comes_back_is_reached_once_the_failure_is_forgotten(tmp_pa
             relay = running_router(tmp_path / "relay", network=network, credentials=credentials, port=5555)
             async with relay:
                 assert await line.ask(PRXY(server, None)) == ERR(UNREACHABLE), "from memory"
-                await asyncio.sleep(FAILURE_REMEMBERED_S)
+                await asyncio.sleep(GateSizes().first_s)
                 assert isinstance(await line.ask(PRXY(server, None)), PKEY)
             await line.stream.close()
 
@@ -588,7 +589,7 @@ def test_a_relay_that_does_not_answer_in_time_is_a_timeout(tmp_path: Path) -> No
             line = await open_line(proxy)
             network.plan(to_caller=Link(stall_after=1000))
             assert await line.ask(PRXY(relay.server, None)) == ERR(PROXY(BROKER(BrokerCode.TIMEOUT)))
-            await asyncio.sleep(FAILURE_REMEMBERED_S)
+            await asyncio.sleep(GateSizes().first_s)
             pkey = await prxy(line, relay.server)
             (stalled,) = (ends for ends in network.connections[-1:])
             stalled[1].join(stalled[0], Link(stall_after=0), random.Random(0))
@@ -602,7 +603,7 @@ def test_a_relay_that_does_not_answer_in_time_is_a_timeout(tmp_path: Path) -> No
     run_virtual(main())
 
 
-def test_an_attempt_that_must_make_room_is_told_to_who_waits_for_it(tmp_path: Path) -> None:
+def test_an_attempt_under_way_is_not_given_up_for_another(tmp_path: Path) -> None:
     async def main() -> None:
         network = MemoryNetwork()
         async with (
@@ -615,9 +616,49 @@ def test_an_attempt_that_must_make_room_is_told_to_who_waits_for_it(tmp_path: Pa
             network.plan(to_caller=Link(delay_s=(1, 1)))
             asking = asyncio.create_task(line.ask(PRXY(slow.server, None)))
             await until(lambda: len(slow.router.connections) + len(network.connections) > 2)
-            await prxy(other, quick.server)
-            assert await asking == ERR(UNREACHABLE)
+            assert await other.ask(PRXY(quick.server, None)) == ERR(UNREACHABLE)
+            assert isinstance(await asking, PKEY)
             for one in (line, other):
                 await one.stream.close()
 
     run_virtual(main())
+
+
+async def test_dead_relays_cost_nobody_else_a_session(relay: RunningRouter, proxy: RunningRouter) -> None:
+    line = await open_line(proxy)
+    sender = Sender.through(await prxy(line, relay.server))
+    stranger = await open_line(proxy)
+    for number in range(1001):
+        dead = Server((Host("127.0.0.1"),), "1", number.to_bytes(32, "big"))
+        assert await stranger.ask(PRXY(dead, None)) == ERR(UNREACHABLE)
+    said = sender.transmission(LGET(), bytes(24))
+    assert await forwarded(line, sender, said) == ERR(Code.AUTH), "the session is still there"
+    assert len(proxy.router.relays) == len(relay.router.connections) == 1
+
+
+async def test_new_relays_take_the_place_of_those_that_one_has_for_himself(
+    tmp_path: Path, proxy: RunningRouter
+) -> None:
+    proxy.router.relays._relays_max = 4
+    async with several(tmp_path, 6) as relays:
+        shared, greedy, other = [await open_line(proxy) for _ in range(3)]
+        sender = Sender.through(await prxy(shared, relays[0].server))
+        for relay in relays[1:4]:
+            await prxy(greedy, relay.server)
+        await prxy(other, relays[4].server)
+        await until(lambda: not relays[1].router.connections)
+        said = sender.transmission(LGET(), bytes(24))
+        assert await forwarded(shared, sender, said) == ERR(Code.AUTH)
+        await prxy(greedy, relays[5].server)
+        await until(lambda: not relays[2].router.connections)
+        assert [len(relay.router.connections) for relay in relays] == [1, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".", "a.!.example"])
+async def test_a_name_that_no_host_can_have_is_told_and_not_logged(
+    proxy: RunningRouter, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    line = await open_line(proxy)
+    impossible = Server((Host(host),), "", bytes(32))
+    assert await line.ask(PRXY(impossible, None)) == ERR(PROXY(BROKER(BrokerCode.HOST)))
+    assert not caplog.records

@@ -13,12 +13,14 @@ from blindpost.agent.application import (
 from blindpost.agent.config import (
     AgentConfig,
     Retention,
-    Versions,
 )
 from blindpost.agent.connection import (
     Confirmation,
     Connection,
     ContactRequest,
+    CreatedLink,
+    Fetched,
+    News,
     ReceivedMessage,
 )
 from blindpost.agent.errors import (
@@ -79,7 +81,6 @@ from blindpost.agent.events import (
     Up,
 )
 from blindpost.agent.links.values import (
-    CreatedLink,
     LinkContent,
     PreparedLink,
 )
@@ -106,9 +107,6 @@ from blindpost.agent.notifications.model import (
     PushMode,
     Token,
 )
-from blindpost.agent.notifications.reading import (
-    News,
-)
 from blindpost.agent.notifications.routers import (
     NtfError,
 )
@@ -130,13 +128,16 @@ from blindpost.agent.stats import (
 from blindpost.agent.store.vault import (
     PassphraseError,
 )
-from blindpost.agent.subscriptions.ports import (
+from blindpost.agent.subscriptions.options import (
     SubscriptionOptions,
 )
 from blindpost.agent.subscriptions.table import (
     Mismatch,
     QueueState,
     ServiceSub,
+)
+from blindpost.agent.versions import (
+    Versions,
 )
 
 __all__ = [
@@ -169,6 +170,7 @@ __all__ = [
     "Event",
     "Failed",
     "Fallback",
+    "Fetched",
     "HostConnected",
     "HostDisconnected",
     "InactiveError",

@@ -14,7 +14,6 @@ async with Agent.open("alice.db", servers=["smp://..."]) as alice:
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -22,44 +21,21 @@ from typing import Self, TypeVar
 
 from blindpost.agent.application import Records, Transaction
 from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError, InactiveError, network_error
+from blindpost.agent.connection import Connection, CreatedLink, News
+from blindpost.agent.core import Core
+from blindpost.agent.errors import AgentError, InactiveError
 from blindpost.agent.events import Event, Suspended
-from blindpost.agent.handlers import CommandHandler, Handlers
-from blindpost.agent.handshake import allowing, joining
-from blindpost.agent.links import creating
+from blindpost.agent.handshake.joining import JoinCommand, register_join
 from blindpost.agent.links.creating import LinkWishes
-from blindpost.agent.links.reading import read_short_link
-from blindpost.agent.links.values import (
-    CreatedLink,
-    LinkContent,
-    PreparedLink,
-    parse_link,
-    prepare_link,
-)
-from blindpost.agent.messages import acking
-from blindpost.agent.messages.delivery import DeliveryWorkers
-from blindpost.agent.messages.receiving import Reception
+from blindpost.agent.links.values import LinkContent, PreparedLink, parse_link, prepare_link
 from blindpost.agent.model import ConnId, ConnMode
 from blindpost.agent.notifications.model import PushMode, Token
-from blindpost.agent.notifications.push import PushNotifications
-from blindpost.agent.notifications.reading import News
-from blindpost.agent.queues.deletion import Deletion
-from blindpost.agent.queues.making import choose_server
-from blindpost.agent.rotation.commands import RotationCommands
-from blindpost.agent.rotation.rotation import Rotation
-from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.subscriptions import servers_with_service as service_places
-from blindpost.agent.subscriptions import by_hand as subscribing
-from blindpost.agent.subscriptions.engine import Subscriptions
-from blindpost.agent.subscriptions.reports import EventReports
-from blindpost.agent.sync.synchronisation import Synchronisation
-from blindpost.agent.work.cleanup import keep_clean
-from blindpost.agent.work.commands import CommandWorkers
+from blindpost.agent.subscriptions.by_hand import subscribe
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
-from blindpost.agent.work.runtime import Runtime
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.links.full import ContactLink, InvitationLink
@@ -87,7 +63,7 @@ class Agent:
         self._ntf_servers = ntf_servers
         self._passphrase = passphrase
         self._config = config
-        self._runtime: Runtime | None = None
+        self._opened: Core | None = None
 
     @classmethod
     def open(
@@ -115,39 +91,9 @@ class Agent:
         )
         pool = KemKeyPool(config.key_pairs, config.pair_maker)
         await pool.__aenter__()
-        rt = self._runtime = Runtime(store, config, self._servers, pool, Connection)
-        rt.subscriptions = Subscriptions(
-            store,
-            Reception(rt),
-            EventReports(rt),
-            config.sessions,
-            config.subscriptions,
-            has_service=lambda _: config.service,
-            chance=config.chance,
-        )
-        rt.sender = QueueSender(
-            rt.sessions, lambda _: self._servers, config.proxy, raised=network_error, chance=config.chance
-        )
-        rt.delivery, rt.commands = DeliveryWorkers(rt), CommandWorkers(rt)
-        rt.rotation, rt.deletion = Rotation(rt), Deletion(rt)
-        rt.sync = Synchronisation(rt, rt.rotation.in_step)
-        rt.push = PushNotifications(rt, [address.server for address in self._ntf_servers])
-        rt.handlers = Handlers(rt.rotation, rt.sync, _handlers(rt))
-        rt.stream.full = functools.partial(rt.sessions.pause_receiving, "full")
-        rt.stream.drained = functools.partial(rt.sessions.resume_receiving, "full")
-        rt.spawn(self._start(rt))
+        core = self._opened = Core(store, config, self._servers, self._ntf_servers, pool)
+        core.ground.spawn(core.start())
         return self
-
-    async def _start(self, rt: Runtime) -> None:
-        """Go on with everything that is stored."""
-        rt.commands.resume()
-        rt.delivery.resume()
-        rt.spawn(rt.rotation.resume())
-        rt.spawn(rt.deletion.resume())
-        rt.spawn(keep_clean(rt))
-        rt.spawn(rt.push.resume())
-        if self._config.subscribe:
-            await rt.subscriptions.subscribe_all()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -156,34 +102,31 @@ class Agent:
 
     async def close(self) -> None:
         """End. Whatever was not done is stored, and goes on when the agent is opened again."""
-        rt, self._runtime = self._runtime, None
-        if rt is None:
-            return
-        await rt.stop()
-        await rt.push.close()
-        await rt.subscriptions.close()
-        await rt.stop()
-        await rt.pool.close()
-        rt.store.close()
-        rt.stream.close()
+        core, self._opened = self._opened, None
+        if core is not None:
+            await core.close()
 
     @property
-    def _rt(self) -> Runtime:
-        if self._runtime is None:
+    def _core(self) -> Core:
+        if self._opened is None:
             raise InactiveError("the agent is closed")
-        return self._runtime
+        return self._opened
+
+    @property
+    def _ground(self) -> Ground:
+        return self._core.ground
 
     # Events
 
     async def events(self) -> AsyncIterator[Event]:
         """What happens, until the agent is closed."""
-        stream = self._rt.stream
+        stream = self._ground.stream
         while (event := await stream.take()) is not None:
             yield event
 
     async def next_event(self) -> Event | None:
         """The next event; None when the agent is closed."""
-        return await self._rt.stream.take()
+        return await self._ground.stream.take()
 
     # Links
 
@@ -220,25 +163,26 @@ class Agent:
         self, info: bytes = b"", *, auto_allow: bool = True, user_data: bytes | None = None
     ) -> Connection:
         """As `invite`, without waiting for a router: the link comes with `LinkCreated`."""
-        rt, conn_id = self._rt, self._rt.new_id()
+        core, ground = self._core, self._ground
+        conn_id = ground.new_id()
         wishes, mode = LinkWishes(user_data), ConnMode.INVITATION
-        rt.stream.hold(conn_id)
+        ground.stream.hold(conn_id)
         pq = self._config.pq
-        await creating.register(
-            rt, conn_id, DEFAULT_USER, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=True
+        await core.links.register(
+            conn_id, DEFAULT_USER, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=True
         )
-        rt.stream.give(conn_id)
-        return rt.handle(conn_id)
+        ground.stream.give(conn_id)
+        return ground.handle(conn_id)
 
     async def _create(
         self, mode: ConnMode, wishes: LinkWishes, info: bytes, auto_allow: bool, pq: bool | None
     ) -> CreatedLink:
-        self._rt.awake()
-        rt, conn_id = self._rt, self._rt.new_id()
-        rt.stream.hold(conn_id)
+        self._ground.awake()
+        core, ground = self._core, self._ground
+        conn_id = ground.new_id()
+        ground.stream.hold(conn_id)
         try:
-            await creating.register(
-                rt,
+            await core.links.register(
                 conn_id,
                 DEFAULT_USER,
                 mode,
@@ -248,15 +192,15 @@ class Agent:
                 pq=self._config.pq if pq is None else pq,
             )
             try:
-                created = await creating.create(rt, conn_id, wishes)
+                created = await core.links.create(conn_id, wishes)
             except BaseException:
-                with rt.transaction() as tx:
+                with ground.transaction() as tx:
                     connections.delete(tx, conn_id)
                 raise
         except BaseException:
-            rt.stream.forget(conn_id)
+            ground.stream.forget(conn_id)
             raise
-        rt.stream.give(conn_id)
+        ground.stream.give(conn_id)
         return created
 
     def prepare_address(
@@ -267,11 +211,11 @@ class Agent:
         client_data: str | None = None,
     ) -> PreparedLink:
         """The link of an address that will be made later: no network, nothing stored. It can be saved."""
-        rt = self._rt
+        core, config = self._core, self._config
         return prepare_link(
-            choose_server(rt),
-            rt.config.versions,
-            rt.config.entropy,
+            core.maker.choose_server(),
+            config.versions,
+            config.entropy,
             root_key=root_key,
             entity_id=entity_id,
             client_data=client_data,
@@ -287,12 +231,12 @@ class Agent:
         pq: bool | None = None,
     ) -> CreatedLink:
         """Make the address of a prepared link. When that fails it can be tried again with the same link."""
-        self._rt.awake()
-        rt, conn_id = self._rt, self._rt.new_id()
-        rt.stream.hold(conn_id)
+        self._ground.awake()
+        core, ground = self._core, self._ground
+        conn_id = ground.new_id()
+        ground.stream.hold(conn_id)
         try:
-            created = await creating.create_prepared(
-                rt,
+            created = await core.links.create_prepared(
                 conn_id,
                 DEFAULT_USER,
                 prepared,
@@ -302,9 +246,9 @@ class Agent:
                 pq=self._config.pq if pq is None else pq,
             )
         except BaseException:
-            rt.stream.forget(conn_id)
+            ground.stream.forget(conn_id)
             raise
-        rt.stream.give(conn_id)
+        ground.stream.give(conn_id)
         return created
 
     async def read_link(self, link: str) -> LinkContent:
@@ -312,35 +256,36 @@ class Agent:
         found = parse_link(link, self._servers)
         if isinstance(found, InvitationLink | ContactLink):
             return LinkContent(found, b"")
-        return await read_short_link(self._rt, DEFAULT_USER, found)
+        return await self._core.reader.read(DEFAULT_USER, found)
 
     async def join(self, link: str, info: bytes = b"", *, pq: bool | None = None) -> Connection:
         """Connect by a link of any kind. Returns at once; `Joined` and `Connected` follow, or `Failed`."""
-        self._rt.awake()
-        rt, conn_id = self._rt, self._rt.new_id()
-        command = joining.JoinCommand(str(link).strip(), info, self._config.pq if pq is None else pq)
-        rt.stream.hold(conn_id)
+        self._ground.awake()
+        ground = self._ground
+        conn_id = ground.new_id()
+        command = JoinCommand(str(link).strip(), info, self._config.pq if pq is None else pq)
+        ground.stream.hold(conn_id)
         try:
-            with rt.transaction() as tx:
-                joining.register_join(rt, tx, conn_id, DEFAULT_USER, command)
+            with ground.transaction() as tx:
+                register_join(tx, conn_id, DEFAULT_USER, command)
         except BaseException:
-            rt.stream.forget(conn_id)
+            ground.stream.forget(conn_id)
             raise
-        rt.stream.give(conn_id)
-        return rt.handle(conn_id)
+        ground.stream.give(conn_id)
+        return ground.handle(conn_id)
 
     # Connections
 
     def connections(self) -> list[Connection]:
         """All that are stored."""
-        rt = self._rt
-        return [rt.handle(conn_id) for conn_id in connections.conn_ids(rt.store.reading)]
+        ground = self._ground
+        return [ground.handle(conn_id) for conn_id in connections.conn_ids(ground.store.reading)]
 
     def connection(self, conn_id: ConnId) -> Connection:
         """The connection with this id; an error if there is none."""
-        rt = self._rt
-        connections.load(rt.store.reading, conn_id)
-        return rt.handle(conn_id)
+        ground = self._ground
+        connections.load(ground.store.reading, conn_id)
+        return ground.handle(conn_id)
 
     # Transactions of the program
 
@@ -348,28 +293,33 @@ class Agent:
         """Messages to these connections, acknowledgements of theirs, and records of the program: all that
         `work` does is durable when this returns, and nothing of it happens if it raises. `work` is a plain
         function, so that nothing can come between."""
-        rt = self._rt
-        rt.awake()
+        ground = self._ground
+        ground.awake()
         ids = sorted({conn.id for conn in conns})
         made: list[ConnId] = []
+
+        def begin(conn_id: ConnId) -> None:
+            ground.stream.hold(conn_id)
+            made.append(conn_id)
+
         async with contextlib.AsyncExitStack() as locks:
             for conn_id in ids:
-                await locks.enter_async_context(rt.locked(conn_id))
+                await locks.enter_async_context(ground.locked(conn_id))
             try:
-                with rt.transaction() as tx:
-                    done = work(Transaction(tx, frozenset(ids), DEFAULT_USER, made))
+                with ground.transaction() as tx:
+                    done = work(Transaction(tx, frozenset(ids), DEFAULT_USER, begin))
             except BaseException:
                 for conn_id in made:
-                    rt.stream.forget(conn_id)
+                    ground.stream.forget(conn_id)
                 raise
         for conn_id in made:
-            rt.stream.give(conn_id)
+            ground.stream.give(conn_id)
         return done
 
     @property
     def records(self) -> Records:
         """The records that the program keeps in the agent's store, to read; `transact` changes them."""
-        return Records(self._rt.store.reading)
+        return Records(self._ground.store.reading)
 
     # Routers
 
@@ -378,19 +328,21 @@ class Agent:
     ) -> AsyncIterator[tuple[Connection, AgentError | None]]:
         """Subscribe these connections, which is done for all when the agent is opened, and tell how each
         went. Those that receive nothing are told first, without waiting for any router."""
-        rt = self._rt
-        async for conn_id, error in subscribing.subscribe(rt, [conn.id for conn in conns]):
-            yield rt.handle(conn_id), error
+        core, store = self._core, self._ground.store
+        core.commands.resume()
+        core.delivery.resume()
+        async for conn_id, error in subscribe(store, core.subscriptions, [conn.id for conn in conns]):
+            yield core.ground.handle(conn_id), error
 
     def set_online(self, online: bool) -> None:
         """Tell whether there is a network: without one nothing is tried, with one it is tried at once."""
-        self._rt.subscriptions.set_online(online)
+        self._core.subscriptions.set_online(online)
 
     def renew_service(self) -> None:
         """Take new credentials as a service at every router. The old ones serve until all queues have moved;
         this is done without being asked before credentials expire."""
-        subscriptions = self._rt.subscriptions
-        for user_id, server in service_places(self._rt.store.reading):
+        subscriptions = self._core.subscriptions
+        for user_id, server in service_places(self._ground.store.reading):
             subscriptions.renew(user_id, server)
 
     # Push notifications
@@ -398,58 +350,46 @@ class Agent:
     @property
     def push_token(self) -> Token | None:
         """The device token in use, and how far it is."""
-        return self._rt.push.token
+        return self._core.push.token
 
     async def register_push(self, device_token: str, mode: PushMode = PushMode.INSTANT) -> TokenStatus:
         """Name the device token, such as "apns_prod 0a1b...": at every start, and whenever it changes. The
         router then pushes a code, which `verify_push` returns; after that pushes tell of messages."""
-        return await self._rt.push.register(device_token, mode)
+        return await self._core.push.register(device_token, mode)
 
     async def verify_push(self, payload: bytes | Push, device_token: str | None = None) -> TokenStatus:
         """Return the code that a push brings."""
-        return await self._rt.push.verify(payload, device_token)
+        return await self._core.push.verify(payload, device_token)
 
     async def check_push(self, device_token: str | None = None) -> TokenStatus:
         """Ask the router how the token is."""
-        return await self._rt.push.check(device_token)
+        return await self._core.push.check(device_token)
 
     async def delete_push(self) -> None:
         """Be pushed to no more."""
-        await self._rt.push.delete()
+        await self._core.push.delete()
 
     async def push_received(self, payload: bytes | Push) -> list[News]:
         """Any push: the connections that it gives reason to look into; `fetch` of each reads a message. One
         with a code is answered. `PushRefusedError` for all that is not from our router or not about us."""
-        return await self._rt.push.received(payload)
+        return await self._core.push.received(payload)
 
     # The store and its rest
 
     def backup(self, target: str | Path) -> None:
         """A consistent copy of the store in a new file; open it with the same passphrase."""
-        self._rt.store.backup(Path(target))
+        self._ground.store.backup(Path(target))
 
     async def suspend(self, max_delay_s: float = 30.0) -> bool:
         """Finish what is under way and start nothing more; whether all of it ended in time."""
-        rt = self._rt
-        rt.sessions.pause_receiving("suspended")
-        done = await rt.operations.suspend(max_delay_s)
-        rt.stream.put(Suspended())
+        core, ground = self._core, self._ground
+        core.sessions.pause_receiving("suspended")
+        done = await ground.operations.suspend(max_delay_s)
+        ground.stream.put(Suspended())
         return done
 
     def resume(self) -> None:
         """Go on after `suspend`."""
-        rt = self._rt
-        rt.operations.resume()
-        rt.sessions.resume_receiving("suspended")
-
-
-def _handlers(rt: Runtime) -> dict[str, CommandHandler]:
-    own = {
-        creating.NEW_TAG: creating.run_new,
-        joining.JOIN: joining.run_join,
-        allowing.ALLOW_SECURE: allowing.run_allow_secure,
-        allowing.DUPLEX_SECURE: allowing.run_duplex_secure,
-        acking.ACK_TAG: acking.run_ack,
-    }
-    bound = {tag: functools.partial(run, rt) for tag, run in own.items()}
-    return {**bound, **RotationCommands(rt).handlers}
+        core, ground = self._core, self._ground
+        ground.operations.resume()
+        core.sessions.resume_receiving("suspended")

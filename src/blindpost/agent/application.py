@@ -6,9 +6,9 @@ answered exactly once, whatever dies when.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
+from blindpost.agent.connection import Connection, ContactRequest
 from blindpost.agent.errors import ConnectionCode, ConnError, prohibited
 from blindpost.agent.handshake import joining
 from blindpost.agent.links import creating
@@ -17,12 +17,9 @@ from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnMode
 from blindpost.agent.store import connections, handshakes, messages, records
 from blindpost.agent.store.database import Db
+from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import AMsg
 from blindpost.wire.value import Buffer
-
-if TYPE_CHECKING:
-    from blindpost.agent.connection import Connection, ContactRequest
-    from blindpost.agent.work.runtime import Tx
 
 
 class Records:
@@ -45,12 +42,14 @@ class Records:
 class Transaction(Records):
     """One transaction of `Agent.transact`."""
 
-    def __init__(self, tx: Tx, locked: frozenset[ConnId], user_id: int, made: list[ConnId]) -> None:
+    def __init__(
+        self, tx: Tx, locked: frozenset[ConnId], user_id: int, begin: Callable[[ConnId], None]
+    ) -> None:
         super().__init__(tx)
         self._tx = tx
         self._locked = locked
         self._user_id = user_id
-        self._made = made
+        self._begin = begin
 
     def put(self, space: str, key: str, value: bytes) -> None:
         records.put(self._tx, space, key, value)
@@ -77,7 +76,7 @@ class Transaction(Records):
 
     def accept(self, request: ContactRequest, info: bytes, *, pq: bool | None = None) -> Connection:
         """As `ContactRequest.accept`."""
-        wanted = self._tx.runtime.config.pq if pq is None else pq
+        wanted = self._tx.config.pq if pq is None else pq
         return self._begun(joining.accept_request(self._tx, request.conn.id, request.id, info, wanted))
 
     def reject(self, request: ContactRequest) -> None:
@@ -86,17 +85,16 @@ class Transaction(Records):
 
     def join(self, link: str, info: bytes, *, pq: bool | None = None) -> Connection:
         """As `Agent.join`."""
-        rt = self._tx.runtime
-        conn_id, wanted = rt.new_id(), rt.config.pq if pq is None else pq
+        tx = self._tx
+        conn_id, wanted = tx.new_id(), tx.config.pq if pq is None else pq
         command = joining.JoinCommand(link.strip(), info, wanted)
-        joining.register_join(rt, self._tx, conn_id, self._user_id, command)
+        joining.register_join(tx, conn_id, self._user_id, command)
         return self._begun(conn_id)
 
     def invite_later(self, info: bytes, *, pq: bool | None = None) -> Connection:
         """As `Agent.invite_later`, with a full link."""
-        rt = self._tx.runtime
-        conn_id, wishes = rt.new_id(), creating.LinkWishes()
-        wanted = rt.config.pq if pq is None else pq
+        conn_id, wishes = self._tx.new_id(), creating.LinkWishes()
+        wanted = self._tx.config.pq if pq is None else pq
         creating.insert_new(
             self._tx,
             conn_id,
@@ -111,8 +109,7 @@ class Transaction(Records):
         return self._begun(conn_id)
 
     def _begun(self, conn_id: ConnId) -> Connection:
-        self._tx.runtime.stream.hold(conn_id)
-        self._made.append(conn_id)
+        self._begin(conn_id)
         return self._tx.handle(conn_id)
 
     def _own(self, conn_id: ConnId) -> None:

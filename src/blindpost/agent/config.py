@@ -9,26 +9,14 @@ from dataclasses import dataclass, field
 from blindpost.agent.errors import prohibited
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.routers.sessions import SessionMode, SessionOptions
-from blindpost.agent.subscriptions.ports import SubscriptionOptions
+from blindpost.agent.subscriptions.options import SubscriptionOptions
+from blindpost.agent.versions import Versions
 from blindpost.agent.work.key_pairs import PairMaker
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.store.contract import Durability
 from blindpost.transport.certificates import Now
-from blindpost.wire.e2e import E2E_VERSIONS
-from blindpost.wire.links.full import AGENT_VERSIONS
-from blindpost.wire.queue_addresses import CLIENT_VERSIONS
-from blindpost.wire.versions import VersionRange
 
 DAY_S = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What this agent speaks; fewer than all for tests of older peers."""
-
-    agent: VersionRange = AGENT_VERSIONS
-    client: VersionRange = CLIENT_VERSIONS
-    e2e: VersionRange = E2E_VERSIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,75 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
-from blindpost.agent.errors import ConnectionCode, ConnError
-from blindpost.agent.handshake import allowing, joining
-from blindpost.agent.links import creating
-from blindpost.agent.links.values import CreatedLink
-from blindpost.agent.messages import acking
 from blindpost.agent.messages.integrity import Integrity
-from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnType
-from blindpost.agent.stats import ConnectionStats, connection_stats
-from blindpost.agent.store import connections, handshakes, ratchets
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.stats import ConnectionStats
 from blindpost.wire.addresses import Server
-from blindpost.wire.agent.messages import AMsg
+from blindpost.wire.links.full import FullLink
+from blindpost.wire.links.short import ShortLink
 from blindpost.wire.value import Buffer, Value
+
+
+class Calls(Protocol):
+    """What handles ask of their agent.
+
+    Every part tells events, events carry handles, and a handle reaches every part: so it knows the agent only
+    by this list.
+    """
+
+    def connection_type(self, conn_id: ConnId) -> ConnType: ...
+
+    def security_code(self, conn_id: ConnId) -> bytes: ...
+
+    def stats(self, conn_id: ConnId) -> ConnectionStats: ...
+
+    async def send(self, conn_id: ConnId, body: Buffer, *, notify: bool, pq: bool | None) -> int: ...
+
+    async def ack(self, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None: ...
+
+    def link(self, conn_id: ConnId) -> CreatedLink: ...
+
+    def requests(self, conn_id: ConnId) -> list[ContactRequest]: ...
+
+    def confirmation(self, conn_id: ConnId) -> Confirmation | None: ...
+
+    async def set_link_data(self, conn_id: ConnId, user_data: bytes) -> CreatedLink: ...
+
+    async def delete_short_link(self, conn_id: ConnId) -> None: ...
+
+    async def switch(self, conn_id: ConnId) -> None: ...
+
+    async def abort_switch(self, conn_id: ConnId) -> None: ...
+
+    async def synchronize(self, conn_id: ConnId, *, force: bool, pq: bool | None) -> None: ...
+
+    async def set_notifications(self, conn_id: ConnId, enabled: bool) -> None: ...
+
+    async def delete(self, conn_id: ConnId, *, wait_delivery: bool) -> None: ...
+
+    async def allow(self, conn_id: ConnId, confirmation_id: str, info: bytes) -> None: ...
+
+    async def accept(self, request: ContactRequest, info: bytes, pq: bool | None) -> Connection: ...
+
+    async def reject(self, request: ContactRequest) -> None: ...
+
+    async def fetch(self, conn_id: ConnId, queue_number: int, announced_ts: int | None) -> Fetched | None: ...
 
 
 class Connection:
     """A connection by its id. Two handles of one connection are equal."""
 
-    __slots__ = ("_rt", "id")
+    __slots__ = ("_calls", "id")
 
-    def __init__(self, runtime: Runtime, conn_id: ConnId) -> None:
-        self._rt = runtime
+    def __init__(self, calls: Calls, conn_id: ConnId) -> None:
+        self._calls = calls
         self.id = conn_id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connection) and self.id == other.id and self._rt is other._rt
+        return isinstance(other, Connection) and self.id == other.id and self._calls is other._calls
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -42,105 +81,87 @@ class Connection:
     @property
     def type(self) -> ConnType:
         """What the connection can do by now."""
-        found = connections.load_whole(self._rt.store.reading, self.id).type
-        assert found is not None
-        return found
+        return self._calls.connection_type(self.id)
 
     @property
     def security_code(self) -> bytes:
         """What two people may compare to know that nobody is between them."""
-        ratchet = ratchets.find_ratchet(self._rt.store.reading, self.id)
-        if ratchet is None:
-            raise ConnError(ConnectionCode.SIMPLEX, "there is nothing to compare before the peer has joined")
-        return hashlib.sha256(ratchet.ad).digest()
+        return self._calls.security_code(self.id)
 
     @property
     def stats(self) -> ConnectionStats:
         """How the connection stands."""
-        return connection_stats(self._rt, self.id)
+        return self._calls.stats(self.id)
 
     async def send(self, body: Buffer, *, notify: bool = True, pq: bool | None = None) -> int:
         """Store a message for the peer; its number, which `Sent` and receipts will name.
 
         `pq` is a wish for the ratchet: on, off, or as it is.
         """
-        self._rt.awake()
-        async with self._rt.locked(self.id):
-            with self._rt.transaction() as tx:
-                whole = connections.load_whole(tx, self.id)
-                if not whole.snd:
-                    raise ConnError(ConnectionCode.SIMPLEX, "nobody has joined yet")
-                return enqueue(tx, whole, AMsg(body), notify=notify, pq_wish=pq).internal_id
+        return await self._calls.send(self.id, body, notify=notify, pq=pq)
 
     async def ack(self, msg_id: int, receipt: bytes | None = None) -> None:
         """Acknowledge a message by its number; see `ReceivedMessage.ack`."""
-        self._rt.awake()
-        async with self._rt.locked(self.id):
-            with self._rt.transaction() as tx:
-                acking.acknowledge(tx, self.id, msg_id, receipt)
+        await self._calls.ack(self.id, msg_id, receipt)
 
     @property
     def link(self) -> CreatedLink:
         """The link of an address, or of an invitation that nobody has joined yet."""
-        whole = connections.load_whole(self._rt.store.reading, self.id)
-        return creating.stored_link(self._rt, whole, creating.LinkWishes())
+        return self._calls.link(self.id)
 
     def requests(self) -> list[ContactRequest]:
         """The requests to this address that wait for an answer, also those from before a restart."""
-        db, found = self._rt.store.reading, []
-        for invitation_id in handshakes.invitations_of(db, self.id):
-            stored = handshakes.find_invitation(db, invitation_id)
-            if stored is not None:
-                servers = tuple(queue.address.server for queue in stored.link.queues)
-                pq = joining.pq_offered(self._rt, stored.link)
-                found.append(ContactRequest(self, invitation_id, stored.info, pq, servers))
-        return found
+        return self._calls.requests(self.id)
 
     def confirmation(self) -> Confirmation | None:
         """Who joined and waits to be allowed, also since before a restart."""
-        stored = handshakes.find_confirmation(self._rt.store.reading, self.id)
-        if stored is None:
-            return None
-        servers = tuple(info.address.server for info in stored.reply_queues)
-        pq = connections.load(self._rt.store.reading, self.id).pq_support
-        return Confirmation(self, stored.confirmation_id, stored.info, pq, servers)
+        return self._calls.confirmation(self.id)
 
     async def set_link_data(self, user_data: bytes) -> CreatedLink:
         """Change what the short link leads to; an address without one gets one."""
-        self._rt.awake()
-        async with self._rt.locked(self.id):
-            whole = connections.load_whole(self._rt.store.reading, self.id)
-            return await creating.set_link_data(self._rt, whole, user_data)
+        return await self._calls.set_link_data(self.id, user_data)
 
     async def delete_short_link(self) -> None:
-        self._rt.awake()
-        async with self._rt.locked(self.id):
-            whole = connections.load_whole(self._rt.store.reading, self.id)
-            await creating.delete_link_data(self._rt, whole)
+        await self._calls.delete_short_link(self.id)
 
     async def switch(self) -> None:
         """Move what we receive to a queue on another router."""
-        self._rt.awake()
-        await self._rt.rotation.switch(self.id)
+        await self._calls.switch(self.id)
 
     async def abort_switch(self) -> None:
         """Stay with the old queue, as long as that is possible."""
-        self._rt.awake()
-        await self._rt.rotation.abort(self.id)
+        await self._calls.abort_switch(self.id)
 
     async def synchronize(self, *, force: bool = False, pq: bool | None = None) -> None:
         """Agree on a new ratchet, after one side went back to an older state."""
-        self._rt.awake()
-        await self._rt.sync.synchronize(self.id, force=force, pq=pq)
+        await self._calls.synchronize(self.id, force=force, pq=pq)
 
     async def set_notifications(self, enabled: bool) -> None:
         """Whether pushes tell of messages of this connection; as long as nothing is said, they do."""
-        await self._rt.push.set_enabled(self.id, enabled)
+        await self._calls.set_notifications(self.id, enabled)
 
     async def delete(self, *, wait_delivery: bool = False) -> None:
         """Delete the connection and its queues; with `wait_delivery` after what waits was sent."""
-        self._rt.awake()
-        await self._rt.deletion.delete(self.id, wait_delivery=wait_delivery)
+        await self._calls.delete(self.id, wait_delivery=wait_delivery)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CreatedLink(Value):
+    """A link to hand out, and the connection it leads to; `str()` of it is the text."""
+
+    conn: Connection
+    full: FullLink
+    short: ShortLink | None = None
+    changed: bool = False
+    """A prepared link could not be used: this one is another."""
+
+    @property
+    def text(self) -> str:
+        """The short form if there is one."""
+        return self.full.text if self.short is None else self.short.text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -174,10 +195,7 @@ class Confirmation(Value):
 
     async def allow(self, info: bytes = b"") -> None:
         """Let them in. By default an invitation does so by itself."""
-        rt = self.conn._rt
-        async with rt.locked(self.conn.id):
-            with rt.transaction() as tx:
-                allowing.allow(tx, self.conn.id, self.id, info)
+        await self.conn._calls.allow(self.conn.id, self.id, info)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -194,15 +212,30 @@ class ContactRequest(Value):
 
     async def accept(self, info: bytes = b"", *, pq: bool | None = None) -> Connection:
         """A new connection with them; `Connected` follows."""
-        rt = self.conn._rt
-        with rt.transaction() as tx:
-            wanted = rt.config.pq if pq is None else pq
-            conn_id = joining.accept_request(tx, self.conn.id, self.id, info, wanted)
-            rt.stream.hold(conn_id)
-        rt.stream.give(conn_id)
-        return rt.handle(conn_id)
+        return await self.conn._calls.accept(self, info, pq)
 
     async def reject(self) -> None:
         """Forget the request; nothing is sent."""
-        with self.conn._rt.transaction() as tx:
-            handshakes.delete_invitation(tx, self.id)
+        await self.conn._calls.reject(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fetched(Value):
+    """A message that was read; it is the application's with the next `Received`, if it is for it at all."""
+
+    broker_id: bytes
+    broker_ts: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class News(Value):
+    """A connection that a push gives reason to look into, and which message to expect, if it says so."""
+
+    conn: Connection
+    queue_number: int
+    broker_id: bytes | None
+    broker_ts: int | None
+
+    async def fetch(self) -> Fetched | None:
+        """Read one message of the connection. None: there is none, so that this one was read before."""
+        return await self.conn._calls.fetch(self.conn.id, self.queue_number, self.broker_ts)

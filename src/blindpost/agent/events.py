@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from blindpost.agent.connection import Confirmation, Connection, ContactRequest, CreatedLink, ReceivedMessage
 from blindpost.agent.errors import AgentError
 from blindpost.agent.model import SyncState
 from blindpost.agent.subscriptions.table import Mismatch, ServiceSub
 from blindpost.wire.addresses import Server
 from blindpost.wire.value import Buffer, Value
-
-if TYPE_CHECKING:
-    from blindpost.agent.connection import (
-        Confirmation,
-        Connection,
-        ContactRequest,
-        ReceivedMessage,
-    )
-    from blindpost.agent.links.values import CreatedLink
 
 
 class Event(Value):

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindpost.agent.machines import Move
-from blindpost.agent.model import ConnId, ConnType, QueueStatus, RcvQueue, RcvSwitch, SndSwitch, SyncState
-from blindpost.agent.rotation.tables import RECIPIENT, RecipientEvent
-from blindpost.agent.store import connections
+from blindpost.agent.model import QueueStatus, RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.subscriptions.table import QueueState
-from blindpost.agent.sync.synchronisation import SYNC_AGENT_VERSION
-from blindpost.agent.work.runtime import Runtime
 from blindpost.wire.addresses import Server
 
 
@@ -46,36 +41,3 @@ class ConnectionStats:
     snd: tuple[SndQueueStats, ...]
     sync_state: SyncState
     sync_supported: bool
-
-
-def connection_stats(rt: Runtime, conn_id: ConnId) -> ConnectionStats:
-    whole = connections.load_whole(rt.store.reading, conn_id)
-    record, now = whole.record, int(rt.now())
-
-    def age(since: int | None) -> int:
-        return 0 if since is None else max(0, now - since)
-
-    def switch(queue: RcvQueue) -> Switch | None:
-        if queue.switch is None:
-            return None
-        can_abort = isinstance(RECIPIENT.cells[queue.switch, RecipientEvent.ABORTED], Move)
-        return Switch(queue.switch, age(queue.switch_at), can_abort)
-
-    return ConnectionStats(
-        agent_version=record.agent_version,
-        pq_support=record.pq_support,
-        rcv=tuple(
-            RcvQueueStats(queue.server, queue.status, switch(queue), rt.subscriptions.state(queue))
-            for queue in whole.rcv
-        ),
-        snd=tuple(
-            SndQueueStats(
-                queue.server,
-                queue.status,
-                None if queue.switch is None else Switch(queue.switch, age(queue.switch_at), False),
-            )
-            for queue in whole.snd
-        ),
-        sync_state=record.sync_state,
-        sync_supported=whole.type is ConnType.DUPLEX and record.agent_version >= SYNC_AGENT_VERSION,
-    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from blindpost.client.connection import Client
 from blindpost.client.hosts import Place
+from blindpost.client.options import Options
 from blindpost.transport.ends import open_session
 from blindpost.transport.errors import TransportError
 from blindpost.transport.plan import Limits, Plan
@@ -21,14 +23,22 @@ def client_limits(limits: Limits) -> Limits:
 
 
 async def connect_any(
-    places: list[Place], plan: Callable[[bytes], Plan], client: Callable[[], AnyClient]
+    places: list[Place],
+    identity: bytes,
+    options: Options,
+    plan: Callable[[bytes], Plan],
+    client: Callable[[], AnyClient],
 ) -> AnyClient:
     """A connection to the first place that accepts one, or the last place's error; the others in notes."""
+    gate = options.gate
     failures: list[TransportError] = []
     for place in places:
         made = client()
         try:
-            await open_session(plan(place.alpn), made, place.host, place.port, place.network)
+            if gate is not None and options.is_known:
+                gate.know(place.host, place.port, identity)
+            with nullcontext() if gate is None else gate.attempt(place.host, place.port, identity):
+                await open_session(plan(place.alpn), made, place.host, place.port, place.network)
         except TransportError as error:
             failures.append(error)
         else:

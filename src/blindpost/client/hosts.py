@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blindpost.client.errors import NoHostError
+from blindpost.client.lookup import is_name
 from blindpost.client.options import HostChoice, Options
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import Host, HostKind, Server
@@ -14,6 +15,8 @@ NTF_PORT = 443
 WEB_PORT = 443
 WEB_ALPN = b"http/1.1"
 _PORT_MAX = 0xFFFF
+PLACES_MAX = 4
+"""How many hosts of one address are tried: an address may name 255, and strangers make them up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def places(server: Server, options: Options, default_port: int, alpn: bytes) -> 
     found = []
     for host in _chosen(server.hosts, options.hosts):
         network = options.onion_network if host.kind is HostKind.ONION else options.network
-        if network is None:
+        if network is None or (host.kind is HostKind.DOMAIN and not is_name(host.text)):
             continue
         if not server.port and host.text in options.web_port_hosts:
             found.append(Place(host.text, WEB_PORT, network, WEB_ALPN))
@@ -39,7 +42,7 @@ def places(server: Server, options: Options, default_port: int, alpn: bytes) -> 
             found.append(Place(host.text, _port(server.port, default_port), network, alpn))
     if not found:
         raise NoHostError
-    return found
+    return found[:PLACES_MAX]
 
 
 def _chosen(hosts: tuple[Host, ...], choice: HostChoice) -> list[Host]:
@@ -48,6 +51,8 @@ def _chosen(hosts: tuple[Host, ...], choice: HostChoice) -> list[Host]:
     match choice:
         case HostChoice.IN_ORDER:
             return list(hosts)
+        case HostChoice.PUBLIC_FIRST:
+            return public + onion
         case HostChoice.ONION_FIRST:
             return onion + public
         case HostChoice.ONION_ONLY:

@@ -32,4 +32,4 @@ class NtfClient(Client[Command, Response]):
             )
 
         found = places(server, options, NTF_PORT, ALPN)
-        return await connect_any(found, plan, lambda: cls(NtfDialect, options))
+        return await connect_any(found, server.key_hash, options, plan, lambda: cls(NtfDialect, options))

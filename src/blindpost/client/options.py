@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
+from blindpost.client.gate import Gate
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.transport.certificates import Now
@@ -66,6 +67,7 @@ class HostChoice(Enum):
     """Which hosts of an address are tried, and in which order."""
 
     IN_ORDER = "in order"
+    PUBLIC_FIRST = "public first"
     ONION_FIRST = "onion first"
     ONION_ONLY = "onion only"
     PUBLIC_ONLY = "public only"
@@ -83,6 +85,10 @@ class Options:
     hosts: HostChoice = HostChoice.IN_ORDER
     web_port_hosts: frozenset[str] = frozenset()
     """Hosts that are reached on port 443 when their address names no port."""
+    gate: Gate | None = None
+    """Decides how often which destination is tried; without one always."""
+    is_known: bool = False
+    """Whether the router was connected to before, so that it need not stand in line with strangers."""
     versions: VersionRange | None = None
     """Fewer versions than all that are known."""
     now: Now = time.time

@@ -36,4 +36,4 @@ class SmpClient(Client[Command, Response]):
             )
 
         found = places(server, options, SMP_PORT, SMP_ALPN)
-        return await connect_any(found, plan, lambda: cls(SmpDialect, options))
+        return await connect_any(found, server.key_hash, options, plan, lambda: cls(SmpDialect, options))

@@ -91,4 +91,7 @@ def is_allowed(view: View, request: Request) -> bool:
         existing = view.of_queue(command.server, command.notifier_id)
         if existing is not None and existing.token_id != token.token_id:
             return False
+        if not token.was_verified:
+            # A device that nobody ever had could make us connect to any host.
+            return False
     return token.status.subscription_commands_allowed

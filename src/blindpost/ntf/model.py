@@ -50,6 +50,11 @@ class Token(Value):
     period_sent: int | None = None
     updated_day: int = 0
 
+    @property
+    def was_verified(self) -> bool:
+        """Whether its device showed the code that was pushed to it."""
+        return self.code_at is None
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Service(Value):
@@ -147,9 +152,14 @@ class NtfRules:
     unverified_ttl_s: int = 2 * DAY_S
     """A token that was never verified is deleted after this time."""
     device_code_pushes: int = 10
-    connection_code_pushes: int = 50
+    address_code_pushes: int = 200
     code_push_window_s: int = 3600
-    """How many codes are pushed to one device, and for one connection, in this time."""
+    """How many codes are pushed to one device, and for one address, in this time."""
+    token_routers: int = 100
+    token_queues: int = 10_000
+    token_window_s: int = 3600
+    """How many message routers that nobody named before, and how many queues, one token may name in this
+    time: for each of them we go out."""
     notification_ttl_s: int = 2 * DAY_S
     retry_first_s: float = 2.0
     retry_max_s: float = 600.0

@@ -31,6 +31,7 @@ from blindpost.ntf.state import Client, State
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.turn import Effect, Happened, Outgoing, Push, Turn
 from blindpost.ntf.view import Needed, View, Wanted
+from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY
 from blindpost.wire.ntf.responses import ERR, PONG, Response
 from blindpost.wire.ntf.transmissions import Request
@@ -100,7 +101,14 @@ class Unverified:
     token_ids: Sequence[bytes]
 
 
-Event = Commands | Gone | Told | PushDone | PushAgain | Due | Aged | Unverified
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A look is over; nothing is subscribed at these message routers."""
+
+    servers: Sequence[Server]
+
+
+Event = Commands | Gone | Told | PushDone | PushAgain | Due | Aged | Unverified | Unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +184,8 @@ class NtfPlan:
         match event:
             case Commands(client, items):
                 self._decide_block(turn, client, items)
-            case Gone(client):
-                self.state.codes.pop(client.client_id)
+            case Gone():
+                pass
             case Told(events, durable):
                 for told in events:
                     _decide_told(turn, told)
@@ -200,7 +208,10 @@ class NtfPlan:
                     token = turn.view.tokens.get(token_id)
                     if token is not None:
                         tokens.remove_unverified(turn, token)
-                self.state.forget_codes(self.rules.code_push_window_s, turn.now)
+
+            case Unused(servers):
+                subscriptions.forget_unused(turn, servers)
+                self.state.rates.forget(turn.now)
 
     def _decide_block(self, turn: Turn, client: Client, items: Sequence[Request | Refused]) -> None:
         """What is refused is answered first, then what is done, in its order."""
@@ -248,7 +259,7 @@ class NtfPlan:
                     _fail(durable, error)
                 case PushDone() | PushAgain() | Gone():
                     self._shell.later(RETRY_S, event)
-                case Due() | Aged() | Unverified():
+                case Due() | Aged() | Unverified() | Unused():
                     pass  # they are found again
 
     def release(self) -> None:

@@ -87,6 +87,10 @@ class Subscriber(Protocol):
         """They are deleted: subscribe them no more. Nothing is sent to the message router."""
         ...
 
+    def has(self, server: Server) -> bool:
+        """Whether it still has to do with this message router."""
+        ...
+
 
 # --- the subscriber: what it says -----------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blindpost.client.socks import SocksNetwork
+from blindpost.client.outbound import Outbound
 from blindpost.crypto.credentials import Credentials
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
@@ -259,9 +259,9 @@ class NtfProcess:
 
 
 def _subscriber_options(place: Place) -> SubscriberOptions:
-    section = place.settings.subscriber
-    onions = SocksNetwork(section.socks_host, section.socks_port) if section.socks_host else None
-    return SubscriberOptions(use_services=section.use_services, smp=replace(WATCHFUL, onion_network=onions))
+    outbound = Outbound(**place.settings.outbound.model_dump())
+    use_services = place.settings.subscriber.use_services
+    return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
 
 
 async def _serve(place: Place, ready: Callable[[NtfProcess], None]) -> None:

@@ -1,4 +1,4 @@
-"""What lies in the store: sealed under a key that is kept elsewhere, and found again by blind names.
+"""What lies in the store: sealed under a key that is not in it, and found again by blind names.
 
 A blind name is a keyed hash. Whoever has the store without the key learns how many rows there are and
 which statuses they have, not one device, router, queue or key.

@@ -27,6 +27,7 @@ from blindpost.ntf.plan import (
     PushDone,
     Shell,
     Told,
+    Unused,
     Unverified,
 )
 from blindpost.ntf.ports import Notifier, PushOutcome, Subscriber, SubscriberEvent
@@ -35,6 +36,7 @@ from blindpost.ntf.pusher import Pusher
 from blindpost.ntf.state import Client
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.turn import Effect, Forget, Outgoing, Push, PushLater, Subscribe
+from blindpost.serving.limits import AddressKeys
 from blindpost.transport import errors
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.addresses import Server
@@ -52,6 +54,7 @@ log = logging.getLogger(__name__)
 
 STEP = 500
 """How many tokens one turn is given of what a look at the store found."""
+ADDRESSES = AddressKeys()
 LOOK_MAX = 100_000
 """How many tokens one look finds at most; the next one finds the others."""
 
@@ -150,6 +153,7 @@ class NtfRouter(Handler):
             agreement.version,
             connection_layout(agreement.version, agreement.session_id),
             AuthenticatorKeys(agreement.own_key or self._spare_key),
+            ADDRESSES.of(session.peer_host),
         )
         connection = Connection(session, client)
         self.connections[client.client_id] = connection
@@ -280,12 +284,19 @@ class NtfRouter(Handler):
         await self._decided(Aged, await store.aged(now - rules.notification_ttl_s, LOOK_MAX))
         await self._decided(Unverified, await store.unverified(now - rules.unverified_ttl_s, LOOK_MAX))
         await self._push_due(await store.periods_due(now, LOOK_MAX), PushKind.CHECK)
+        self.engine.put_own(
+            Unused([server for server in await store.unused_routers(STEP) if not self._has(server)])
+        )
         while len(self.plan.state.jobs) < rules.push_queue:
             found = await store.waiting(self._after, STEP)
             self._after = found[-1] if len(found) == STEP else b""
             await self._push_due(found, PushKind.MESSAGE)
             if not self._after:
                 break
+
+    def _has(self, server: Server) -> bool:
+        """Whether the subscriber is still busy with a message router."""
+        return self.subscriber is not None and self.subscriber.has(server)
 
     async def _push_due(self, token_ids: Sequence[bytes], kind: PushKind) -> None:
         jobs = self.plan.state.jobs

@@ -17,6 +17,7 @@ from blindpost.serving import settings as reading
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection, hexadecimal
+from blindpost.serving.outbound import OutboundSection
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -96,9 +97,6 @@ class ApnsSection(Section):
 class SubscriberSection(Section):
     use_services: bool = True
     """Whether message routers are shown a certificate, so that one command subscribes all queues there."""
-    socks_host: str = ""
-    socks_port: Port = 9050
-    """The SOCKS5 proxy through which onion hosts are reached."""
 
 
 class RulesSection(Section):
@@ -108,8 +106,11 @@ class RulesSection(Section):
     code_ttl_s: Seconds = _DEFAULT.code_ttl_s
     unverified_ttl_s: Seconds = _DEFAULT.unverified_ttl_s
     device_code_pushes: Count = _DEFAULT.device_code_pushes
-    connection_code_pushes: Count = _DEFAULT.connection_code_pushes
+    address_code_pushes: Count = _DEFAULT.address_code_pushes
     code_push_window_s: Seconds = _DEFAULT.code_push_window_s
+    token_routers: Count = _DEFAULT.token_routers
+    token_queues: Count = _DEFAULT.token_queues
+    token_window_s: Seconds = _DEFAULT.token_window_s
     notification_ttl_s: Seconds = _DEFAULT.notification_ttl_s
     retry_first_s: Positive = _DEFAULT.retry_first_s
     retry_max_s: Positive = _DEFAULT.retry_max_s
@@ -136,6 +137,7 @@ class Settings(Section):
     store: StoreSection = StoreSection()
     apns: ApnsSection = ApnsSection()
     subscriber: SubscriberSection = SubscriberSection()
+    outbound: OutboundSection = OutboundSection()
     rules: RulesSection = RulesSection()
     log: LogSection = LogSection()
     metrics: NtfMetricsSection = NtfMetricsSection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from blindpost.ntf import ledger, pushes
@@ -17,7 +18,8 @@ from blindpost.ntf.ports import (
     ServiceUnavailable,
     SubscriptionsChanged,
 )
-from blindpost.ntf.tokens import AUTH
+from blindpost.ntf.rates import RateKey
+from blindpost.ntf.tokens import AUTH, limited
 from blindpost.ntf.turn import Forget, Subscribe, Turn
 from blindpost.ntf.view import SetChange
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
@@ -41,16 +43,34 @@ def subscribe(turn: Turn, token: Token, command: SNEW) -> Response:
         if existing.token_id != token.token_id or existing.notifier_key != command.notifier_key:
             return AUTH
         return IDSUB(existing.subscription_id)
+    is_new_router = turn.view.routers.get(command.server) is None
+    if not _may_go_out(turn, token, is_new_router):
+        return limited(turn)
     subscription = Subscription(
         turn.entropy(ID_SIZE), token.token_id, command.server, command.notifier_id, command.notifier_key
     )
-    if turn.view.routers.get(command.server) is None:
+    if is_new_router:
         turn.view.put_router(SmpRouter(command.server))
     turn.view.add_subscription(subscription)
     turn.count(Meter.SUBSCRIPTIONS_CREATED)
     notifier = Notifier(subscription.subscription_id, command.notifier_id, command.notifier_key)
     turn.ask(Subscribe(command.server, notifier))
     return IDSUB(subscription.subscription_id)
+
+
+def _may_go_out(turn: Turn, token: Token, is_new_router: bool) -> bool:
+    """Whether a token may name one more queue, and one more router; if so, it is counted."""
+    rules, rates, now = turn.rules, turn.state.rates, turn.now
+    asked: list[tuple[RateKey, int]] = [(("queues", token.token_id), rules.token_queues)]
+    if is_new_router:
+        asked.append((("routers", token.token_id), rules.token_routers))
+    return rates.take(asked, rules.token_window_s, now)
+
+
+def forget_unused(turn: Turn, servers: Sequence[Server]) -> None:
+    """Message routers at which nothing was subscribed when they were looked for, with what we had there."""
+    for server in servers:
+        turn.view.forget_router(server)
 
 
 def check(subscription: Subscription) -> Response:

@@ -76,6 +76,10 @@ class NtfStore(Protocol):
         """Tokens without subscriptions whose code is older and did not come back."""
         ...
 
+    async def unused_routers(self, count: int) -> list[Server]:
+        """Message routers at which nothing is subscribed."""
+        ...
+
     def counts(self) -> dict[str, int]:
         """Of `COUNTERS`."""
         ...
@@ -106,6 +110,8 @@ class Writes:
     notifications: list[NotificationRow] = field(default_factory=list)
     notifications_gone: list[bytes] = field(default_factory=list)
     routers: list[RouterRow] = field(default_factory=list)
+    routers_unused: list[bytes] = field(default_factory=list)
+    """Gone in the end, unless something is subscribed there by then."""
     sets: list[SetWrite] = field(default_factory=list)
     ledger: dict[str, int] = field(default_factory=dict)
 
@@ -121,6 +127,7 @@ class Writes:
                 self.notifications,
                 self.notifications_gone,
                 self.routers,
+                self.routers_unused,
                 self.sets,
                 any(self.ledger.values()),
             )
@@ -172,6 +179,7 @@ def writes_of(view: View, records: Records) -> Writes:
         router = view.routers.get(server)
         if router is not None:
             writes.routers.append(records.router_row(router))
+    writes.routers_unused = [records.server_name(server) for server in view.unused_routers]
     for change in view.set_changes:
         writes.sets.append(
             _set_write(records.server_name(change.server), change.event, change.only_associated)

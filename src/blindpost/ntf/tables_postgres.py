@@ -105,6 +105,12 @@ _PUT_NOTIFICATIONS = Step(
     "encrypted_meta = excluded.encrypted_meta, waiting = excluded.waiting RETURNING xmax = 0 AS fresh",
 )
 
+_IS_UNUSED = "NOT EXISTS (SELECT 1 FROM subscriptions WHERE subscriptions.server = smp_servers.server)"
+_DELETE_UNUSED = Step(
+    None,
+    f"DELETE FROM smp_servers WHERE server = ANY ({{0}}::bytea[]) AND {_IS_UNUSED} RETURNING true AS fresh",
+)
+
 
 class PostgresTables:
     """The shared store of a notification router; it owns its database."""
@@ -238,6 +244,10 @@ class PostgresTables:
             count,
         )
 
+    async def unused_routers(self, count: int) -> list[Server]:
+        found = await self._routers(f"WHERE {_IS_UNUSED} LIMIT $1", count)
+        return [router.server for router in found]
+
     def counts(self) -> dict[str, int]:
         return {name: self.store.counts[name] for name in COUNTERS}
 
@@ -312,6 +322,7 @@ def _phases(writes: Writes) -> list[Work]:
     last: list[tuple[Step, Sequence[Sequence[Any]]]] = [
         (_SET_STATUSES, writes.statuses),
         (_PUT_NOTIFICATIONS, writes.notifications),
+        (_DELETE_UNUSED, [(server,) for server in writes.routers_unused]),
     ]
     phases += [work(step, rows) for step, rows in last if rows]
     return phases or [[]]

@@ -200,6 +200,12 @@ class SqliteTables:
             count,
         )
 
+    async def unused_routers(self, count: int) -> list[Server]:
+        with self._reading() as sql:
+            unused = "SELECT 1 FROM subscriptions WHERE subscriptions.server = smp_servers.server"
+            found = self._routers(sql, f" WHERE NOT EXISTS ({unused}) LIMIT ?", (count,))
+        return [router.server for router in found]
+
     def counts(self) -> dict[str, int]:
         return dict(self._counts)
 
@@ -250,6 +256,10 @@ class SqliteTables:
         return readable(rows, lambda row: self._records.router(RouterRow(*row[:4]), QueueSet(*row[4:])))
 
 
+_DELETE_UNUSED = (
+    "DELETE FROM smp_servers WHERE server = ? AND "
+    "NOT EXISTS (SELECT 1 FROM subscriptions WHERE subscriptions.server = smp_servers.server)"
+)
 _DELETES = {
     "notifications": "DELETE FROM notifications WHERE subscription_id = ?",
     "subscriptions": "DELETE FROM subscriptions WHERE subscription_id = ?",
@@ -277,6 +287,7 @@ def _write(sql: sqlite3.Connection, writes: Writes) -> dict[str, int]:
     )
     exists = "SELECT 1 FROM notifications WHERE subscription_id = ?"
     changed["notifications"] += _put(sql, exists, _PUT_NOTIFICATION, writes.notifications)
+    sql.executemany(_DELETE_UNUSED, [(server,) for server in writes.routers_unused])
     sql.executemany(
         "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
         [(name, by) for name, by in changed.items() if by],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
+from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 
 _TEMPLATE = """\
@@ -63,19 +64,21 @@ test_ca_file = ""
 [subscriber]
 # Whether message routers are shown a certificate of ours, so that one command subscribes all queues there.
 use_services = true
-# A SOCKS5 proxy, such as Tor, through which onion hosts are reached.
-socks_host = ""
-socks_port = 9050
 
-[rules]
+{outbound}[rules]
 # Wrong codes that lock a registration, how long a code is valid, when a token that was never verified goes.
 code_attempts = 5
 code_ttl_s = 86400
 unverified_ttl_s = 172800
-# How many codes are pushed to one device, and for one connection, in a window of time.
+# How many codes are pushed to one device, and for one address, in a window of time.
 device_code_pushes = 10
-connection_code_pushes = 50
+address_code_pushes = 200
 code_push_window_s = 3600
+# How many message routers that nobody named before, and how many queues, one token may name in a window of
+# time: for each of them this router goes out.
+token_routers = 100
+token_queues = 10000
+token_window_s = 3600
 # A notification that cannot be pushed is tried again, with growing pauses, for so long.
 notification_ttl_s = 172800
 retry_first_s = 2.0
@@ -106,6 +109,7 @@ def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, d
         hosts=json.dumps(list(hosts)),
         port=port,
         fingerprint=fingerprint,
+        outbound=OUTBOUND_TEMPLATE.format(whose="Devices", allow=json.dumps(allowed_for(hosts))),
         store=store,
         dsn=json.dumps(dsn),
         padded_size=APPLE_PADDED_SIZE,

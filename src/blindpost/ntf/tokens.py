@@ -12,6 +12,7 @@ from blindpost.ntf import ledger, pushes
 from blindpost.ntf.machines import TOKEN_TABLE, LedgerEvent, TokenEffect, TokenEvent
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import CODE_SIZE, ID_SIZE, REGISTERED, PushKind, Token, day_of
+from blindpost.ntf.rates import RateKey
 from blindpost.ntf.state import Client
 from blindpost.ntf.turn import Forget, Turn
 from blindpost.wire.addresses import Server
@@ -74,7 +75,7 @@ def register(turn: Turn, client: Client, command: TNEW) -> Response:
     if existing is not None and existing.secret != Secret(existing.dh_key.agree(command.dh_key)):
         return AUTH
     if not _may_push_code(turn, client, device):
-        return _limited(turn)
+        return limited(turn)
     if existing is not None:
         known = _touched(turn, _renewed(turn, existing))
         advance(turn, known, TokenEvent.REPEATED)
@@ -135,7 +136,7 @@ def replace_device(turn: Turn, client: Client, token: Token, command: TRPL) -> R
     if other is not None and other.token_id != token.token_id:
         return AUTH
     if not _may_push_code(turn, client, device):
-        return _limited(turn)
+        return limited(turn)
     advance(turn, replace(token, device=device), TokenEvent.REPLACED)
     if not pushes.is_null(token):
         turn.count(Meter.TOKENS_REPLACED)
@@ -201,20 +202,15 @@ def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
 
     All tests of a router use the same null device, which gets no pushes.
     """
-    rules, state, now = turn.rules, turn.state, turn.now
-    window_s = rules.code_push_window_s
-    if not state.may_push_code(client.client_id, rules.connection_code_pushes, window_s, now):
-        return False
-    is_null_device = device.provider is PushProvider.APNS_NULL
-    if not is_null_device and not state.may_push_code(device, rules.device_code_pushes, window_s, now):
-        return False
-    state.count_code(client.client_id, window_s, now)
-    if not is_null_device:
-        state.count_code(device, window_s, now)
-    return True
+    rules = turn.rules
+    asked: list[tuple[RateKey, int]] = [(("codes", client.origin), rules.address_code_pushes)]
+    if device.provider is not PushProvider.APNS_NULL:
+        asked.append((("codes", device), rules.device_code_pushes))
+    return turn.state.rates.take(asked, rules.code_push_window_s, turn.now)
 
 
-def _limited(turn: Turn) -> Response:
+def limited(turn: Turn) -> Response:
+    """The answer to whoever asks for more than the rules allow."""
     turn.count(Meter.REFUSED_LIMIT)
     return QUOTA
 

@@ -79,6 +79,8 @@ class View:
         self.changed_subscriptions: Table[bytes, bool] = Table(undo)
         self.changed_notifications: Table[bytes, bool] = Table(undo)
         self.changed_routers: Table[Server, bool] = Table(undo)
+        self.unused_routers: list[Server] = []
+        """Deleted by the commit if nothing is subscribed at them after it."""
         self.set_changes: list[SetChange] = []
         self.ledger: Table[LedgerState, int] = Table(undo)
         """By how much the counts of states change."""
@@ -178,6 +180,10 @@ class View:
     def put_router(self, router: SmpRouter) -> None:
         self.routers.put(router.server, router)
         self.changed_routers.put(router.server, True)
+
+    def forget_router(self, server: Server) -> None:
+        self.unused_routers.append(server)
+        self._undo.add(self.unused_routers.pop)
 
     def change_all(self, change: SetChange) -> None:
         """One statement of the store changes the rows that are not loaded; here are those that are."""

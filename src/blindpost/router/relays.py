@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,11 +23,13 @@ from blindpost.client.errors import (
     UnexpectedResponseError,
     error_text,
 )
+from blindpost.client.gate import CrowdedError, Gate
 from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, reversed_nonce
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
+from blindpost.router.state import Client
 from blindpost.router.turn import Forward, OpenRelay, RelayEffect
 from blindpost.transport import errors
 from blindpost.wire.addresses import Server
@@ -58,10 +61,14 @@ from blindpost.wire.smp.values import NONCE_SIZE
 from blindpost.wire.smp.versions import PROXIED_VERSIONS, PROXY_VERSION
 from blindpost.wire.versions import VersionRange
 
-FAILURE_REMEMBERED_S = 30.0
-"""How long a relay that could not be reached is not tried again."""
 RELAYS_MAX = 1000
-"""How many relays a proxy is connected to at once; the one used longest ago makes room."""
+"""How many relays a proxy is connected to at once."""
+RELAYS_OF_ONE = 100
+"""How many of them one address may be the only one to use."""
+OPENING_OF_ONE = 8
+"""How many sessions are being opened at once for one address."""
+IDLE_S = 300.0
+"""A session that nobody used for so long makes room for others."""
 _TEXT_MAX = 255
 
 T = TypeVar("T")
@@ -74,16 +81,27 @@ FAILURES = (ClientError, errors.TransportError, WireError, OSError)
 
 @dataclass(slots=True)
 class _Relay:
-    """A relay: the attempt to connect to it, its session once that succeeded, or when it failed."""
+    """A relay: the attempt to connect to it, its session once that succeeded, and who uses it."""
 
     opening: asyncio.Task[_Session]
-    failed_at: float | None = None
+    askers: set[Hashable]
+    """One or two: whether it is only one is all that matters."""
+    used_at: float
+    under_way: int = 0
 
     @property
     def session(self) -> _Session | None:
         opening = self.opening
         opened = opening.done() and not opening.cancelled() and opening.exception() is None
         return opening.result() if opened else None
+
+    def use(self, asker: Hashable, now: float) -> None:
+        self.used_at = now
+        if len(self.askers) == 1:
+            self.askers.add(asker)
+
+    def is_only_of(self, asker: Hashable) -> bool:
+        return len(self.askers) == 1 and asker in self.askers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +116,20 @@ class Relays:
     """All relays of one proxy."""
 
     def __init__(
-        self, options: SmpOptions, entropy: Entropy, answered: Answered, relays_max: int = RELAYS_MAX
+        self,
+        options: SmpOptions,
+        entropy: Entropy,
+        answered: Answered,
+        asker: Callable[[Client], Hashable],
+        relays_max: int = RELAYS_MAX,
     ) -> None:
-        self._options = replace(options, proxy=True)
+        self._options = replace(options, proxy=True, gate=options.gate or Gate())
+        self._asker = asker
+        """Against whom a connection's requests are counted."""
         self._entropy = entropy
         self._answered = answered
         self._relays_max = relays_max
         self._relays: dict[Server, _Relay] = {}
-        """The one used longest ago first."""
         self._sessions: dict[bytes, _Session] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._attending: set[asyncio.Task[None]] = set()
@@ -140,7 +164,7 @@ class Relays:
         try:
             match effect:
                 case OpenRelay():
-                    response: Response = (await self._session(effect.relay)).pkey
+                    response: Response = (await self._session(effect.relay, self._asker(effect.client))).pkey
                 case Forward():
                     response = await self._forward(effect)
         except FAILURES as error:
@@ -150,35 +174,21 @@ class Relays:
             response = ERR(Code.INTERNAL)
         self._answered(effect, response)
 
-    async def _session(self, server: Server) -> _Session:
-        """The session with a relay, whichever request opens it; a failure is remembered for a while."""
+    async def _session(self, server: Server, asker: Hashable) -> _Session:
+        """The session with a relay, whichever request opens it."""
         now = asyncio.get_running_loop().time()
-        relay = self._relays.pop(server, None)
-        if (
-            relay is not None
-            and relay.failed_at is not None
-            and now - relay.failed_at >= FAILURE_REMEMBERED_S
-        ):
-            relay = None
+        relay = self._relays.get(server)
         if relay is None:
-            relay = _Relay(self._start(self._open(server)))
-        self._relays[server] = relay
-        self._make_room()
-        try:
-            return await asyncio.shield(relay.opening)
-        except FAILURES:
-            if relay.failed_at is None:
-                relay.failed_at = asyncio.get_running_loop().time()
-            raise
-        except asyncio.CancelledError:
-            if not relay.opening.cancelled() or self._is_cancelled():
-                raise
-            raise errors.ConnectError("too many relays: this one had to make room") from None
+            self._make_room(asker, now)
+            relay = self._relays[server] = _Relay(self._start(self._open(server)), {asker}, now)
+            relay.opening.add_done_callback(lambda _: self._opened(server, relay))
+        relay.use(asker, now)
+        return await asyncio.shield(relay.opening)
 
-    @staticmethod
-    def _is_cancelled() -> bool:
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+    def _opened(self, server: Server, relay: _Relay) -> None:
+        """A relay that failed takes no place; when it is tried again is the gate's business."""
+        if relay.session is None and self._relays.get(server) is relay:
+            del self._relays[server]
 
     async def _open(self, server: Server) -> _Session:
         client = await SmpClient.connect(server, self._options)
@@ -203,21 +213,59 @@ class Relays:
         if relay is not None and relay.session is session:
             del self._relays[session.server]
 
-    def _make_room(self) -> None:
-        while len(self._relays) > self._relays_max:
-            relay = self._relays.pop(next(iter(self._relays)))
-            if relay.session is not None:
-                self._start(relay.session.client.close())
-            else:
-                relay.opening.cancel()
+    def _make_room(self, asker: Hashable, now: float) -> None:
+        """Let one more relay in, or `CrowdedError`: nobody loses a session that is in use to somebody else's
+        request, unless he has many for himself."""
+        own = [server for server, relay in self._relays.items() if relay.is_only_of(asker)]
+        if sum(not self._relays[server].opening.done() for server in own) >= OPENING_OF_ONE:
+            raise CrowdedError
+        if len(self._relays) < self._relays_max:
+            if len(own) >= RELAYS_OF_ONE:
+                self._leave_one(own)
+            return
+        idle = [server for server, relay in self._relays.items() if now - relay.used_at >= IDLE_S]
+        if not (self._leave_one(idle, or_fail=False) or self._leave_one(own, or_fail=False)):
+            self._leave_one(self._largest(len(own)))
+
+    def _largest(self, own: int) -> list[Server]:
+        """The relays of whoever has most for himself, if that is clearly more than `own`."""
+        held: defaultdict[Hashable, list[Server]] = defaultdict(list)
+        for server, relay in self._relays.items():
+            if len(relay.askers) == 1:
+                held[next(iter(relay.askers))].append(server)
+        largest = max(held.values(), key=len, default=[])
+        return largest if len(largest) > own + 1 else []
+
+    def _leave_one(self, servers: Sequence[Server], *, or_fail: bool = True) -> bool:
+        """Close the session that was used longest ago and does nothing now."""
+        free = [
+            (relay.used_at, number, session)
+            for number, server in enumerate(servers)
+            if not (relay := self._relays[server]).under_way and (session := relay.session) is not None
+        ]
+        if free:
+            session = min(free)[2]
+            del self._relays[session.server]
+            self._start(session.client.close())
+        elif or_fail:
+            raise CrowdedError
+        return bool(free)
 
     async def _forward(self, effect: Forward) -> Response:
         session = self._sessions.get(effect.session_id)
         if session is None:
             return ERR(PROXY(ProxyCode.NO_SESSION))
-        relay = self._relays.pop(session.server, None)
-        if relay is not None:
-            self._relays[session.server] = relay
+        relay = self._relays.get(session.server)
+        if relay is None or relay.session is not session:
+            return ERR(PROXY(ProxyCode.NO_SESSION))
+        relay.use(self._asker(effect.client), asyncio.get_running_loop().time())
+        relay.under_way += 1
+        try:
+            return await self._ask(session, effect)
+        finally:
+            relay.under_way -= 1
+
+    async def _ask(self, session: _Session, effect: Forward) -> Response:
         command, nonce = effect.command, self._entropy(NONCE_SIZE)
         content = ForwardedTransmission(
             effect.corr_id, command.version, command.command_key, command.enc_transmission
@@ -273,7 +321,7 @@ def _broker_error(error: Exception) -> BrokerError:
             return UNEXPECTED(type(error.response).__name__)
         case ResponseTimeoutError() | errors.StageTimeoutError():
             return BrokerCode.TIMEOUT
-        case NoHostError():
+        case NoHostError() | errors.ForbiddenHostError():
             return BrokerCode.HOST
         case errors.TransportError() if error.wire is not None:
             return TRANSPORT(error.wire)

@@ -154,7 +154,7 @@ class Router(Handler):
             self._later,
             self._perform,
         )
-        self.relays = Relays(relay_options, entropy, self._relay_answered)
+        self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self.connections: dict[int, Connection] = {}
         self._by_session: dict[Session, Connection] = {}
@@ -255,6 +255,10 @@ class Router(Handler):
         for session in idle:
             session.close()
         return len(idle)
+
+    def asker(self, client: Client) -> Hashable:
+        """Against whom is counted what a connection makes us do elsewhere."""
+        return client.client_id
 
     def _perform(self, effect: RelayEffect) -> None:
         connection = self.connections.get(effect.client.client_id)

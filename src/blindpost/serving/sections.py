@@ -61,6 +61,14 @@ def _loopback(text: str) -> str:
     )
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError("an IP address or network expected, such as 127.0.0.1 or 10.0.0.0/8") from error
+
+
+NetworkText = Annotated[str, AfterValidator(_network)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[int, Field(ge=1)]

@@ -7,7 +7,7 @@ import logging
 
 from blindpost.transport import errors
 from blindpost.transport.keeper import Keeper
-from blindpost.transport.network import TCP, Listener, Network
+from blindpost.transport.network import TCP, HostRefusedError, Listener, Network
 from blindpost.transport.plan import Plan
 from blindpost.transport.session import Handler, Session
 
@@ -26,6 +26,8 @@ async def open_session(plan: Plan, handler: Handler, host: str, port: int, netwo
             session = await network.connect(lambda: Session(plan, opening, keeper), host, port)
     except TimeoutError as error:
         raise errors.ConnectTimeoutError from error
+    except HostRefusedError as error:
+        raise errors.ForbiddenHostError from error
     except OSError as error:
         raise errors.ConnectError(f"the host could not be reached: {error.strerror or error}") from error
     try:

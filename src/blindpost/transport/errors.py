@@ -31,6 +31,12 @@ class ConnectError(TransportError):
     default = "the host could not be reached"
 
 
+class ForbiddenHostError(ConnectError):
+    """No connection was tried: the host's addresses are none that may be connected to from here."""
+
+    default = "the host's address is not one that may be connected to"
+
+
 class StageTimeoutError(TransportError):
     """A stage of the connection took longer than its limit."""
 

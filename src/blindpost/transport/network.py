@@ -11,6 +11,13 @@ LISTEN_BACKLOG = 1024
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
+class HostRefusedError(OSError):
+    """The host is none that may be connected to from here."""
+
+    def __init__(self) -> None:
+        super().__init__("this host may not be connected to from here")
+
+
 class Listener(Protocol):
     """Accepts connections until it is closed."""
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from blindpost.agent import Agent, AgentConfig, AgentFailed, Connected, Connection, Event, Failed, Received
+from blindpost.agent.core import Core
 from blindpost.agent.routers.sessions import Session
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.kem import KemKeyPair, generate_key_pair
@@ -72,8 +72,8 @@ class Party:
         self._passed: list[Event] = []
 
     @property
-    def rt(self) -> Runtime:
-        return self.agent._rt
+    def rt(self) -> Core:
+        return self.agent._core
 
     async def next(self) -> Event:
         virtual = isinstance(asyncio.get_running_loop(), VirtualClock)

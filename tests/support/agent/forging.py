@@ -7,7 +7,6 @@ import hashlib
 
 from blindpost.agent import Connection, Event, Received
 from blindpost.agent.messages.layers import seal_message
-from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import RcvQueue, SndQueue
 from blindpost.agent.store import connections, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -32,7 +31,7 @@ class Forger:
 
     def __init__(self, alice: Party, ours: Connection, bob: Party, theirs: Connection) -> None:
         self.alice, self.conn_id = alice, ours.id
-        db = bob.rt.store.reading
+        db = bob.rt.ground.store.reading
         record = connections.load(db, theirs.id)
         self.number, self.prev_hash = record.last_snd_id, record.last_snd_hash
         self.sizes = padded_sizes(record.agent_version, record.pq_support)
@@ -44,7 +43,7 @@ class Forger:
 
     @property
     def rcv_queue(self) -> RcvQueue:
-        (queue,) = queues.rcv_queues(self.alice.rt.store.reading, self.conn_id)
+        (queue,) = queues.rcv_queues(self.alice.rt.ground.store.reading, self.conn_id)
         return queue
 
     # What is sent
@@ -91,13 +90,13 @@ class Forger:
         return await self.handed(MSG(msg_id, sealed))
 
     async def handed(self, msg: MSG) -> list[Event]:
-        await Reception(self.alice.rt).process(self.rcv_queue, msg)
+        await self.alice.rt.reception.process(self.rcv_queue, msg)
         return await self.told()
 
     async def told(self) -> list[Event]:
         """All that waits; messages are acknowledged."""
         found: list[Event] = []
-        while len(self.alice.rt.stream._events):
+        while len(self.alice.rt.ground.stream._events):
             event = await self.alice.next()
             found.append(event)
             if isinstance(event, Received):

@@ -147,7 +147,7 @@ class Application:
             self.journal.write(sent=number)
 
     def _stats(self, conn: Connection) -> dict[str, Any]:
-        stats, sql = conn.stats, self.agent._rt.store.reading.sql
+        stats, sql = conn.stats, self.agent._core.ground.store.reading.sql
         count = (
             "SELECT (SELECT count(*) FROM commands) + (SELECT count(*) FROM snd_message_deliveries),"
             " (SELECT max(rcv_queue_id) FROM rcv_queues)"

@@ -28,10 +28,10 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
+from blindpost.agent.core import Core
 from blindpost.agent.model import MessageKind, Whole
 from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, messages
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.errors import ResponseTimeoutError
 from blindpost.client.options import SmpOptions
@@ -159,7 +159,7 @@ class Wire:
     def of(self, word: str) -> list[Asked]:
         return [asked for asked in self.log if asked.word == word]
 
-    def tap(self, who: str, rt: Runtime) -> None:
+    def tap(self, who: str, rt: Core) -> None:
         """Be between an agent and its routers."""
         real = rt.sessions.send
         real_session = rt.sessions.session
@@ -186,14 +186,14 @@ class Wire:
         rt.sessions.send = send  # type: ignore[method-assign]
         rt.sessions.session = session  # type: ignore[method-assign]
 
-    def _asked(self, who: str, rt: Runtime, server: Server, call: Call[Command]) -> Asked:
+    def _asked(self, who: str, rt: Core, server: Server, call: Call[Command]) -> Asked:
         command = call.command
         word = command.TAG.decode()
         if isinstance(command, KEY):
             return Asked(who, word, server, call.entity_id, key=command.key)
         if not isinstance(command, SEND):
             return Asked(who, word, server, call.entity_id)
-        db = rt.store.reading
+        db = rt.ground.store.reading
         query = "SELECT conn_id, snd_queue_id FROM snd_queues WHERE snd_id = ?"
         pending = messages.next_delivery(db, *db.sql.execute(query, (call.entity_id,)).fetchone())
         assert pending is not None
@@ -257,8 +257,8 @@ class Friend:
         return self._agent
 
     @property
-    def rt(self) -> Runtime:
-        runtime = self.agent._runtime
+    def rt(self) -> Core:
+        runtime = self.agent._opened
         assert runtime is not None
         return runtime
 
@@ -272,7 +272,7 @@ class Friend:
 
     @property
     def whole(self) -> Whole:
-        return connections.load_whole(self.rt.store.reading, self._conn_id)
+        return connections.load_whole(self.rt.ground.store.reading, self._conn_id)
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -319,12 +319,12 @@ class Friend:
 
     def put_state(self, state: SyncState) -> None:
         """As if it had come to this."""
-        with self.rt.transaction() as tx:
+        with self.rt.ground.transaction() as tx:
             connections.set_sync_state(tx, self._conn_id, state)
 
     def put_version(self, agent_version: int) -> None:
         """As if the peer had last spoken so."""
-        with self.rt.transaction() as tx:
+        with self.rt.ground.transaction() as tx:
             connections.set_version(tx, self._conn_id, agent_version)
 
     async def got(self, *bodies: bytes) -> None:

@@ -140,7 +140,7 @@ class AgentNetwork:
         chosen = replace(client or SmpOptions(), network=network)
         self.subs = Subscriptions(
             self.store,
-            self,
+            self.received,
             self.told,
             SessionOptions(client=chosen, mode=mode),
             options,

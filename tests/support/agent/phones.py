@@ -28,9 +28,9 @@ from blindpost.agent import (
     Received,
     Token,
 )
+from blindpost.agent.core import Core
 from blindpost.agent.notifications.model import ACTIVE, NtfSubscription
 from blindpost.agent.store import ntf_subscriptions as rows
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.connection import Client
 from blindpost.client.errors import ResponseTimeoutError
@@ -149,8 +149,8 @@ class Phone:
         return self._agent
 
     @property
-    def rt(self) -> Runtime:
-        return self.agent._rt
+    def rt(self) -> Core:
+        return self.agent._core
 
     @property
     def token(self) -> Token:
@@ -177,7 +177,7 @@ class Phone:
         await self.until(lambda: all(body in self.bodies for body in bodies))
 
     def row(self, conn: Connection) -> NtfSubscription | None:
-        return rows.find(self.rt.store.reading, conn.id)
+        return rows.find(self.rt.ground.store.reading, conn.id)
 
     async def subscribed(self, *conns: Connection) -> None:
         """Until the notification router is told of these connections, and is told of their messages."""
@@ -194,7 +194,7 @@ class Phone:
 
     def snapshot(self) -> list[tuple[Any, ...]]:
         """All that is stored, to see that nothing changed."""
-        sql = self.rt.store.reading.sql
+        sql = self.rt.ground.store.reading.sql
         tables = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return [
             (table, *row)

@@ -17,12 +17,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from blindpost.agent import Agent, AgentConfig, Connection, Event, QueueStatus, SessionOptions
-from blindpost.agent.messages.receiving import Reception
+from blindpost.agent.core import Core
 from blindpost.agent.model import ConnMode, MessageKind, RcvQueue, SndQueue
 from blindpost.agent.routers.sessions import SessionKey
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -126,7 +125,7 @@ class ReplayedAgent:
         )
         async with Agent.open(self._path, servers, config=config) as agent:
             self._agent = agent
-            rt = agent._runtime
+            rt = agent._opened
             assert rt is not None
             self._tap(rt)
             taking = asyncio.create_task(self._take(agent))
@@ -201,7 +200,7 @@ class ReplayedAgent:
 
     # Routers that take everything
 
-    def _tap(self, rt: Runtime) -> None:
+    def _tap(self, rt: Core) -> None:
         async def send(user_id: int, server: Server, call: Call[Command], **options: Any) -> Response:
             return await self._answer(rt, call)
 
@@ -215,9 +214,9 @@ class ReplayedAgent:
         replaced.sessions.send = send
         replaced.sessions.session = session
         replaced.subscriptions.created = lambda session, queue: None
-        replaced.kem_source = self.draws.source
+        replaced.ground.kem_source = self.draws.source
 
-    async def _answer(self, rt: Runtime, call: Call[Command]) -> Response:
+    async def _answer(self, rt: Core, call: Call[Command]) -> Response:
         command = call.command
         self.commands.append(command.TAG.decode())
         match command:
@@ -231,8 +230,8 @@ class ReplayedAgent:
                 return INFO(QueueInfo(secured=True, notifier=False, sub=None, size=0, msg=None))
         return OK()
 
-    async def _sends(self, rt: Runtime, call: Call[Command], command: SEND) -> None:
-        db = rt.store.reading
+    async def _sends(self, rt: Core, call: Call[Command], command: SEND) -> None:
+        db = rt.ground.store.reading
         (queue,) = (one for one in queues.snd_queues(db, CONN) if one.snd_id == call.entity_id)
         pending = messages.next_delivery(db, CONN, queue.number)
         assert pending is not None
@@ -245,7 +244,7 @@ class ReplayedAgent:
 
     # One event of the record
 
-    async def _play(self, rt: Runtime, event: dict[str, Any], position: int) -> int:
+    async def _play(self, rt: Core, event: dict[str, Any], position: int) -> int:
         """Let it happen; returns how many messages must have been sent by then."""
         if event["dir"] == "in":
             following = self.events[event["seq"] + 1 : event["seq"] + 2]
@@ -279,9 +278,9 @@ class ReplayedAgent:
         self._compare(event, self.sent[position])
         return position + 1
 
-    def _go_on_counting(self, rt: Runtime, number: int) -> None:
+    def _go_on_counting(self, rt: Core, number: int) -> None:
         """Only the ratchet was put back in the record, with messages in between that it leaves out."""
-        with rt.transaction() as tx:
+        with rt.ground.transaction() as tx:
             tx.sql.execute("UPDATE connections SET last_internal_snd_msg_id = ?", (number - 1,))
 
     async def _send_body(self, event: dict[str, Any]) -> None:
@@ -322,7 +321,7 @@ class ReplayedAgent:
         if pair is not None:
             self.draws.pairs.append(pair)
 
-    async def _receive(self, rt: Runtime, event: dict[str, Any]) -> None:
+    async def _receive(self, rt: Core, event: dict[str, Any]) -> None:
         queue = self.keys[event["queue"]]
         writer = Writer()
         body = bytes.fromhex(event["client_envelope"])
@@ -332,9 +331,7 @@ class ReplayedAgent:
             nonce_of(msg_id), writer.done(), PADDED
         )
         session = cast(Any, SimpleNamespace(key=SimpleNamespace(server=_server(queue))))
-        await Reception(rt).received(
-            session, bytes.fromhex(queue["recipient_id"]), MSG(msg_id, bytes(sealed))
-        )
+        await rt.reception.received(session, bytes.fromhex(queue["recipient_id"]), MSG(msg_id, bytes(sealed)))
 
 
 def _server(queue: dict[str, Any]) -> Server:

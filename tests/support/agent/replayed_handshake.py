@@ -21,9 +21,9 @@ from blindpost.agent import (
     SessionOptions,
     Versions,
 )
+from blindpost.agent.core import Core
 from blindpost.agent.model import MessageKind
 from blindpost.agent.store import messages, queues
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.boxes import BoxKey
@@ -97,7 +97,7 @@ class ReplayedHandshake(ReplayedAgent):
         )
         async with Agent.open(self._path, servers, config=config) as agent:
             self._agent = agent
-            rt = agent._runtime
+            rt = agent._opened
             assert rt is not None
             self._tap(rt)
             taking = asyncio.create_task(self._take(agent))
@@ -181,7 +181,7 @@ class ReplayedHandshake(ReplayedAgent):
         assert isinstance(envelope, Invitation)
         text = self.replay.record["short_link" if "short_link_read" in self.keys else "link"]
         self._conn = await agent.join(text, bytes(envelope.info), pq=self._wants_pq())
-        with agent._rt.transaction() as tx:
+        with agent._core.ground.transaction() as tx:
             tx.sql.execute("UPDATE connections SET own_conn_info = ?", (self._own_info(),))
 
     def _wants_pq(self) -> bool:
@@ -223,7 +223,7 @@ class ReplayedHandshake(ReplayedAgent):
 
     # Routers that take everything
 
-    async def _answer(self, rt: Runtime, call: Call[Command]) -> Response:
+    async def _answer(self, rt: Core, call: Call[Command]) -> Response:
         if isinstance(call.command, NEW):
             self.commands.append("NEW")
             queue = self.keys[self._new.popleft()]
@@ -238,14 +238,14 @@ class ReplayedHandshake(ReplayedAgent):
             return LNK(bytes.fromhex(recorded["sender_id"]), data)
         return await super()._answer(rt, call)
 
-    async def _sends(self, rt: Runtime, call: Call[Command], command: SEND) -> None:
+    async def _sends(self, rt: Core, call: Call[Command], command: SEND) -> None:
         if call.entity_id == bytes.fromhex(self.keys.get("contact_queue", {"sender_id": ""})["sender_id"]):
             self.sent.append(
                 SentMessage("invitation", call.entity_id, 0, command.notify, call.key is not None)
             )
             self.plains.append(b"")
             return
-        db, conn_id = rt.store.reading, self.conn.id
+        db, conn_id = rt.ground.store.reading, self.conn.id
         (queue,) = (one for one in queues.snd_queues(db, conn_id) if one.snd_id == call.entity_id)
         pending = messages.next_delivery(db, conn_id, queue.number)
         assert pending is not None
@@ -257,7 +257,7 @@ class ReplayedHandshake(ReplayedAgent):
 
     # One event
 
-    async def _play(self, rt: Runtime, event: dict[str, Any], position: int) -> int:
+    async def _play(self, rt: Core, event: dict[str, Any], position: int) -> int:
         if event["note"].startswith("duplicate copy"):
             await self._receive(rt, {**self.events[2], "smp_message_id": "77" * 24})
             await asyncio.sleep(5)

@@ -104,12 +104,16 @@ class Silent:
     def __init__(self) -> None:
         self.subscribed: list[tuple[Server, Notifier]] = []
         self.forgotten: list[tuple[Server, bytes]] = []
+        self.busy_with: set[Server] = set()
 
     def subscribe(self, server: Server, notifiers: Sequence[Notifier]) -> None:
         self.subscribed += [(server, notifier) for notifier in notifiers]
 
     def forget(self, server: Server, notifier_ids: Sequence[bytes]) -> None:
         self.forgotten += [(server, notifier_id) for notifier_id in notifier_ids]
+
+    def has(self, server: Server) -> bool:
+        return server in self.busy_with
 
 
 @dataclass

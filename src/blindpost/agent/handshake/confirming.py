@@ -14,7 +14,7 @@ from blindpost.agent.handshake.joining import Agreed, accept_request, pq_offered
 from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
 from blindpost.agent.store import connections, handshakes, queues, ratchets
 from blindpost.agent.store.handshakes import StoredConfirmation, StoredInvitation
-from blindpost.agent.work.runtime import Tx
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet import decrypt
 from blindpost.crypto.ratchet_state import receiving_ratchet
 from blindpost.crypto.x3dh import agree_as_receiver
@@ -59,7 +59,7 @@ class Arrived(Value):
 
 def confirmation_received(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived) -> None:
     """A confirmation for a queue that has none yet. Refused ones leave everything as it was."""
-    own, envelope = tx.runtime.config.versions, arrived.envelope
+    own, envelope = tx.config.versions, arrived.envelope
     agent_fits = envelope.agent_version in own.agent or envelope.agent_version <= whole.record.agent_version
     version = arrived.header.client_version
     if not agent_fits or not (version in own.client or version <= queue.client_version):
@@ -76,7 +76,7 @@ def confirmation_received(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrive
 
 def _initiator_confirmed(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived, e2e: E2EParams) -> None:
     """Somebody joined our invitation: the ratchet is made from the keys of both and must open the rest."""
-    config, envelope, conn_id = tx.runtime.config, arrived.envelope, whole.conn_id
+    config, envelope, conn_id = tx.config, arrived.envelope, whole.conn_id
     if e2e.version not in config.versions.e2e:
         raise ProtocolError(ProtocolCode.A_VERSION)
     own = ratchets.find_params(tx, conn_id)
@@ -102,7 +102,7 @@ def _initiator_confirmed(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived
     secret = queue.e2e_key.agree(arrived.dh_key)
     queues.set_rcv_confirmed(tx, queue, secret, arrived.header.client_version)
     confirmation = StoredConfirmation(
-        tx.runtime.new_id(),
+        tx.new_id(),
         conn_id,
         arrived.sender_key,
         arrived.dh_key,
@@ -127,7 +127,7 @@ def _joiner_confirmed(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived) -
     if ratchet is None:
         raise InternalError("the connection has no ratchet")
     skipped = ratchets.skipped_keys(tx, conn_id)
-    encrypted, entropy = arrived.envelope.encrypted_info, tx.runtime.config.entropy
+    encrypted, entropy = arrived.envelope.encrypted_info, tx.config.entropy
     opened = decrypt(ratchet, skipped, encrypted, entropy=entropy, kem=tx.kem)
     if opened.plaintext is None:
         raise refused("conf: decrypt error")
@@ -158,8 +158,8 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
         return
     if handshakes.count_invitations(tx, whole.conn_id) >= REQUESTS_MAX:
         raise refused("inv: too many requests wait for an answer")
-    pq = pq_offered(tx.runtime, envelope.link)
-    invitation_id, info = tx.runtime.new_id(), bytes(envelope.info)
+    pq = pq_offered(tx.config.versions, envelope.link)
+    invitation_id, info = tx.new_id(), bytes(envelope.info)
     invitation = StoredInvitation(invitation_id, whole.conn_id, envelope.link, info)
     handshakes.insert_invitation(tx, invitation, tx.now)
     servers = tuple(queue.address.server for queue in envelope.link.queues)
@@ -167,7 +167,7 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
     request = ContactRequest(conn, invitation_id, info, pq, servers)
     if whole.record.auto_allow:
         with tx.attempt(whole.conn_id):
-            info, wanted = whole.record.own_info, tx.runtime.config.pq
+            info, wanted = whole.record.own_info, tx.config.pq
             accepted = accept_request(tx, whole.conn_id, invitation_id, info, wanted)
             request = replace(request, accepted=tx.handle(accepted))
     tx.emit(ContactRequested(conn, request))

@@ -17,15 +17,18 @@ from blindpost.agent.errors import (
     prohibited,
 )
 from blindpost.agent.events import Joined
-from blindpost.agent.links.reading import read_short_link
+from blindpost.agent.links.reading import LinkReader
 from blindpost.agent.links.values import invitation_link, parse_link
 from blindpost.agent.messages.layers import seal_invitation
 from blindpost.agent.messages.sending import enqueue_confirmation
 from blindpost.agent.model import ConnId, ConnMode, ConnType, QueueStatus, UserId, Whole
-from blindpost.agent.queues.making import make_rcv_queue, new_snd_queue, secure
+from blindpost.agent.queues.making import QueueMaker, new_snd_queue
+from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import commands, connections, handshakes, ratchets
 from blindpost.agent.store.commands import StoredCommand
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.versions import Versions
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
 from blindpost.crypto.ratchet_state import sending_ratchet
 from blindpost.crypto.x3dh import agree_as_sender, answering_params, proposed_params
@@ -80,9 +83,8 @@ class Agreed:
         return self.agent >= PQ_AGENT_VERSION and (self.e2e is None or self.e2e >= KEM_E2E_VERSION)
 
 
-def negotiate(rt: Runtime, link: FullLink) -> Agreed:
+def negotiate(own: Versions, link: FullLink) -> Agreed:
     """Versions that both sides know, or `A_VERSION`."""
-    own = rt.config.versions
     agent = own.agent.agreed(link.agent_versions)
     client = own.client.agreed(link.queues[0].versions)
     e2e = own.e2e.agreed(link.e2e.versions) if isinstance(link, InvitationLink) else None
@@ -91,118 +93,25 @@ def negotiate(rt: Runtime, link: FullLink) -> Agreed:
     return Agreed(agent, client, e2e)
 
 
-def pq_offered(rt: Runtime, link: FullLink) -> bool:
+def pq_offered(own: Versions, link: FullLink) -> bool:
     """Whether a connection by this link could be post-quantum; not if it cannot be made at all."""
     try:
-        return negotiate(rt, link).pq_usable
+        return negotiate(own, link).pq_usable
     except ProtocolError:
         return False
 
 
-def register_join(
-    rt: Runtime, tx: Tx, conn_id: ConnId, user_id: UserId, join: JoinCommand, corr_id: str = ""
-) -> None:
+def register_join(tx: Tx, conn_id: ConnId, user_id: UserId, join: JoinCommand, corr_id: str = "") -> None:
     """Store a new connection and the command to join; nothing is sent."""
-    link = parse_link(join.link, rt.servers)
-    version, pq = rt.config.versions.agent.high, join.pq
+    link = parse_link(join.link, tx.servers)
+    version, pq = tx.config.versions.agent.high, join.pq
     if isinstance(link, InvitationLink | ContactLink):
-        agreed = negotiate(rt, link)
+        agreed = negotiate(tx.config.versions, link)
         version, pq = agreed.agent, pq and agreed.pq_usable
     connections.insert(
         tx, conn_id, user_id, ConnMode.INVITATION, agent_version=version, pq_support=pq, own_info=join.info
     )
     tx.command(conn_id, None, JOIN, encode(join, write_join), corr_id)
-
-
-def accept_request(tx: Tx, address_id: ConnId, request_id: str, info: bytes, pq: bool) -> ConnId:
-    """Store a connection that joins the invitation of a request; a request is accepted once."""
-    invitation = handshakes.find_invitation(tx, request_id)
-    if invitation is None:
-        raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
-    conn_id = tx.runtime.new_id()
-    user_id = connections.load(tx, address_id).user_id
-    offered = pq_offered(tx.runtime, invitation.link)
-    command = JoinCommand(invitation.link.text, info, pq and offered, request_id)
-    register_join(tx.runtime, tx, conn_id, user_id, command)
-    handshakes.set_invitation_accepted(tx, request_id, True)
-    return conn_id
-
-
-async def run_join(rt: Runtime, command: StoredCommand) -> None:
-    """The command itself."""
-    join = decode_whole(command.content, read_join)
-    try:
-        await _run(rt, command, join)
-    except AgentError as error:
-        if join.invitation_id is not None and not error.retried:
-            with rt.transaction() as tx:
-                handshakes.set_invitation_accepted(tx, join.invitation_id, False)
-        raise
-
-
-async def _run(rt: Runtime, command: StoredCommand, join: JoinCommand) -> None:
-    whole = connections.load_whole(rt.store.reading, command.conn_id)
-    link = parse_link(join.link, rt.servers)
-    if not isinstance(link, InvitationLink | ContactLink):
-        if whole.type is ConnType.SND or whole.type is ConnType.DUPLEX:
-            await _finish_invitation(rt, command, whole, join.info)
-            return
-        link = (await read_short_link(rt, whole.record.user_id, link)).link
-    if isinstance(link, ContactLink):
-        await _join_contact(rt, command, whole, link, join)
-        return
-    if whole.type is ConnType.NEW:
-        whole = await _start_sending(rt, whole, link, join.pq)
-    await _finish_invitation(rt, command, whole, join.info)
-
-
-async def _start_sending(rt: Runtime, whole: Whole, link: InvitationLink, pq: bool) -> Whole:
-    """The send queue and the ratchet, stored together."""
-    agreed = negotiate(rt, link)
-    assert agreed.e2e is not None
-    conn_id, entropy = whole.conn_id, rt.config.entropy
-    pq = pq and agreed.pq_usable
-    peer = link.e2e.at(agreed.e2e)
-    async with rt.kem_source(pq) as kem:
-        own = answering_params(peer, pq=pq, entropy=entropy, kem=kem)
-        keys = agree_as_sender(own, peer)
-        own_max = rt.config.versions.e2e.high
-        ratchet = sending_ratchet(agreed.e2e, own_max, peer.key2, generate_x448(entropy), keys)
-        with rt.transaction() as tx:
-            connections.set_version(tx, conn_id, agreed.agent)
-            connections.set_pq_support(tx, conn_id, pq)
-            address = link.queues[0].address
-            given = handshakes.given_key(tx, address.server, address.sender_id)
-            info = QueueInfo(agreed.client, address)
-            new_snd_queue(tx, conn_id, whole.record.user_id, info, given_key=given)
-            ratchets.set_sending(tx, conn_id, ratchet, own.public(agreed.e2e))
-            return connections.load_whole(tx, conn_id)
-
-
-async def _finish_invitation(rt: Runtime, command: StoredCommand, whole: Whole, info: bytes) -> None:
-    """Secure the peer's queue, make our own, and store the confirmation; the command ends with that."""
-    conn_id, user_id = whole.conn_id, whole.record.user_id
-    queue = whole.snd[0] if whole.snd else None
-    if queue is None or not _may_go_on(whole):
-        raise prohibited("the connection cannot join again")
-    await secure(rt, queue)
-    if not whole.rcv:
-        await make_rcv_queue(
-            rt,
-            conn_id,
-            user_id,
-            QueueMode.MESSAGING,
-            avoiding=[queue.server],
-            client_version=queue.client_version,
-        )
-    with rt.transaction() as tx:
-        whole = connections.load_whole(tx, conn_id)
-        reply = QueueInfo(queue.client_version, whole.rcv[0].address)
-        enqueue_confirmation(tx, whole.record, whole.snd[0], AgentConnInfoReply((reply,), info))
-        handshakes.forget_short_link(tx, queue.server, queue.snd_id)
-        commands.delete(tx, command.command_id)
-        fast = queue.mode is QueueMode.MESSAGING
-        tx.emit(Joined(tx.handle(conn_id), fast and whole.record.agent_version >= SECURED_AGENT_VERSION))
 
 
 def _may_go_on(whole: Whole) -> bool:
@@ -216,33 +125,130 @@ def _may_go_on(whole: Whole) -> bool:
     )
 
 
-async def _join_contact(
-    rt: Runtime, command: StoredCommand, whole: Whole, link: ContactLink, join: JoinCommand
-) -> None:
-    """An invitation of our own, sent to the address; who owns it joins us."""
-    agreed = negotiate(rt, link)
-    conn_id, entropy = whole.conn_id, rt.config.entropy
-    pq = join.pq and agreed.pq_usable
-    if whole.type is ConnType.NEW:
-        async with rt.kem_source(pq) as kem:
-            params = ratchets.find_params(rt.store.reading, conn_id) or proposed_params(
-                rt.config.versions.e2e.high, pq=pq, entropy=entropy, kem=kem
-            )
-            with rt.transaction() as tx:
+def accept_request(tx: Tx, address_id: ConnId, request_id: str, info: bytes, pq: bool) -> ConnId:
+    """Store a connection that joins the invitation of a request; a request is accepted once."""
+    invitation = handshakes.find_invitation(tx, request_id)
+    if invitation is None:
+        raise ConnError(ConnectionCode.NOT_FOUND, "the request is gone, or was accepted before")
+    conn_id = tx.new_id()
+    user_id = connections.load(tx, address_id).user_id
+    offered = pq_offered(tx.config.versions, invitation.link)
+    command = JoinCommand(invitation.link.text, info, pq and offered, request_id)
+    register_join(tx, conn_id, user_id, command)
+    handshakes.set_invitation_accepted(tx, request_id, True)
+    return conn_id
+
+
+class Joining:
+    """Runs stored joins."""
+
+    def __init__(self, ground: Ground, sender: QueueSender, maker: QueueMaker, reader: LinkReader) -> None:
+        self._ground = ground
+        self._sender = sender
+        self._maker = maker
+        self._reader = reader
+
+    async def run_join(self, command: StoredCommand) -> None:
+        """The command itself."""
+        join = decode_whole(command.content, read_join)
+        try:
+            await self._run(command, join)
+        except AgentError as error:
+            if join.invitation_id is not None and not error.retried:
+                with self._ground.transaction() as tx:
+                    handshakes.set_invitation_accepted(tx, join.invitation_id, False)
+            raise
+
+    async def _run(self, command: StoredCommand, join: JoinCommand) -> None:
+        whole = connections.load_whole(self._ground.store.reading, command.conn_id)
+        link = parse_link(join.link, self._ground.servers)
+        if not isinstance(link, InvitationLink | ContactLink):
+            if whole.type is ConnType.SND or whole.type is ConnType.DUPLEX:
+                await self._finish_invitation(command, whole, join.info)
+                return
+            link = (await self._reader.read(whole.record.user_id, link)).link
+        if isinstance(link, ContactLink):
+            await self._join_contact(command, whole, link, join)
+            return
+        if whole.type is ConnType.NEW:
+            whole = await self._start_sending(whole, link, join.pq)
+        await self._finish_invitation(command, whole, join.info)
+
+    async def _start_sending(self, whole: Whole, link: InvitationLink, pq: bool) -> Whole:
+        """The send queue and the ratchet, stored together."""
+        agreed = negotiate(self._ground.config.versions, link)
+        assert agreed.e2e is not None
+        conn_id, entropy = whole.conn_id, self._ground.config.entropy
+        pq = pq and agreed.pq_usable
+        peer = link.e2e.at(agreed.e2e)
+        async with self._ground.kem_source(pq) as kem:
+            own = answering_params(peer, pq=pq, entropy=entropy, kem=kem)
+            keys = agree_as_sender(own, peer)
+            own_max = self._ground.config.versions.e2e.high
+            ratchet = sending_ratchet(agreed.e2e, own_max, peer.key2, generate_x448(entropy), keys)
+            with self._ground.transaction() as tx:
+                connections.set_version(tx, conn_id, agreed.agent)
                 connections.set_pq_support(tx, conn_id, pq)
-                ratchets.set_params(tx, conn_id, params)
-        await make_rcv_queue(rt, conn_id, whole.record.user_id, QueueMode.MESSAGING)
-        whole = connections.load_whole(rt.store.reading, conn_id)
-    if whole.type is not ConnType.RCV:
-        raise prohibited("the connection cannot join again")
-    stored = ratchets.find_params(rt.store.reading, conn_id)
-    if stored is None:
-        raise prohibited("the invitation of this connection was joined already")
-    invitation = invitation_link(rt.config.versions, whole.rcv[0].address, stored, with_kem=True)
-    info = link.queues[0].at(agreed.client)
-    body = seal_invitation(info, Invitation(agreed.agent, invitation, join.info), entropy)
-    call = Call(SEND(True, body), info.address.sender_id)
-    await rt.sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
-    with rt.transaction() as tx:
-        commands.delete(tx, command.command_id)
-        tx.emit(Joined(tx.handle(conn_id), False))
+                address = link.queues[0].address
+                given = handshakes.given_key(tx, address.server, address.sender_id)
+                info = QueueInfo(agreed.client, address)
+                new_snd_queue(tx, conn_id, whole.record.user_id, info, given_key=given)
+                ratchets.set_sending(tx, conn_id, ratchet, own.public(agreed.e2e))
+                return connections.load_whole(tx, conn_id)
+
+    async def _finish_invitation(self, command: StoredCommand, whole: Whole, info: bytes) -> None:
+        """Secure the peer's queue, make our own, and store the confirmation; the command ends with that."""
+        conn_id, user_id = whole.conn_id, whole.record.user_id
+        queue = whole.snd[0] if whole.snd else None
+        if queue is None or not _may_go_on(whole):
+            raise prohibited("the connection cannot join again")
+        await self._maker.secure(queue)
+        if not whole.rcv:
+            await self._maker.make(
+                conn_id,
+                user_id,
+                QueueMode.MESSAGING,
+                avoiding=[queue.server],
+                client_version=queue.client_version,
+            )
+        with self._ground.transaction() as tx:
+            whole = connections.load_whole(tx, conn_id)
+            reply = QueueInfo(queue.client_version, whole.rcv[0].address)
+            enqueue_confirmation(tx, whole.record, whole.snd[0], AgentConnInfoReply((reply,), info))
+            handshakes.forget_short_link(tx, queue.server, queue.snd_id)
+            commands.delete(tx, command.command_id)
+            fast = queue.mode is QueueMode.MESSAGING
+            tx.emit(Joined(tx.handle(conn_id), fast and whole.record.agent_version >= SECURED_AGENT_VERSION))
+
+    async def _join_contact(
+        self, command: StoredCommand, whole: Whole, link: ContactLink, join: JoinCommand
+    ) -> None:
+        """An invitation of our own, sent to the address; who owns it joins us."""
+        agreed = negotiate(self._ground.config.versions, link)
+        conn_id, entropy = whole.conn_id, self._ground.config.entropy
+        pq = join.pq and agreed.pq_usable
+        if whole.type is ConnType.NEW:
+            async with self._ground.kem_source(pq) as kem:
+                params = ratchets.find_params(self._ground.store.reading, conn_id) or proposed_params(
+                    self._ground.config.versions.e2e.high, pq=pq, entropy=entropy, kem=kem
+                )
+                with self._ground.transaction() as tx:
+                    connections.set_pq_support(tx, conn_id, pq)
+                    ratchets.set_params(tx, conn_id, params)
+            await self._maker.make(conn_id, whole.record.user_id, QueueMode.MESSAGING)
+            whole = connections.load_whole(self._ground.store.reading, conn_id)
+        if whole.type is not ConnType.RCV:
+            raise prohibited("the connection cannot join again")
+        stored = ratchets.find_params(self._ground.store.reading, conn_id)
+        if stored is None:
+            raise prohibited("the invitation of this connection was joined already")
+        invitation = invitation_link(
+            self._ground.config.versions, whole.rcv[0].address, stored, with_kem=True
+        )
+        info = link.queues[0].at(agreed.client)
+        body = seal_invitation(info, Invitation(agreed.agent, invitation, join.info), entropy)
+        call = Call(SEND(True, body), info.address.sender_id)
+        await self._sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
+        with self._ground.transaction() as tx:
+            commands.delete(tx, command.command_id)
+            tx.emit(Joined(tx.handle(conn_id), False))

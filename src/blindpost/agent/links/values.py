@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from blindpost.agent.config import Versions
 from blindpost.agent.errors import ProtocolCode, ProtocolError
 from blindpost.agent.model import QueueLink
+from blindpost.agent.versions import Versions
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
@@ -58,28 +57,6 @@ from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueAddress, QueueUri
 from blindpost.wire.smp.values import NONCE_SIZE, QueueMode
 from blindpost.wire.value import Buffer, Value
-
-if TYPE_CHECKING:
-    from blindpost.agent.connection import Connection
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CreatedLink(Value):
-    """A link to hand out, and the connection it leads to; `str()` of it is the text."""
-
-    conn: Connection
-    full: FullLink
-    short: ShortLink | None = None
-    changed: bool = False
-    """A prepared link could not be used: this one is another."""
-
-    @property
-    def text(self) -> str:
-        """The short form if there is one."""
-        return self.full.text if self.short is None else self.short.text
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True, slots=True, repr=False)

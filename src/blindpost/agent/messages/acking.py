@@ -8,9 +8,12 @@ from blindpost.agent.errors import ConnectionCode, ConnError, network_error, pro
 from blindpost.agent.events import ReceiptStatus
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.notifications.reading import Reading
+from blindpost.agent.routers.sessions import Sessions
 from blindpost.agent.store import commands, connections, messages, queues
 from blindpost.agent.store.commands import StoredCommand
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError
 from blindpost.transport.errors import TransportError
@@ -48,32 +51,14 @@ def ack_later(tx: Tx, queue: RcvQueue, broker_id: bytes, delete: int | None = No
     tx.command(queue.conn_id, queue.server, ACK_TAG, content)
 
 
-async def run_ack(rt: Runtime, command: StoredCommand) -> None:
-    ack = decode_whole(command.content, _read_ack)
-    queue = queues.find_rcv_number(rt.store.reading, command.conn_id, ack.queue_number)
-    if queue is not None:
-        await _send_ack(rt, queue, ack.broker_id)
-        rt.push.acknowledged(queue, ack.broker_id)
-    with rt.transaction() as tx:
-        if ack.delete is not None:
-            messages.delete(tx, command.conn_id, ack.delete)
-        commands.delete(tx, command.command_id)
-
-
-async def _send_ack(rt: Runtime, queue: RcvQueue, broker_id: bytes) -> None:
-    """ACK; the answer may be the next message. A router that has no such message any more is content."""
-    server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
-    try:
-        session = await rt.sessions.session(rt.sessions.key(queue.user_id, server, queue.conn_id))
-        (response,) = await session.client.send_many([call])
-    except TransportError as failure:
-        raise network_error(server, failure) from failure
-    if isinstance(response, MSG):
-        rt.spawn(rt.sessions.hand_over(session, [(queue.rcv_id, response)]))
-    elif isinstance(response, ClientError | TransportError):
-        error = network_error(server, response)
-        if not refused_with(error, Code.NO_MSG):
-            raise error
+def _can_receipt(whole: Whole) -> bool:
+    """Whether the peer understands receipts and can be told now."""
+    record = whole.record
+    return (
+        whole.type is ConnType.DUPLEX
+        and record.agent_version >= RECEIPTS_AGENT_VERSION
+        and not record.sync_state.send_prohibited
+    )
 
 
 def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
@@ -100,11 +85,36 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> 
         ack_later(tx, queue, message.broker_id, msg_id)
 
 
-def _can_receipt(whole: Whole) -> bool:
-    """Whether the peer understands receipts and can be told now."""
-    record = whole.record
-    return (
-        whole.type is ConnType.DUPLEX
-        and record.agent_version >= RECEIPTS_AGENT_VERSION
-        and not record.sync_state.send_prohibited
-    )
+class Acks:
+    """Tells routers what was taken."""
+
+    def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
+        self._ground = ground
+        self._sessions = sessions
+        self._reading = reading
+
+    async def run_ack(self, command: StoredCommand) -> None:
+        ack = decode_whole(command.content, _read_ack)
+        queue = queues.find_rcv_number(self._ground.store.reading, command.conn_id, ack.queue_number)
+        if queue is not None:
+            await self._send_ack(queue, ack.broker_id)
+            self._reading.acknowledged(queue, ack.broker_id)
+        with self._ground.transaction() as tx:
+            if ack.delete is not None:
+                messages.delete(tx, command.conn_id, ack.delete)
+            commands.delete(tx, command.command_id)
+
+    async def _send_ack(self, queue: RcvQueue, broker_id: bytes) -> None:
+        """ACK; the answer may be the next message. A router that has no such message any more is content."""
+        server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
+        try:
+            session = await self._sessions.session(self._sessions.key(queue.user_id, server, queue.conn_id))
+            (response,) = await session.client.send_many([call])
+        except TransportError as failure:
+            raise network_error(server, failure) from failure
+        if isinstance(response, MSG):
+            self._ground.spawn(self._sessions.hand_over(session, [(queue.rcv_id, response)]))
+        elif isinstance(response, ClientError | TransportError):
+            error = network_error(server, response)
+            if not refused_with(error, Code.NO_MSG):
+                raise error

@@ -19,9 +19,11 @@ from blindpost.agent.handshake.allowing import hello_received
 from blindpost.agent.messages.integrity import check_integrity, dump_integrity, load_integrity
 from blindpost.agent.messages.sending import KINDS
 from blindpost.agent.model import ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.rotation import rotation
 from blindpost.agent.store import connections, messages
 from blindpost.agent.store.messages import RcvMessage
-from blindpost.agent.work.runtime import Tx
+from blindpost.agent.sync import synchronisation
+from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import (
     AgentMessage,
     AMsg,
@@ -105,9 +107,9 @@ def _dispatched(tx: Tx, whole: Whole, arrival: Arrival, message: AgentMessage, s
         case AQCont(address):
             _has_room(tx, whole, address)
         case QAdd() | QKey() | QUse() | QTest() as about_queues:
-            tx.runtime.handlers.rotation.received(tx, whole, arrival.queue, about_queues)
+            rotation.received(tx, whole, about_queues)
         case EReady() as ready:
-            tx.runtime.handlers.sync.ready_received(tx, whole, ready, had_sending_chain=arrival.had_chain)
+            synchronisation.ready_received(tx, whole, ready, had_sending_chain=arrival.had_chain)
     return Fate.ACK
 
 
@@ -131,7 +133,7 @@ def _has_room(tx: Tx, whole: Whole, address: SenderAddress) -> None:
     queue = next((one for one in whole.snd if same_queue(one.sender_address, address)), None)
     if queue is None:
         raise ProtocolError(ProtocolCode.A_QUEUE, "QCONT: queue address not found")
-    tx.runtime.delivery.has_room(whole.conn_id, queue.number)
+    tx.hurry_delivery(queue)
     tx.emit(QueueHasRoom(tx.handle(whole.conn_id)))
 
 
@@ -165,7 +167,7 @@ def _receipt(tx: Tx, whole: Whole, stored: RcvMessage, receipt: Receipt) -> Deli
 
 def redelivered(tx: Tx, whole: Whole, stored: RcvMessage) -> Fate:
     """The router sends again what is stored: nobody has told it that the message was processed."""
-    conn_id, retention = whole.conn_id, tx.runtime.config.retention
+    conn_id, retention = whole.conn_id, tx.config.retention
     if stored.user_ack:
         return Fate.ACK
     messages.count_attempt(tx, conn_id, stored.internal_id)

@@ -13,12 +13,15 @@ from blindpost.agent.errors import AgentError, CriticalError, InternalError, ref
 from blindpost.agent.events import Failed, SendFailed
 from blindpost.agent.messages import outcomes
 from blindpost.agent.messages.layers import seal_confirmation, seal_message
+from blindpost.agent.messages.verdicts import Again
 from blindpost.agent.model import ConnId, MessageKind, SndQueue
+from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.messages import PendingDelivery
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry
-from blindpost.agent.work.runtime import Runtime
 from blindpost.agent.work.suspension import Operation
+from blindpost.agent.work.transactions import DeliveryKey
 from blindpost.client.calls import Call
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.ratchet import encrypt_body
@@ -33,30 +36,31 @@ from blindpost.wire.smp.values import QueueMode
 
 log = logging.getLogger(__name__)
 
-WorkerKey = tuple[ConnId, int]
 _CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
 
 
 class DeliveryWorkers:
     """A worker lives as long as messages wait for its queue."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
-        self._workers: dict[WorkerKey, _Worker] = {}
+    def __init__(self, ground: Ground, sender: QueueSender) -> None:
+        self._ground = ground
+        self._sender = sender
+        self._workers: dict[DeliveryKey, _Worker] = {}
+        ground.work.deliveries.listen(self.wake)
+        ground.work.room.listen(self._has_room)
 
-    def wake(self, conn_id: ConnId, number: int) -> None:
+    def wake(self, key: DeliveryKey) -> None:
         """Something waits for this queue."""
-        key = (conn_id, number)
         worker = self._workers.get(key)
         if worker is not None:
             worker.again = True
             return
-        worker = self._workers[key] = _Worker(self._rt, key)
-        self._rt.spawn(self._run(key, worker))
+        worker = self._workers[key] = _Worker(self._ground, self._sender, key)
+        self._ground.spawn(self._run(key, worker))
 
-    def has_room(self, conn_id: ConnId, number: int) -> None:
+    def _has_room(self, key: DeliveryKey) -> None:
         """The queue was full and has room: do not wait any longer."""
-        worker = self._workers.get((conn_id, number))
+        worker = self._workers.get(key)
         if worker is not None:
             worker.hurry.set()
 
@@ -65,10 +69,10 @@ class DeliveryWorkers:
 
     def resume(self) -> None:
         """Go on with everything that waits."""
-        for conn_id, number in messages.pending_queues(self._rt.store.reading):
-            self.wake(conn_id, number)
+        for key in messages.pending_queues(self._ground.store.reading):
+            self.wake(key)
 
-    async def _run(self, key: WorkerKey, worker: _Worker) -> None:
+    async def _run(self, key: DeliveryKey, worker: _Worker) -> None:
         try:
             await worker.work()
         finally:
@@ -76,8 +80,9 @@ class DeliveryWorkers:
 
 
 class _Worker:
-    def __init__(self, runtime: Runtime, key: WorkerKey) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, sender: QueueSender, key: DeliveryKey) -> None:
+        self._ground = ground
+        self._sender = sender
         self._conn_id, self._number = key
         self.again = False
         self.hurry = asyncio.Event()
@@ -94,13 +99,13 @@ class _Worker:
 
     def _next(self) -> PendingDelivery | None:
         """The next message that can be read; those that cannot are put aside, and reported."""
-        db = self._rt.store.reading
+        db = self._ground.store.reading
         while True:
             try:
                 return messages.next_delivery(db, self._conn_id, self._number)
             except WireError as error:
                 delivery_id, internal_id = messages.first_delivery(db, self._conn_id, self._number)
-                with self._rt.transaction() as tx:
+                with self._ground.transaction() as tx:
                     messages.set_delivery_failed(tx, delivery_id)
                     unreadable = InternalError(f"a stored message cannot be read: {error}")
                     tx.emit(SendFailed(tx.handle(self._conn_id), internal_id, unreadable))
@@ -110,19 +115,19 @@ class _Worker:
         while True:
             self.hurry.clear()
             try:
-                async with self._rt.operations.under_way(Operation.DELIVERY):
+                async with self._ground.operations.under_way(Operation.DELIVERY):
                     outcome = await self._attempt(pending)
             except StoreFailedError as error:
                 critical = CriticalError(str(error), temporary=True)
-                self._rt.stream.put(Failed(self._rt.handle(self._conn_id), critical))
-                outcome = outcomes.Again.FAST
-            if outcome is outcomes.Again.NO:
+                self._ground.stream.put(Failed(self._ground.handle(self._conn_id), critical))
+                outcome = Again.FAST
+            if outcome is Again.NO:
                 return
-            retry = fast if outcome is outcomes.Again.FAST else slow
+            retry = fast if outcome is Again.FAST else slow
             await self._pause(retry.delay_s)
             fast = fast.next() if retry is fast else fast
             slow = slow.next() if retry is slow else slow
-            with self._rt.transaction() as tx:
+            with self._ground.transaction() as tx:
                 messages.set_retry(tx, self._conn_id, pending.internal_id, slow.delay_us, fast.delay_us)
 
     async def _pause(self, delay_s: float) -> None:
@@ -132,11 +137,11 @@ class _Worker:
         except TimeoutError:
             pass
 
-    async def _attempt(self, pending: PendingDelivery) -> outcomes.Again:
+    async def _attempt(self, pending: PendingDelivery) -> Again:
         """Send once, and store what follows from the answer."""
-        queue = queues.find_snd_number(self._rt.store.reading, self._conn_id, self._number)
+        queue = queues.find_snd_number(self._ground.store.reading, self._conn_id, self._number)
         if queue is None:
-            return outcomes.Again.NO
+            return Again.NO
         proxy, failed = None, None
         try:
             proxy = await self._send(queue, pending)
@@ -145,17 +150,17 @@ class _Worker:
         except Exception as error:
             log.exception("a message could not be made ready")
             failed = InternalError(repr(error))
-        async with self._rt.locked(self._conn_id):
-            with self._rt.transaction() as tx:
+        async with self._ground.locked(self._conn_id):
+            with self._ground.transaction() as tx:
                 if connections.find(tx, self._conn_id, deleted=True) is None:
-                    return outcomes.Again.NO
+                    return Again.NO
                 whole = connections.load_whole(tx, self._conn_id, deleted=True)
                 found = next((one for one in whole.snd if one.number == self._number), None)
                 if found is None:
-                    return outcomes.Again.NO
+                    return Again.NO
                 if failed is None:
                     outcomes.delivered(tx, whole, found, pending, proxy)
-                    return outcomes.Again.NO
+                    return Again.NO
                 return outcomes.failed(tx, whole, found, pending, failed)
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
@@ -164,7 +169,7 @@ class _Worker:
         A queue that its recipient secures takes its confirmation from anybody. If it does not any more, it
         may be secured already, with our key, because a SEND before this one was heard and we were not told.
         """
-        entropy = self._rt.config.entropy
+        entropy = self._ground.config.entropy
         envelope = self._envelope(pending)
         if pending.kind not in _CONFIRMATIONS:
             return await self._send_body(queue, pending, seal_message(queue, envelope, entropy), queue.key)
@@ -182,9 +187,7 @@ class _Worker:
         self, queue: SndQueue, pending: PendingDelivery, body: bytes, key: PrivateKey | None
     ) -> Server | None:
         call = Call(SEND(pending.notify, body), queue.snd_id, key)
-        answered = await self._rt.sender.send_to_queue(
-            queue.user_id, queue.server, call, entity=queue.conn_id
-        )
+        answered = await self._sender.send_to_queue(queue.user_id, queue.server, call, entity=queue.conn_id)
         return answered.proxy
 
     def _envelope(self, pending: PendingDelivery) -> bytes:
@@ -192,7 +195,7 @@ class _Worker:
         if pending.body_key is None:
             return pending.body
         encrypted = encrypt_body(pending.body_key, pending.body, pending.padded_size)
-        db, high = self._rt.store.reading, self._rt.config.versions.agent.high
+        db, high = self._ground.store.reading, self._ground.config.versions.agent.high
         match pending.kind:
             case MessageKind.CONN_INFO_REPLY:
                 version = connections.load(db, self._conn_id, deleted=True).agent_version

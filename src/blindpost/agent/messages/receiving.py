@@ -26,12 +26,16 @@ from blindpost.agent.messages.content import Fate
 from blindpost.agent.messages.layers import Inner, open_client_envelope, open_delivery
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
-from blindpost.agent.rotation.draining import drained
+from blindpost.agent.notifications.supervisor import message_came
+from blindpost.agent.rotation import recipient
+from blindpost.agent.rotation.draining import Draining
 from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import connections, messages, queues, ratchets
+from blindpost.agent.sync import synchronisation
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, Retry
-from blindpost.agent.work.runtime import Runtime, Tx
 from blindpost.agent.work.suspension import Operation
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kem import KemSource
 from blindpost.crypto.ratchet import Opened, RatchetErrorKind, RatchetFailure, decrypt
@@ -59,35 +63,39 @@ log = logging.getLogger(__name__)
 class Reception:
     """Where sessions bring messages to."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, draining: Draining) -> None:
+        self._ground = ground
+        self._draining = draining
 
     async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
         """Process one message; when this returns it is stored what becomes of it."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
-            queue = queues.find_rcv(self._rt.store.reading, session.key.server, rcv_id)
+            queue = queues.find_rcv(self._ground.store.reading, session.key.server, rcv_id)
             if queue is None or queue.deleted:
                 return None
             try:
                 if queue.replaces is not None and queue.status is not QueueStatus.ACTIVE:
-                    await drained(self._rt, queue)
-                async with self._rt.operations.under_way(Operation.RECEIVING):
+                    await self._draining.drained(queue)
+                async with self._ground.operations.under_way(Operation.RECEIVING):
                     return await self.process(queue, msg)
             except StoreFailedError as error:
                 critical = CriticalError(str(error), temporary=True)
-                self._rt.stream.put(Failed(self._rt.handle(queue.conn_id), critical))
+                self._ground.stream.put(Failed(self._ground.handle(queue.conn_id), critical))
             await asyncio.sleep(retry.delay_s)
             retry = retry.next()
 
     async def process(self, queue: RcvQueue, msg: MSG) -> None:
         """One message, alone with its connection."""
-        async with self._rt.locked(queue.conn_id), self._rt.kem_source(self._may_need_pair(queue)) as kem:
+        async with (
+            self._ground.locked(queue.conn_id),
+            self._ground.kem_source(self._may_need_pair(queue)) as kem,
+        ):
             self._process(queue, msg, kem)
 
     def _may_need_pair(self, queue: RcvQueue) -> bool:
         """Whether a step of the ratchet could ask for a KEM key pair."""
-        db = self._rt.store.reading
+        db = self._ground.store.reading
         ratchet = ratchets.find_ratchet(db, queue.conn_id)
         if ratchet is not None:
             return ratchet.enable_kem
@@ -96,7 +104,7 @@ class Reception:
 
     def _process(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> None:
         try:
-            with self._rt.transaction(kem) as tx:
+            with self._ground.transaction(kem) as tx:
                 fate = Fate.ACK
                 with tx.attempt(queue.conn_id):
                     fate = _opened(tx, queue, msg)
@@ -106,7 +114,7 @@ class Reception:
             raise
         except Exception as error:
             log.exception("a message could not be processed")
-            with self._rt.transaction(kem) as tx:
+            with self._ground.transaction(kem) as tx:
                 tx.failed(queue.conn_id, InternalError(repr(error)))
                 ack_later(tx, queue, msg.msg_id)
 
@@ -119,11 +127,11 @@ def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
     queue, whole = stored, connections.load_whole(tx, queue.conn_id)
     try:
         delivered = open_delivery(queue, msg)
-        tx.runtime.push.message_came(tx, queue, delivered.seconds)
+        message_came(tx, queue, delivered.seconds)
         if isinstance(delivered, QuotaMarker):
             return _drained(tx, whole, queue)
         envelope = read_client_envelope(Reader(delivered.body))
-        own, version = tx.runtime.config.versions.client, envelope.header.client_version
+        own, version = tx.config.versions.client, envelope.header.client_version
         if version not in own and version > queue.client_version:
             raise ProtocolError(ProtocolCode.A_VERSION)
         dh_key = envelope.header.dh_key
@@ -153,7 +161,7 @@ def _drained(tx: Tx, whole: Whole, queue: RcvQueue) -> Fate:
     if whole.type is ConnType.DUPLEX and not whole.record.sync_state.send_prohibited:
         enqueue(tx, whole, AQCont(queue.sender_address))
         for snd in whole.snd:
-            tx.runtime.delivery.has_room(whole.conn_id, snd.number)
+            tx.hurry_delivery(snd)
     return Fate.ACK
 
 
@@ -181,7 +189,7 @@ def _next(tx: Tx, whole: Whole, queue: RcvQueue, broker_id: bytes, delivered: Me
     match inner.envelope:
         case RatchetKey() as key:
             _upgrade(tx, whole, key.agent_version)
-            tx.runtime.handlers.sync.key_received(tx, whole, key)
+            synchronisation.key_received(tx, whole, key)
             return Fate.ACK
         case MessageEnvelope() as envelope:
             _upgrade(tx, whole, envelope.agent_version)
@@ -191,7 +199,7 @@ def _next(tx: Tx, whole: Whole, queue: RcvQueue, broker_id: bytes, delivered: Me
 
 def _upgrade(tx: Tx, whole: Whole, version: int) -> None:
     """A peer that speaks a newer version is spoken to in it; there is no way back."""
-    own = tx.runtime.config.versions.agent
+    own = tx.config.versions.agent
     peer = VersionRange(own.low, version) if version >= own.low else VersionRange(version, version)
     agreed = own.agreed(peer)
     if agreed is not None and agreed > whole.record.agent_version:
@@ -207,7 +215,7 @@ def _message(
         queues.set_status(tx, queue, QueueStatus.ACTIVE)
         if queue.replaces is not None:
             with tx.attempt(conn_id):
-                tx.runtime.handlers.rotation.first_message(tx, whole, queue)
+                recipient.first_message(tx, whole, queue)
     again = messages.find_by_broker_id(tx, conn_id, queue.number, broker_id)
     if again is not None:
         return content.redelivered(tx, whole, again)
@@ -215,7 +223,7 @@ def _message(
     if ratchet is None:
         raise refused("msg: no ratchet")
     encrypted, skipped = envelope.encrypted_message, ratchets.skipped_keys(tx, conn_id)
-    opened = decrypt(ratchet, skipped, encrypted, entropy=tx.runtime.config.entropy, kem=tx.kem)
+    opened = decrypt(ratchet, skipped, encrypted, entropy=tx.config.entropy, kem=tx.kem)
     if opened.ratchet is not ratchet:
         ratchets.step_ratchet(tx, conn_id, opened.ratchet)
     ratchets.change_skipped(tx, conn_id, opened.skipped, tx.now)
@@ -232,7 +240,7 @@ def _message(
 
 def _read(tx: Tx, whole: Whole, arrival: content.Arrival, opened: Opened) -> Fate:
     assert opened.plaintext is not None
-    tx.runtime.handlers.sync.decrypted(tx, whole)
+    synchronisation.decrypted(tx, whole)
     message = parsed(opened.plaintext)
     if not isinstance(message, AgentMessage):
         raise refused("msg: bad agent msg")
@@ -256,4 +264,4 @@ def _unreadable(tx: Tx, whole: Whole, failure: RatchetFailure, encrypted_hash: b
         tx.failed(whole.conn_id, error)
         return
     with tx.attempt(whole.conn_id):
-        tx.runtime.handlers.sync.decryption_failed(tx, whole, failure)
+        synchronisation.decryption_failed(tx, whole, failure)

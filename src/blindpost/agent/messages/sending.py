@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from blindpost.agent.errors import CommandCode, CommandError, InternalError, prohibited
 from blindpost.agent.model import ConnRecord, MessageKind, SndQueue, Whole
 from blindpost.agent.store import connections, messages, ratchets
-from blindpost.agent.work.runtime import Tx
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.wire.agent.envelopes import RatchetKey, write_agent_envelope
 from blindpost.wire.agent.messages import (
@@ -115,7 +115,7 @@ def enqueue_confirmation(
 def enqueue_ratchet_key(tx: Tx, whole: Whole, params: E2EParams) -> Enqueued:
     """Store ratchet keys for the peer. They take a number and a place in the chain, but no ratchet."""
     record = connections.load(tx, whole.conn_id)
-    envelope = RatchetKey(tx.runtime.config.versions.agent.high, params, RATCHET_INFO)
+    envelope = RatchetKey(tx.config.versions.agent.high, params, RATCHET_INFO)
     msg_hash = hashlib.sha256(RATCHET_INFO).digest()
     internal_id, snd_id = connections.next_snd(tx, record, msg_hash)
     body = encode(envelope, write_agent_envelope)
@@ -142,7 +142,7 @@ def _ratcheted(
         raise InternalError("the connection has no ratchet yet")
     if ratchet.snd is None:
         raise prohibited("nothing can be sent before a message was received")
-    advanced, body_key = encrypt_header(ratchet, pq_wish, tx.runtime.config.versions.e2e.high)
+    advanced, body_key = encrypt_header(ratchet, pq_wish, tx.config.versions.e2e.high)
     ratchets.step_ratchet(tx, record.conn_id, advanced)
     msg_hash = hashlib.sha256(plain).digest()
     internal_id, snd_id = connections.next_snd(tx, record, msg_hash)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindpost.agent.model import ConnId, RcvQueue
+from blindpost.agent.connection import News
+from blindpost.agent.model import ConnId
+from blindpost.agent.notifications import supervisor
 from blindpost.agent.notifications.errors import PushRefusedError
-from blindpost.agent.notifications.model import NotifierKeys, PushMode, Token
-from blindpost.agent.notifications.reading import News, Reading
+from blindpost.agent.notifications.model import PushMode, Token
+from blindpost.agent.notifications.reading import Reading
 from blindpost.agent.notifications.routers import NtfRouters
-from blindpost.agent.notifications.supervisor import Supervisor
 from blindpost.agent.notifications.tables import Wish
 from blindpost.agent.notifications.tokens import Tokens
 from blindpost.agent.notifications.workers import Workers
-from blindpost.agent.store import connections, ntf_tokens
+from blindpost.agent.routers.sessions import Sessions
+from blindpost.agent.store import connections
 from blindpost.agent.store import ntf_subscriptions as rows
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.ground import Ground
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, decode_apns_body
@@ -26,13 +28,14 @@ from blindpost.wire.ntf.tokens import DeviceToken
 class PushNotifications:
     """Does nothing at all until a device token is registered."""
 
-    def __init__(self, runtime: Runtime, servers: Sequence[Server]) -> None:
-        self._rt = runtime
-        self._routers = NtfRouters(runtime)
-        self._workers = Workers(runtime, self._routers)
-        self._supervisor = Supervisor(self._workers)
-        self._tokens = Tokens(runtime, servers, self._routers, self._supervisor)
-        self.reading = Reading(runtime)
+    def __init__(
+        self, ground: Ground, sessions: Sessions, reading: Reading, servers: Sequence[Server]
+    ) -> None:
+        self._ground = ground
+        self._reading = reading
+        self._routers = NtfRouters(ground)
+        self._workers = Workers(ground, sessions, self._routers)
+        self._tokens = Tokens(ground, servers, self._routers)
 
     async def resume(self) -> None:
         """Go on with everything that is stored."""
@@ -50,66 +53,46 @@ class PushNotifications:
         return self._tokens.find()
 
     async def register(self, device: str, mode: PushMode) -> TokenStatus:
-        self._rt.awake()
+        self._ground.awake()
         return await self._tokens.register(DeviceToken.from_text(device), mode)
 
     async def verify(self, payload: bytes | Push, device: str | None) -> TokenStatus:
-        self._rt.awake()
+        self._ground.awake()
         push = _opened(payload)
         if not isinstance(push, VerificationPush):
             raise PushRefusedError("it does not bring a code")
         return await self._tokens.verify(push, None if device is None else DeviceToken.from_text(device))
 
     async def check(self, device: str | None) -> TokenStatus:
-        self._rt.awake()
+        self._ground.awake()
         return await self._tokens.check(None if device is None else DeviceToken.from_text(device))
 
     async def delete(self) -> None:
-        self._rt.awake()
+        self._ground.awake()
         await self._tokens.delete()
 
     async def received(self, payload: bytes | Push) -> list[News]:
-        self._rt.awake()
+        self._ground.awake()
         match _opened(payload):
             case VerificationPush() as push:
                 await self._tokens.verify(push, None)
                 return []
             case MessagePush() as push:
-                return self.reading.news(push)
+                return self._reading.news(push)
             case CheckPush():
-                return self.reading.everywhere()
+                return self._reading.everywhere()
 
     async def set_enabled(self, conn_id: ConnId, enabled: bool) -> None:
         """Switch the notifications of one connection on or off."""
-        self._rt.awake()
-        async with self._rt.locked(conn_id):
-            with self._rt.transaction() as tx:
+        self._ground.awake()
+        async with self._ground.locked(conn_id):
+            with self._ground.transaction() as tx:
                 connections.load(tx, conn_id)
                 rows.set_enabled(tx, conn_id, enabled)
                 if enabled:
-                    self._supervisor.queue_changed(tx, conn_id)
+                    supervisor.queue_changed(tx, conn_id)
                 else:
-                    self._supervisor.wish(tx, [conn_id], Wish.DELETE_AT_SMP)
-
-    # What other parts tell
-
-    def notifier_keys(self, conn_id: ConnId) -> NotifierKeys | None:
-        """What NEW of a connection's next queue is to offer, where connections notify."""
-        if not self._supervisor.is_notifying(self._rt.store.reading, conn_id):
-            return None
-        return NotifierKeys.generate(self._rt.config.entropy)
-
-    def queue_changed(self, tx: Tx, conn_id: ConnId) -> None:
-        """A connection has its first receive queue, or another primary one."""
-        self._supervisor.queue_changed(tx, conn_id, is_new=True)
-
-    def message_came(self, tx: Tx, queue: RcvQueue, seconds: int) -> None:
-        """So that an older push about the same queue is no news."""
-        if ntf_tokens.find(tx) is not None:
-            rows.came(tx, queue, seconds)
-
-    def acknowledged(self, queue: RcvQueue, broker_id: bytes) -> None:
-        self.reading.acknowledged(queue, broker_id)
+                    supervisor.wish_for(tx, [conn_id], Wish.DELETE_AT_SMP)
 
 
 def _opened(payload: bytes | Push) -> Push:

@@ -6,9 +6,7 @@ decrypted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
+from blindpost.agent.connection import Fetched, News
 from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited
 from blindpost.agent.events import MessageTaken
 from blindpost.agent.messages.layers import open_delivery
@@ -18,7 +16,8 @@ from blindpost.agent.notifications.model import Token
 from blindpost.agent.store import connections, ntf_tokens, queues
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.subscriptions.engine import Subscriptions
+from blindpost.agent.work.ground import Ground
 from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.crypto.pushes import NotifiedQueue, announced, open_message
@@ -27,45 +26,19 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import MessagePush, PushItem
 from blindpost.wire.smp.commands import GET
 from blindpost.wire.smp.responses import MSG, OK
-from blindpost.wire.value import Value
-
-if TYPE_CHECKING:
-    from blindpost.agent.connection import Connection
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Fetched(Value):
-    """A message that was read; it is the application's with the next `Received`, if it is for it at all."""
-
-    broker_id: bytes
-    broker_ts: int
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class News(Value):
-    """A connection that a push gives reason to look into, and which message to expect, if it says so."""
-
-    conn: Connection
-    queue_number: int
-    broker_id: bytes | None
-    broker_ts: int | None
-
-    async def fetch(self) -> Fetched | None:
-        """Read one message of the connection. None: there is none, so that this one was read before."""
-        rt = self.conn._rt
-        return await rt.push.reading.fetch(self.conn.id, self.queue_number, self.broker_ts)
 
 
 class Reading:
     """Opens pushes, and reads what they announce."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, subscriptions: Subscriptions) -> None:
+        self._ground = ground
+        self._subscriptions = subscriptions
         self._fetched: dict[tuple[ConnId, int], Fetched] = {}
 
     def news(self, push: MessagePush) -> list[News]:
         """The connections to look into, the one that caused the push last; `PushRefusedError` if none."""
-        token = ntf_tokens.find(self._rt.store.reading)
+        token = ntf_tokens.find(self._ground.store.reading)
         if token is None or not token.is_active:
             raise prohibited("the device token is not active")
         found = announced(self._items(token, push), self._find)
@@ -73,7 +46,7 @@ class Reading:
             raise PushRefusedError("it is about no queue of ours")
         return [
             News(
-                self._rt.handle(each.queue.queue.conn_id),
+                self._ground.handle(each.queue.queue.conn_id),
                 each.queue.queue.number,
                 None if each.meta is None else each.meta.msg_id,
                 None if each.meta is None else each.meta.seconds,
@@ -89,7 +62,7 @@ class Reading:
             raise PushRefusedError("it is not from the router of this token") from error
 
     def _find(self, item: PushItem) -> NotifiedQueue[PrimaryQueue] | None:
-        db = self._rt.store.reading
+        db = self._ground.store.reading
         found = rows.notifying(db, item.server, item.notifier_id)
         if found is None or connections.find(db, found[0].queue.conn_id) is None:
             return None
@@ -99,18 +72,18 @@ class Reading:
 
     def everywhere(self) -> list[News]:
         """All connections that receive something: for a push that only says to look."""
-        db = self._rt.store.reading
+        db = self._ground.store.reading
         found = ((conn_id, rows.primary(db, conn_id)) for conn_id in connections.conn_ids(db))
         listed = [(conn_id, queue.queue.number) for conn_id, queue in found if queue is not None]
-        return [News(self._rt.handle(conn_id), number, None, None) for conn_id, number in listed]
+        return [News(self._ground.handle(conn_id), number, None, None) for conn_id, number in listed]
 
     async def fetch(self, conn_id: ConnId, number: int, announced_ts: int | None) -> Fetched | None:
         """GET. The message goes the way of all others; its acknowledgement frees the queue again."""
-        self._rt.awake()
-        queue = queues.find_rcv_number(self._rt.store.reading, conn_id, number)
+        self._ground.awake()
+        queue = queues.find_rcv_number(self._ground.store.reading, conn_id, number)
         if queue is None or queue.deleted:
             raise ConnError(ConnectionCode.NOT_FOUND, "the queue of this push is gone")
-        subscriptions = self._rt.subscriptions
+        subscriptions = self._subscriptions
         if subscriptions.state(queue) is not None:
             raise prohibited("the connection is subscribed: its messages come by themselves")
         if subscriptions.is_get_locked(queue):
@@ -124,12 +97,12 @@ class Reading:
         if fetched is None:
             subscriptions.release_get(queue)
             if announced_ts is not None:
-                with self._rt.transaction() as tx:
+                with self._ground.transaction() as tx:
                     rows.came(tx, queue, announced_ts)
         return fetched
 
     async def _get(self, queue: RcvQueue) -> Fetched | None:
-        server, sessions = queue.server, self._rt.sessions
+        server, sessions = queue.server, self._subscriptions.sessions
         try:
             session = await sessions.session(sessions.key(queue.user_id, server, queue.conn_id))
         except TransportError as failure:
@@ -139,7 +112,7 @@ class Reading:
             case OK():
                 return None
             case MSG():
-                fetched = Fetched(result.msg_id, _broker_ts(queue, result, int(self._rt.now())))
+                fetched = Fetched(result.msg_id, _broker_ts(queue, result, int(self._ground.now())))
                 self._fetched[queue.conn_id, queue.number] = fetched
                 await sessions.hand_over(session, [(queue.rcv_id, result)])
                 return fetched
@@ -153,9 +126,9 @@ class Reading:
         fetched = self._fetched.get(key)
         if fetched is not None and fetched.broker_id == broker_id:
             del self._fetched[key]
-            self._rt.subscriptions.release_get(queue)
-            handle = self._rt.handle(queue.conn_id)
-            self._rt.stream.put(MessageTaken(handle, fetched.broker_id, fetched.broker_ts))
+            self._subscriptions.release_get(queue)
+            handle = self._ground.handle(queue.conn_id)
+            self._ground.stream.put(MessageTaken(handle, fetched.broker_id, fetched.broker_ts))
 
 
 def _broker_ts(queue: RcvQueue, msg: MSG, now: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from blindpost.agent.errors import AgentError, NetworkError, network_error
 from blindpost.agent.failures import Kind
 from blindpost.agent.routers.sessions import SessionKey, SessionMode, circuit_name
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.work.ground import Ground
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, RefusedError, error_text
 from blindpost.client.ntf import NtfClient
@@ -61,10 +61,10 @@ def ntf_error(server: Server, failure: Failure) -> AgentError:
 class NtfRouters:
     """All of them."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
         self._clients: dict[Server, NtfClient] = {}
-        self._started_at = runtime.now()
+        self._started_at = ground.now()
 
     async def send(self, server: Server, call: Call[Command]) -> Response:
         """The router's response; everything else is raised."""
@@ -82,7 +82,7 @@ class NtfRouters:
         ]
 
     async def _client(self, server: Server) -> NtfClient:
-        async with self._rt.locked(("notification router", server)):
+        async with self._ground.locked(("notification router", server)):
             client = self._clients.get(server)
             if client is None or client.closed_because is not None:
                 try:
@@ -94,7 +94,7 @@ class NtfRouters:
 
     def _options(self, server: Server) -> Options:
         """Those of message routers, on a circuit of its own where there are circuits."""
-        options = self._rt.config.sessions.client
+        options = self._ground.config.sessions.client
         name = circuit_name(SessionKey(NOBODY, server), SessionMode.SERVER, self._started_at)
 
         def apart(network: Network) -> Network:

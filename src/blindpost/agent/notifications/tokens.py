@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from blindpost.agent.errors import AgentError, prohibited
+from blindpost.agent.notifications import supervisor
 from blindpost.agent.notifications.errors import PushRefusedError
 from blindpost.agent.notifications.model import (
     ACTIVE,
@@ -25,7 +26,6 @@ from blindpost.agent.notifications.model import (
     Token,
 )
 from blindpost.agent.notifications.routers import NtfError, NtfRouters, ntf_error
-from blindpost.agent.notifications.supervisor import Supervisor
 from blindpost.agent.notifications.tables import (
     DEEDS,
     STILL_CHECKED,
@@ -36,8 +36,8 @@ from blindpost.agent.notifications.tables import (
     stored,
 )
 from blindpost.agent.store import ntf_subscriptions, ntf_tokens
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import RECONNECT, Retry
-from blindpost.agent.work.runtime import Runtime
 from blindpost.client.calls import Call
 from blindpost.client.errors import UnexpectedResponseError
 from blindpost.crypto.keys import PrivateKey
@@ -66,22 +66,19 @@ _LOCK = "device token"
 class Tokens:
     """The one token in use. All that changes it happens under one lock."""
 
-    def __init__(
-        self, runtime: Runtime, servers: Sequence[Server], routers: NtfRouters, supervisor: Supervisor
-    ) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, servers: Sequence[Server], routers: NtfRouters) -> None:
+        self._ground = ground
         self._servers = servers
         self._routers = routers
-        self._supervisor = supervisor
 
     def find(self) -> Token | None:
-        return ntf_tokens.find(self._rt.store.reading)
+        return ntf_tokens.find(self._ground.store.reading)
 
     # What the application asks
 
     async def register(self, device: DeviceToken, mode: PushMode) -> TokenStatus:
         """Name the device token, at every start and whenever it changes; what is needed follows."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             return await self._go_on(device, mode)
 
     async def _go_on(self, device: DeviceToken, mode: PushMode) -> TokenStatus:
@@ -96,7 +93,7 @@ class Tokens:
     async def verify(self, push: VerificationPush, device: DeviceToken | None) -> TokenStatus:
         """Return the code that the router pushed. A push that is not of this router, or brings a code that
         was returned before, changes nothing."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             token = self._registered(device)
             assert token.secret is not None
             try:
@@ -112,7 +109,7 @@ class Tokens:
 
     async def check(self, device: DeviceToken | None) -> TokenStatus:
         """Ask the router how the token is."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             token = self._registered(device)
             status = await self._status(token)
             self._put(replace(token, status=status, action=token.action if _kept(status) else None))
@@ -120,7 +117,7 @@ class Tokens:
 
     async def delete(self) -> None:
         """Be notified no more; routers are told in the background."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             token = self.find()
             if token is None:
                 raise prohibited("there is no device token to delete")
@@ -159,10 +156,10 @@ class Tokens:
     def _create(self, device: DeviceToken, mode: PushMode) -> Token:
         if not self._servers:
             raise prohibited("no notification routers are configured")
-        entropy = self._rt.config.entropy
+        entropy = self._ground.config.entropy
         key = PrivateKey.generate(Algorithm.ED25519, entropy)
         dh_key = PrivateKey.generate(Algorithm.X25519, entropy)
-        return self._put(Token(device, self._rt.config.chance.choice(self._servers), key, dh_key, mode))
+        return self._put(Token(device, self._ground.config.chance.choice(self._servers), key, dh_key, mode))
 
     async def _register(self, token: Token) -> TokenStatus:
         command = TNEW(token.device, token.key.public, token.dh_key.public)
@@ -206,16 +203,16 @@ class Tokens:
     def _activate(self, token: Token, mode: PushMode, *, tell_period: bool) -> TokenStatus:
         """The router pushes to this token: let connections have subscriptions, or none."""
         token = replace(token, status=ACTIVE, action=CHECK, mode=mode)
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             ntf_tokens.put(tx, token)
-            self._supervisor.wish_all(tx, WHEN_ACTIVE[mode])
+            supervisor.wish_all(tx, WHEN_ACTIVE[mode])
         if tell_period:
-            self._rt.spawn(self._tell_period())
+            self._ground.spawn(self._tell_period())
         return token.status
 
     async def _tell_period(self) -> None:
         """TCRN, in the background; where it fails the next check or start does it."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             token = self.find()
             if token is None or token.token_id is None:
                 return
@@ -229,16 +226,16 @@ class Tokens:
 
     def _drop(self) -> None:
         """The router does not know the token, nor the subscriptions that were made with it."""
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             ntf_tokens.delete(tx)
             ntf_subscriptions.delete_all(tx)
 
     def _delete(self, token: Token) -> None:
-        with self._rt.transaction() as tx:
-            self._supervisor.wish_all(tx, Wish.DELETE_AT_SMP)
+        with self._ground.transaction() as tx:
+            supervisor.wish_all(tx, Wish.DELETE_AT_SMP)
             ntf_tokens.doom(tx, token, tx.now)
             ntf_tokens.delete(tx)
-        self._rt.spawn(self.forget_doomed())
+        self._ground.spawn(self.forget_doomed())
 
     # The router
 
@@ -258,7 +255,7 @@ class Tokens:
         return await self._routers.send(token.server, Call(command, token.token_id, token.key))
 
     def _put(self, token: Token) -> Token:
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             ntf_tokens.put(tx, token)
         return token
 
@@ -266,10 +263,10 @@ class Tokens:
 
     async def resume(self) -> None:
         """Go on with what was under way."""
-        self._rt.spawn(self.forget_doomed())
+        self._ground.spawn(self.forget_doomed())
         retry = Retry.first(RECONNECT)
         while not await self._resumed():
-            await asyncio.sleep(retry.jittered_s(self._rt.config.chance))
+            await asyncio.sleep(retry.jittered_s(self._ground.config.chance))
             retry = retry.next()
         token = self.find()
         if token is not None and token.is_active and token.period is None:
@@ -277,7 +274,7 @@ class Tokens:
 
     async def _resumed(self) -> bool:
         """Do what is stored to be done, if anything is; False if the router is away."""
-        async with self._rt.locked(_LOCK):
+        async with self._ground.locked(_LOCK):
             token = self.find()
             if token is not None and token.action is not None and token.action.kind in _RESUMED:
                 try:
@@ -291,15 +288,15 @@ class Tokens:
     async def forget_doomed(self) -> None:
         """TDEL for tokens that were given up, until their routers have answered or it is too late."""
         retry = Retry.first(RECONNECT)
-        async with self._rt.locked(("doomed", _LOCK)):
+        async with self._ground.locked(("doomed", _LOCK)):
             while True:
-                with self._rt.transaction() as tx:
-                    ntf_tokens.forget_doomed_before(tx, tx.now - self._rt.config.retention.remembered_s)
+                with self._ground.transaction() as tx:
+                    ntf_tokens.forget_doomed_before(tx, tx.now - self._ground.config.retention.remembered_s)
                     waiting = ntf_tokens.doomed(tx)
                 left = [token for token in waiting if not await self._forget(token)]
                 if not left:
                     return
-                await asyncio.sleep(retry.jittered_s(self._rt.config.chance))
+                await asyncio.sleep(retry.jittered_s(self._ground.config.chance))
                 retry = retry.next()
 
     async def _forget(self, token: DoomedToken) -> bool:
@@ -309,7 +306,7 @@ class Tokens:
         except AgentError as error:
             if error.retried:
                 return False
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             ntf_tokens.forget_doomed(tx, token.number)
         return True
 

@@ -22,13 +22,14 @@ from blindpost.agent.notifications.model import (
 )
 from blindpost.agent.notifications.routers import NtfError, NtfRouters
 from blindpost.agent.notifications.tables import HEALTHY
-from blindpost.agent.routers.sessions import SessionKey, SmpCall
+from blindpost.agent.routers.sessions import SessionKey, Sessions, SmpCall
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import RECONNECT, Retry
-from blindpost.agent.work.runtime import Runtime, Tx
 from blindpost.agent.work.suspension import Operation
+from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.engine.loop import StoreFailedError
@@ -57,11 +58,13 @@ class WorkerKey:
 class Workers:
     """A worker lives as long as its router has rows; it sleeps until the next one is due."""
 
-    def __init__(self, runtime: Runtime, routers: NtfRouters) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, sessions: Sessions, routers: NtfRouters) -> None:
+        self._ground = ground
+        self._sessions = sessions
         self._routers = routers
         self._woken: dict[WorkerKey, asyncio.Event] = {}
         self._closed = False
+        ground.work.notifications.listen(self.wake)
 
     def close(self) -> None:
         """Start no more workers."""
@@ -69,12 +72,8 @@ class Workers:
 
     def resume(self) -> None:
         """Go on with everything that is stored."""
-        for row in rows.all_rows(self._rt.store.reading):
+        for row in rows.all_rows(self._ground.store.reading):
             self.wake(row)
-
-    def wake_later(self, row: NtfSubscription) -> None:
-        """Wake the worker of a row once the transaction under way is durable."""
-        asyncio.get_running_loop().call_soon(self.wake, row)
 
     def wake(self, row: NtfSubscription) -> None:
         if row.step is None:
@@ -85,7 +84,7 @@ class Workers:
             self._woken[key].set()
         elif not self._closed:
             self._woken[key] = asyncio.Event()
-            self._rt.spawn(self._work(key))
+            self._ground.spawn(self._work(key))
 
     async def _work(self, key: WorkerKey) -> None:
         """One round after the other, until there is nothing to wait for."""
@@ -95,7 +94,7 @@ class Workers:
             while True:
                 woken.clear()
                 try:
-                    async with self._rt.operations.under_way(Operation.SENDING):
+                    async with self._ground.operations.under_way(Operation.SENDING):
                         more = await step(key.server)
                     retry = Retry.first(RECONNECT)
                     if more:
@@ -112,19 +111,19 @@ class Workers:
     def _failed(self, error: AgentError | StoreFailedError, retry: Retry) -> float:
         """How long to wait after a round that could not be finished."""
         if isinstance(error, StoreFailedError):
-            self._rt.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
-        return retry.jittered_s(self._rt.config.chance)
+            self._ground.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
+        return retry.jittered_s(self._ground.config.chance)
 
     def _pause(self, key: WorkerKey) -> float | None:
         """How long a worker has nothing to do; None: nothing more to come by itself."""
         if key.smp or self._token() is None:
             return None
-        due = rows.next_due(self._rt.store.reading, key.server)
-        return None if due is None else max(due - self._rt.now(), 0.0) + 1.0
+        due = rows.next_due(self._ground.store.reading, key.server)
+        return None if due is None else max(due - self._ground.now(), 0.0) + 1.0
 
     def _token(self) -> Token | None:
         """The token, if connections have subscriptions with it."""
-        token = ntf_tokens.find(self._rt.store.reading)
+        token = ntf_tokens.find(self._ground.store.reading)
         return token if token is not None and token.is_instant else None
 
     # Message routers
@@ -133,7 +132,7 @@ class Workers:
         """NKEY and NDEL for some rows; whether more may wait."""
         steps = SMP_STEPS if self._token() is not None else frozenset({Step.DELETE})
         asked: dict[SessionKey, list[_Asked]] = defaultdict(list)
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             taken = rows.take_smp(tx, server, steps, BATCH)
             for row in taken:
                 queue = rows.primary(tx, row.conn_id)
@@ -141,11 +140,11 @@ class Workers:
                     rows.delete(tx, row.conn_id)
                 elif queue.server != server:
                     rows.put(tx, replace(row, smp_server=queue.server), tx.now, by_supervisor=False)
-                    self.wake_later(replace(row, smp_server=queue.server))
+                    tx.wake_notifications(replace(row, smp_server=queue.server))
                 else:
                     owner = queue.queue
-                    key = self._rt.sessions.key(owner.user_id, server, owner.conn_id)
-                    asked[key].append(_Asked(self._rt, tx, row, queue))
+                    key = self._sessions.key(owner.user_id, server, owner.conn_id)
+                    asked[key].append(_Asked(tx, row, queue))
         failures = [await self._ask_smp(key, each) for key, each in asked.items()]
         _raise_first(failures)
         return len(taken) == BATCH
@@ -155,12 +154,12 @@ class Workers:
         server = key.server
         results: Sequence[Response | Failure]
         try:
-            session = await self._rt.sessions.session(key)
+            session = await self._sessions.session(key)
             results = await session.client.send_many([each.call for each in asked])
         except TransportError as failure:
             results = [failure] * len(asked)
         passing: AgentError | None = None
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             for each, result in zip(asked, results, strict=True):
                 if isinstance(result, ClientError | TransportError):
                     passing = self._refused(tx, each.row, network_error(server, result)) or passing
@@ -192,7 +191,7 @@ class Workers:
         if token is None or token.server != server:
             return False
         asked: list[tuple[NtfSubscription, Call[SNEW | SCHK]]] = []
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             taken = rows.take_ntf(tx, server, tx.now, BATCH)
             for row in taken:
                 call = _ntf_call(tx, token, row)
@@ -208,7 +207,7 @@ class Workers:
         except AgentError as error:
             results = [error] * len(asked)
         passing: AgentError | None = None
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             for (row, _), result in zip(asked, results, strict=True):
                 passing = self._answered_ntf(tx, row, result) or passing
         _raise_first([passing])
@@ -245,7 +244,7 @@ class Workers:
     def _wake_stored(self, tx: Tx, row: NtfSubscription) -> None:
         stored = rows.find(tx, row.conn_id)
         if stored is not None:
-            self.wake_later(stored)
+            tx.wake_notifications(stored)
 
     def _refused(self, tx: Tx, row: NtfSubscription, error: AgentError) -> AgentError | None:
         """An error that passes is tried again; any other is told, and ends the row's way."""
@@ -259,10 +258,10 @@ class Workers:
 class _Asked:
     """What a message router is asked about one row; NKEY has new keys each time."""
 
-    def __init__(self, rt: Runtime, tx: Tx, row: NtfSubscription, queue: PrimaryQueue) -> None:
+    def __init__(self, tx: Tx, row: NtfSubscription, queue: PrimaryQueue) -> None:
         self.row = row
         self.queue = queue
-        self.keys = NotifierKeys.generate(rt.config.entropy)
+        self.keys = NotifierKeys.generate(tx.config.entropy)
         owner = queue.queue
         command: NKEY | NDEL = NKEY(self.keys.offered)
         if row.step is Step.DELETE:

@@ -11,7 +11,9 @@ from blindpost.agent.events import ConnectionsDeleted, QueuesDeleted
 from blindpost.agent.model import ConnId, RcvQueue
 from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store import deletion as rows
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.subscriptions.engine import Subscriptions
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
 from blindpost.wire.smp.commands import DEL
 
@@ -24,13 +26,14 @@ DELIVERY_S = 2 * 86_400
 class Deletion:
     """Connections on their way out."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground, subscriptions: Subscriptions) -> None:
+        self._ground = ground
+        self._subscriptions = subscriptions
 
     async def delete(self, conn_id: ConnId, *, wait_delivery: bool) -> None:
         """Mark a connection; its queues and rows go in the background."""
-        async with self._rt.locked(conn_id):
-            with self._rt.transaction() as tx:
+        async with self._ground.locked(conn_id):
+            with self._ground.transaction() as tx:
                 connections.load(tx, conn_id)
                 if wait_delivery:
                     rows.mark_waiting(tx, conn_id, tx.now)
@@ -38,48 +41,50 @@ class Deletion:
                     rows.mark(tx, conn_id)
                 listed = queues.rcv_queues(tx, conn_id, deleted=True)
         for queue in listed:
-            self._rt.subscriptions.forget(queue)
-        self._rt.spawn(self._finish(conn_id))
+            self._subscriptions.forget(queue)
+        self._ground.spawn(self._finish(conn_id))
 
     async def resume(self) -> None:
         """Try again what is left: when the agent starts, and with every cleanup."""
-        for conn_id in rows.marked(self._rt.store.reading):
+        for conn_id in rows.marked(self._ground.store.reading):
             await self._finish(conn_id)
 
-    def delivered(self, tx: Tx, conn_id: ConnId) -> None:
-        """Something was delivered: a connection that only waited for that goes."""
-        if rows.waiting_since(tx, conn_id) is not None:
-            self._remove(tx, conn_id)
-
     async def _finish(self, conn_id: ConnId) -> None:
-        async with self._rt.locked(("deletion", conn_id)):
-            for queue in queues.rcv_queues(self._rt.store.reading, conn_id, deleted=True):
+        async with self._ground.locked(("deletion", conn_id)):
+            for queue in queues.rcv_queues(self._ground.store.reading, conn_id, deleted=True):
                 await self._delete_queue(queue)
-            with self._rt.transaction() as tx:
-                self._remove(tx, conn_id)
+            with self._ground.transaction() as tx:
+                _remove(tx, conn_id)
 
     async def _delete_queue(self, queue: RcvQueue) -> None:
         failed: AgentError | None = None
         try:
             call = Call(DEL(), queue.rcv_id, queue.key)
-            await self._rt.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)
+            await self._subscriptions.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)
         except AgentError as error:
             failed = error
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             if failed is not None and failed.retried and queue.delete_errors + 1 < ATTEMPTS_MAX:
                 queues.count_delete_error(tx, queue)
                 return
             queues.delete(tx, queue)
             tx.emit(QueuesDeleted(((queue.conn_id, queue.server, queue.rcv_id, failed),)))
 
-    def _remove(self, tx: Tx, conn_id: ConnId) -> None:
-        """Remove the connection, if nothing keeps it."""
-        if connections.find(tx, conn_id, deleted=True) is None:
-            return
-        if queues.rcv_queues(tx, conn_id, deleted=True):
-            return
-        since = rows.waiting_since(tx, conn_id)
-        if since is not None and tx.now - since < DELIVERY_S and messages.has_pending(tx, conn_id):
-            return
-        connections.delete(tx, conn_id)
-        tx.emit(ConnectionsDeleted((conn_id,)))
+
+def delivered(tx: Tx, conn_id: ConnId) -> None:
+    """Something was delivered: a connection that only waited for that goes."""
+    if rows.waiting_since(tx, conn_id) is not None:
+        _remove(tx, conn_id)
+
+
+def _remove(tx: Tx, conn_id: ConnId) -> None:
+    """Remove the connection, if nothing keeps it."""
+    if connections.find(tx, conn_id, deleted=True) is None:
+        return
+    if queues.rcv_queues(tx, conn_id, deleted=True):
+        return
+    since = rows.waiting_since(tx, conn_id)
+    if since is not None and tx.now - since < DELIVERY_S and messages.has_pending(tx, conn_id):
+        return
+    connections.delete(tx, conn_id)
+    tx.emit(ConnectionsDeleted((conn_id,)))

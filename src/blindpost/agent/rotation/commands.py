@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from blindpost.agent.errors import AgentError, InternalError
 from blindpost.agent.failures import Kind
-from blindpost.agent.handlers import CommandHandler
 from blindpost.agent.model import QueueStatus, RcvQueue, RcvSwitch, Whole
-from blindpost.agent.queues.making import make_rcv_queue
+from blindpost.agent.queues.making import QueueMaker
 from blindpost.agent.rotation import recipient
-from blindpost.agent.rotation.draining import waiting
+from blindpost.agent.rotation.draining import Draining
 from blindpost.agent.rotation.recipient import DELETE_NEW, DELETE_OLD, SECURE, SWITCH, read_secure_queue
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store.commands import StoredCommand
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.subscriptions.engine import Subscriptions
+from blindpost.agent.work.commands import CommandHandler
+from blindpost.agent.work.ground import Ground
 from blindpost.client.calls import Call
 from blindpost.wire.addresses import Server
 from blindpost.wire.primitives import decode_whole
@@ -31,8 +32,13 @@ class _NotEmptyError(AgentError):
 class RotationCommands:
     """The handlers, each under the lock of its connection. Any of them may run a second time."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(
+        self, ground: Ground, subscriptions: Subscriptions, maker: QueueMaker, draining: Draining
+    ) -> None:
+        self._ground = ground
+        self._subscriptions = subscriptions
+        self._maker = maker
+        self._draining = draining
 
     @property
     def handlers(self) -> dict[str, CommandHandler]:
@@ -46,12 +52,11 @@ class RotationCommands:
     async def _make_queue(self, command: StoredCommand) -> None:
         """Make the new queue, on a router that the connection does not use yet if there is one."""
         conn_id = command.conn_id
-        whole = connections.load_whole(self._rt.store.reading, conn_id)
+        whole = connections.load_whole(self._ground.store.reading, conn_id)
         old = recipient.switching(whole)
         if old is None or old.switch is not RcvSwitch.SWITCH_STARTED:
             return
-        await make_rcv_queue(
-            self._rt,
+        await self._maker.make(
             conn_id,
             old.user_id,
             QueueMode.MESSAGING,
@@ -63,7 +68,7 @@ class RotationCommands:
     def _avoided(self, whole: Whole, old: RcvQueue) -> list[Server]:
         """The routers that the connection uses; where nothing else is left, only the one it is to leave."""
         used = [queue.server for queue in whole.rcv] + [queue.server for queue in whole.snd]
-        others = any(address.server not in used for address in self._rt.servers)
+        others = any(address.server not in used for address in self._ground.servers)
         return used if others else [old.server]
 
     async def _secure(self, command: StoredCommand) -> None:
@@ -73,7 +78,7 @@ class RotationCommands:
         if new is None or new.deleted or new.status is not QueueStatus.CONFIRMED:
             return
         await self._send(new, KEY(content.sender_key))
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             recipient.secured(tx, command.conn_id, new)
 
     async def _delete_old(self, command: StoredCommand) -> None:
@@ -82,13 +87,13 @@ class RotationCommands:
             return
         if old.primary:
             raise InternalError("the primary queue of a connection is not deleted by a rotation")
-        age_s = self._rt.now() - command.created_at
-        if await waiting(self._rt, old) and age_s < self._rt.config.retention.undelivered_s:
+        age_s = self._ground.now() - command.created_at
+        if await self._draining.waiting(old) and age_s < self._ground.config.retention.undelivered_s:
             raise _NotEmptyError("the old queue still has messages, or its router is away")
         await self._delete(old)
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             recipient.old_deleted(tx, command.conn_id, old)
-        self._rt.subscriptions.forget(old)
+        self._subscriptions.forget(old)
 
     async def _delete_new(self, command: StoredCommand) -> None:
         """The queue of a rotation that was taken back."""
@@ -96,12 +101,12 @@ class RotationCommands:
         if new is None:
             return
         await self._delete(new)
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             queues.delete(tx, new)
-        self._rt.subscriptions.forget(new)
+        self._subscriptions.forget(new)
 
     def _queue(self, command: StoredCommand, rcv_id: bytes) -> RcvQueue | None:
-        found = queues.rcv_queues(self._rt.store.reading, command.conn_id, deleted=True)
+        found = queues.rcv_queues(self._ground.store.reading, command.conn_id, deleted=True)
         return next((queue for queue in found if queue.rcv_id == rcv_id), None)
 
     async def _delete(self, queue: RcvQueue) -> None:
@@ -114,4 +119,4 @@ class RotationCommands:
 
     async def _send(self, queue: RcvQueue, command: KEY | DEL) -> None:
         call = Call(command, queue.rcv_id, queue.key)
-        await self._rt.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)
+        await self._subscriptions.sessions.send(queue.user_id, queue.server, call, entity=queue.conn_id)

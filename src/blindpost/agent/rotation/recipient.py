@@ -10,10 +10,11 @@ from blindpost.agent.events import Direction, Switched, SwitchPhase
 from blindpost.agent.machines import MoveRefusedError
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, MessageKind, QueueStatus, RcvQueue, RcvSwitch, Whole
+from blindpost.agent.notifications.supervisor import queue_changed
 from blindpost.agent.rotation.tables import RECIPIENT, RecipientEffect, RecipientEvent
 from blindpost.agent.store import commands, connections, queues
 from blindpost.agent.store import rotation as rows
-from blindpost.agent.work.runtime import Tx
+from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import AddedQueue, KeyedQueue, QAdd, QUse, UsedQueue
 from blindpost.wire.keys import PublicKey, read_auth_key, write_key
 from blindpost.wire.primitives import Reader, Writer
@@ -163,7 +164,7 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
             tx.command(conn_id, None, SWITCH)
         case RecipientEffect.SEND_QADD:
             assert new is not None
-            offered = QueueUri(tx.runtime.config.versions.client, new.address)
+            offered = QueueUri(tx.config.versions.client, new.address)
             enqueue(tx, turn.whole, QAdd((AddedQueue(offered, old.sender_address),)))
         case RecipientEffect.AGREE_KEYS:
             assert new is not None
@@ -182,7 +183,7 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
         case RecipientEffect.MAKE_PRIMARY:
             assert new is not None
             queues.set_primary(tx, new)
-            tx.runtime.push.queue_changed(tx, conn_id)
+            queue_changed(tx, conn_id, is_new=True)
         case RecipientEffect.STORE_DELETE_OLD:
             # Not among the commands for its router: it waits for acknowledgements that are.
             tx.command(conn_id, None, DELETE_OLD, old.rcv_id)

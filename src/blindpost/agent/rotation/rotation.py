@@ -6,20 +6,21 @@ Nothing here waits for a router: what a router must do is a command (`rotation_c
 from __future__ import annotations
 
 from blindpost.agent.errors import ProtocolCode, ProtocolError, prohibited
-from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, SndQueue, Whole
+from blindpost.agent.model import ConnId, ConnType, MessageKind, SndQueue, Whole
 from blindpost.agent.rotation import recipient, sender
 from blindpost.agent.rotation.tables import RecipientEvent
 from blindpost.agent.store import connections
 from blindpost.agent.store import rotation as rows
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import QAdd, QKey, QTest, QUse
 
 
 class Rotation:
-    """Both roles, for all connections."""
+    """What the application asks, and what goes on after a start."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
 
     async def switch(self, conn_id: ConnId) -> None:
         """Begin to move the receive queue to another router; it goes on in the background."""
@@ -30,8 +31,8 @@ class Rotation:
         await self._ask(conn_id, RecipientEvent.ABORTED)
 
     async def _ask(self, conn_id: ConnId, event: RecipientEvent) -> None:
-        async with self._rt.locked(conn_id):
-            with self._rt.transaction() as tx:
+        async with self._ground.locked(conn_id):
+            with self._ground.transaction() as tx:
                 whole = connections.load_whole(tx, conn_id)
                 if whole.type is not ConnType.DUPLEX:
                     raise prohibited("only a connection that works both ways can rotate its queue")
@@ -41,41 +42,43 @@ class Rotation:
 
     async def resume(self) -> None:
         """Go on with the rotations that were left when the agent ended."""
-        for conn_id in rows.switching(self._rt.store.reading):
-            async with self._rt.locked(conn_id):
-                with self._rt.transaction() as tx:
-                    self.in_step(tx, conn_id)
+        for conn_id in rows.switching(self._ground.store.reading):
+            async with self._ground.locked(conn_id):
+                with self._ground.transaction() as tx:
+                    in_step(tx, conn_id)
 
-    def in_step(self, tx: Tx, conn_id: ConnId) -> None:
-        """Messages can be sent again: go on with a rotation that waited for that."""
-        with tx.attempt(conn_id):
-            recipient.resume(tx, conn_id)
 
-    def received(self, tx: Tx, whole: Whole, queue: RcvQueue, message: QAdd | QKey | QUse | QTest) -> None:
-        if whole.type is not ConnType.DUPLEX:
-            raise _queue_error("a message about queues for a connection that is not duplex")
-        if isinstance(message, QTest):
-            return
-        if connections.load(tx, whole.conn_id).sync_state.send_prohibited:
-            raise _queue_error("ratchet is not synchronized")
-        match message:
-            case QAdd():
-                sender.added(tx, whole, message.queues[0])
-            case QKey():
-                if message.queues[0].queue.version not in self._rt.config.versions.client:
-                    raise ProtocolError(ProtocolCode.A_VERSION)
-                recipient.keyed(tx, whole, message.queues[0])
-            case QUse():
-                sender.used(tx, whole, message.queues[0])
+def in_step(tx: Tx, conn_id: ConnId) -> None:
+    """Messages can be sent again: go on with a rotation that waited for that."""
+    with tx.attempt(conn_id):
+        recipient.resume(tx, conn_id)
 
-    def first_message(self, tx: Tx, whole: Whole, queue: RcvQueue) -> None:
-        recipient.first_message(tx, whole, queue)
 
-    def delivered(self, tx: Tx, whole: Whole, queue: SndQueue, kind: MessageKind) -> None:
-        if kind is MessageKind.QKEY:
-            sender.qkey_delivered(tx, connections.load_whole(tx, whole.conn_id))
-        elif kind is MessageKind.QTEST:
-            sender.qtest_delivered(tx, connections.load_whole(tx, whole.conn_id), queue.sender_address)
+def received(tx: Tx, whole: Whole, message: QAdd | QKey | QUse | QTest) -> None:
+    """A message about queues came. An `AgentError` is reported; the message is acknowledged."""
+    if whole.type is not ConnType.DUPLEX:
+        raise _queue_error("a message about queues for a connection that is not duplex")
+    if isinstance(message, QTest):
+        return
+    if connections.load(tx, whole.conn_id).sync_state.send_prohibited:
+        raise _queue_error("ratchet is not synchronized")
+    match message:
+        case QAdd():
+            sender.added(tx, whole, message.queues[0])
+        case QKey():
+            if message.queues[0].queue.version not in tx.config.versions.client:
+                raise ProtocolError(ProtocolCode.A_VERSION)
+            recipient.keyed(tx, whole, message.queues[0])
+        case QUse():
+            sender.used(tx, whole, message.queues[0])
+
+
+def delivered(tx: Tx, whole: Whole, queue: SndQueue, kind: MessageKind) -> None:
+    """QADD, QKEY, QUSE or QTEST was delivered to `queue`."""
+    if kind is MessageKind.QKEY:
+        sender.qkey_delivered(tx, connections.load_whole(tx, whole.conn_id))
+    elif kind is MessageKind.QTEST:
+        sender.qtest_delivered(tx, connections.load_whole(tx, whole.conn_id), queue.sender_address)
 
 
 def _queue_error(message: str) -> ProtocolError:

@@ -13,7 +13,7 @@ from blindpost.agent.model import MessageKind, QueueStatus, SndQueue, Whole
 from blindpost.agent.rotation.tables import SENDER, SenderEffect, SenderEvent
 from blindpost.agent.store import connections, queues
 from blindpost.agent.store import rotation as rows
-from blindpost.agent.work.runtime import Tx
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.agent.messages import AddedQueue, KeyedQueue, QKey, QTest, UsedQueue
 from blindpost.wire.keys import Algorithm
@@ -44,7 +44,7 @@ def added(tx: Tx, whole: Whole, given: AddedQueue) -> None:
     """QADD came."""
     if given.replaced is None:
         raise _queue_error("adding queue without switching is not supported")
-    version = given.queue.versions.agreed(tx.runtime.config.versions.client)
+    version = given.queue.versions.agreed(tx.config.versions.client)
     if version is None:
         raise ProtocolError(ProtocolCode.A_VERSION)
     old = _found(whole, given.replaced)
@@ -111,7 +111,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             for queue in turn.whole.snd:
                 if queue.replaces == old.number:
                     queues.delete(tx, queue)
-                    tx.runtime.delivery.has_room(conn_id, queue.number)
+                    tx.hurry_delivery(queue)
         case SenderEffect.MAKE_SEND_QUEUE:
             assert old is not None
             turn.new = _new_queue(turn, old)
@@ -138,7 +138,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
         case SenderEffect.DROP_OLD:
             assert old is not None
             queues.delete(tx, old)
-            tx.runtime.delivery.has_room(conn_id, old.number)
+            tx.hurry_delivery(old)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.SND, _PHASES[effect]))
 
@@ -147,7 +147,7 @@ def _new_queue(turn: _Turn, old: SndQueue) -> SndQueue:
     """Keys for the queue that is offered."""
     assert turn.offered is not None
     tx, address = turn.tx, turn.offered.address
-    entropy = tx.runtime.config.entropy
+    entropy = tx.config.entropy
     e2e_key = PrivateKey.generate(Algorithm.X25519, entropy)
     return SndQueue(
         conn_id=old.conn_id,

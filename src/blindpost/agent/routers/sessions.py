@@ -97,12 +97,9 @@ class Session:
         return self.client.service
 
 
-class Receiver(Protocol):
-    """Where messages go: the agent's reception."""
-
-    async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
-        """One message of one queue. Called for several queues at a time, never twice at once for one
-        queue; while too many of these are unfinished, nothing more is read from the router."""
+Receive = Callable[["Session", bytes, MSG], Awaitable[None]]
+"""Takes one message of one queue. Called for several queues at a time, never twice at once for one queue;
+while too many of these are unfinished, nothing more is read from the router."""
 
 
 class Watcher(Protocol):
@@ -137,14 +134,14 @@ class Sessions:
 
     def __init__(
         self,
-        receiver: Receiver,
+        receive: Receive,
         watcher: Watcher,
         options: SessionOptions | None = None,
         *,
         raised: Callable[[Server, Failure], Exception] = lambda _, failure: failure,
     ) -> None:
         self.options = options or SessionOptions()
-        self._receiver = receiver
+        self._receive = receive
         self._watcher = watcher
         self._raised = raised
         self._slots: dict[SessionKey, _Slot] = {}
@@ -323,7 +320,7 @@ class Sessions:
         for start in range(0, len(messages), at_once):
             await self._receiving.wait()
             part = messages[start : start + at_once]
-            received = self._receiver.received
+            received = self._receive
             await asyncio.gather(*(self._guarded(received, session, rcv_id, msg) for rcv_id, msg in part))
 
     async def _pump(self, session: Session) -> None:
@@ -352,7 +349,7 @@ class Sessions:
             case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
                 if len(handing) >= self.options.messages_at_once:
                     await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
-                task = self._spawn(self._guarded(self._receiver.received, session, rcv_id, msg))
+                task = self._spawn(self._guarded(self._receive, session, rcv_id, msg))
                 handing.add(task)
                 task.add_done_callback(handing.discard)
                 if isinstance(event, Late):

@@ -7,28 +7,27 @@ from collections.abc import AsyncIterator, Iterable
 from blindpost.agent.errors import AgentError, network_error
 from blindpost.agent.model import ConnId, QueueStatus, Whole
 from blindpost.agent.store import connections
-from blindpost.agent.work.runtime import Runtime
+from blindpost.agent.store.database import AgentStore
+from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.client.calls import Failure
 
 
 async def subscribe(
-    rt: Runtime, conn_ids: Iterable[ConnId]
+    store: AgentStore, subscriptions: Subscriptions, conn_ids: Iterable[ConnId]
 ) -> AsyncIterator[tuple[ConnId, AgentError | None]]:
-    """Subscribe the queues of these connections, and go on with what is stored for them.
+    """Subscribe the queues of these connections.
 
     A connection without a queue to receive from is answered at once. One that fails for now is tried again
     without being asked.
     """
-    rt.commands.resume()
-    rt.delivery.resume()
     receiving: list[Whole] = []
     for conn_id in conn_ids:
-        whole = connections.load_whole(rt.store.reading, conn_id)
+        whole = connections.load_whole(store.reading, conn_id)
         if whole.rcv:
             receiving.append(whole)
         else:
             yield conn_id, None
-    results = await rt.subscriptions.subscribe(queue for whole in receiving for queue in whole.rcv)
+    results = await subscriptions.subscribe(queue for whole in receiving for queue in whole.rcv)
     for whole in receiving:
         yield whole.conn_id, _result(whole, results)
 

@@ -19,7 +19,7 @@ from blindpost.agent.events import (
     ServiceEnd,
 )
 from blindpost.agent.routers.sessions import (
-    Receiver,
+    Receive,
     Session,
     SessionKey,
     SessionMode,
@@ -30,7 +30,8 @@ from blindpost.agent.routers.sessions import (
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.batches import Sweep
-from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports, SubscriptionOptions
+from blindpost.agent.subscriptions.options import SubscriptionOptions
+from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports
 from blindpost.agent.subscriptions.services import Reconciled, Services
 from blindpost.agent.subscriptions.table import QueueState, ServiceSub
 from blindpost.agent.subscriptions.work import SessionWork
@@ -69,7 +70,7 @@ class Subscriptions:
     def __init__(
         self,
         store: AgentStore,
-        receiver: Receiver,
+        receive: Receive,
         reports: Reports,
         session_options: SessionOptions | None = None,
         options: SubscriptionOptions | None = None,
@@ -78,7 +79,7 @@ class Subscriptions:
         raised: Callable[[Server, Failure], Exception] = network_error,
         chance: random.Random | None = None,
     ) -> None:
-        self.sessions = Sessions(receiver, self, session_options, raised=raised)
+        self.sessions = Sessions(receive, self, session_options, raised=raised)
         client = self.sessions.options.client
         self.services = Services(store, has_service, client.now, client.entropy)
         self._context = Context(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from blindpost.agent.routers.sessions import Sessions
-from blindpost.agent.work.retries import RECONNECT, Schedule
+from blindpost.agent.subscriptions.options import SubscriptionOptions
 from blindpost.client.calls import Failure
 from blindpost.wire.addresses import Server
 
@@ -61,27 +61,6 @@ class Reports(Protocol):
 
     def raised(self, event: Event) -> None:
         """Anything that belongs to no connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionOptions:
-    """How much at once, and how often again."""
-
-    page: int = 1350
-    """Queues in one batch."""
-    window: int = 2
-    """Batches under way at a time on one session."""
-    sessions_at_once: int = 32
-    """Sessions that are connected and subscribed at a time."""
-    schedule: Schedule = RECONNECT
-    soon_s: float = 0.5
-    """The first attempt after a loss comes at a random time before this."""
-    gentle_s: float = 0.2
-    """Between two batches of a fall back to single queues passes a random time up to this."""
-    lasting_s: float = 30.0
-    """A session that lasted so long was a good one: delays start anew."""
-    offline_max_s: float = 1800.0
-    renewal_check_s: float = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ What happens when is in `sync_tables`; here it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.events import RatchetSync
 from blindpost.agent.machines import MoveRefusedError
 from blindpost.agent.messages.sending import enqueue, enqueue_ratchet_key
 from blindpost.agent.model import ConnId, ConnRecord, ConnType, Whole
+from blindpost.agent.rotation.rotation import in_step
 from blindpost.agent.store import connections, ratchet_keys, ratchets
 from blindpost.agent.sync.renewal import hash_of, renewed
 from blindpost.agent.sync.tables import FAILURES, SYNC, SyncEffect, SyncEvent
-from blindpost.agent.work.runtime import Runtime, Tx
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.ratchet import RatchetErrorKind, RatchetFailure
 from blindpost.crypto.x3dh import PrivateParams, SyncRole, proposed_params, sync_hash
@@ -36,16 +36,15 @@ _WORDS = {
 
 
 class Synchronisation:
-    """The ratchets of all connections. `in_step` is told when those of one fit again."""
+    """What the application asks."""
 
-    def __init__(self, runtime: Runtime, in_step: Callable[[Tx, ConnId], None]) -> None:
-        self._rt = runtime
-        self._in_step = in_step
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
 
     async def synchronize(self, conn_id: ConnId, *, force: bool, pq: bool | None) -> None:
         """Offer new ratchet keys to the peer; `pq` changes what the connection wants of the new ratchet."""
-        async with self._rt.locked(conn_id), self._rt.kem_source() as kem:
-            with self._rt.transaction(kem) as tx:
+        async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
+            with self._ground.transaction(kem) as tx:
                 whole = connections.load_whole(tx, conn_id)
                 version = whole.record.agent_version
                 if whole.type is not ConnType.DUPLEX:
@@ -55,116 +54,120 @@ class Synchronisation:
                 if pq is not None:
                     connections.set_pq_support(tx, conn_id, pq and version >= PQ_AGENT_VERSION)
                 try:
-                    self._step(tx, whole, SyncEvent.FORCED if force else SyncEvent.ASKED)
+                    _step(tx, whole, SyncEvent.FORCED if force else SyncEvent.ASKED)
                 except MoveRefusedError as error:
                     raise prohibited(str(error)) from error
 
-    def key_received(self, tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
-        """The peer's ratchet keys; they are processed once, however often they come."""
-        conn_id, peer = whole.conn_id, envelope.e2e
-        if whole.type is not ConnType.DUPLEX:
-            raise ProtocolError(ProtocolCode.A_QUEUE, "ratchet keys for a connection that is not duplex")
-        key_hash = hash_of(peer)
-        if ratchet_keys.is_processed(tx, conn_id, key_hash):
-            self._step(tx, whole, SyncEvent.KEY_AGAIN)
-            return
-        if peer.version not in self._rt.config.versions.e2e:
-            raise ProtocolError(ProtocolCode.A_VERSION)
-        kept = ratchets.find_params(tx, conn_id)
-        event = SyncEvent.KEY
-        if kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash:
-            event = SyncEvent.KEY_REFLECTED
-        ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
-        try:
-            self._step(tx, whole, event, peer, _crypto_error("RATCHET_SYNC"))
-        except MoveRefusedError as error:
-            raise _crypto_error("RATCHET_SYNC", error.why) from error
-        except CryptoError as error:
-            raise _crypto_error("RATCHET_SYNC", str(error)) from error
 
-    def ready_received(self, tx: Tx, whole: Whole, message: EReady, *, had_sending_chain: bool) -> None:
-        """The peer's new ratchet works. Who could not send before this message says the same of its own."""
-        if not had_sending_chain:
-            ready = EReady(whole.record.last_external_id)
-            enqueue(tx, whole, ready, despite_sync=True)
+def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
+    """The peer's ratchet keys; they are processed once, however often they come."""
+    conn_id, peer = whole.conn_id, envelope.e2e
+    if whole.type is not ConnType.DUPLEX:
+        raise ProtocolError(ProtocolCode.A_QUEUE, "ratchet keys for a connection that is not duplex")
+    key_hash = hash_of(peer)
+    if ratchet_keys.is_processed(tx, conn_id, key_hash):
+        _step(tx, whole, SyncEvent.KEY_AGAIN)
+        return
+    if peer.version not in tx.config.versions.e2e:
+        raise ProtocolError(ProtocolCode.A_VERSION)
+    kept = ratchets.find_params(tx, conn_id)
+    event = SyncEvent.KEY
+    if kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash:
+        event = SyncEvent.KEY_REFLECTED
+    ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
+    try:
+        _step(tx, whole, event, peer, _crypto_error("RATCHET_SYNC"))
+    except MoveRefusedError as error:
+        raise _crypto_error("RATCHET_SYNC", error.why) from error
+    except CryptoError as error:
+        raise _crypto_error("RATCHET_SYNC", str(error)) from error
 
-    def decryption_failed(self, tx: Tx, whole: Whole, failure: RatchetFailure) -> None:
-        event = FAILURES[failure.kind]
-        if event is None:
-            return
-        word = _WORDS[failure.kind]
-        error = _crypto_error(f"{word} {failure.count}" if failure.count else word)
-        if whole.type is ConnType.DUPLEX:
-            self._step(tx, whole, event, error=error)
-        else:
-            tx.failed(whole.conn_id, error)
 
-    def decrypted(self, tx: Tx, whole: Whole) -> None:
-        state = connections.load(tx, whole.conn_id).sync_state
-        move = SYNC.step(state, SyncEvent.READ)
-        if move.to is not state or move.effects:
-            with tx.attempt(whole.conn_id):
-                self._step(tx, whole, SyncEvent.READ)
+def ready_received(tx: Tx, whole: Whole, message: EReady, *, had_sending_chain: bool) -> None:
+    """The peer's new ratchet works. Who could not send before this message says the same of its own."""
+    if not had_sending_chain:
+        ready = EReady(whole.record.last_external_id)
+        enqueue(tx, whole, ready, despite_sync=True)
 
-    def _step(
-        self,
-        tx: Tx,
-        whole: Whole,
-        event: SyncEvent,
-        peer: E2EParams | None = None,
-        error: ProtocolError | None = None,
-    ) -> None:
-        record = connections.load(tx, whole.conn_id)
-        move = SYNC.step(record.sync_state, event)
-        if move.to is not record.sync_state:
-            connections.set_sync_state(tx, record.conn_id, move.to)
-        own: PrivateParams | None = None
-        for effect in move.effects:
-            match effect:
-                case SyncEffect.OFFER_KEYS:
-                    version = self._rt.config.versions.e2e.high
-                    own = self._new_params(tx, record, version)
-                    ratchets.set_params(tx, record.conn_id, own)
-                    enqueue_ratchet_key(tx, whole, own.public(version))
-                case SyncEffect.MAKE_KEYS:
-                    assert peer is not None
-                    own = self._new_params(tx, record, peer.version)
-                case SyncEffect.SEND_KEYS:
-                    assert peer is not None
-                    assert own is not None
-                    enqueue_ratchet_key(tx, whole, own.public(peer.version))
-                case SyncEffect.TAKE_KEPT_KEYS:
-                    own = ratchets.find_params(tx, record.conn_id)
-                    if own is None:
-                        raise InternalError("the ratchet keys that were sent are not in the store")
-                case SyncEffect.AGREE:
-                    assert peer is not None
-                    assert own is not None
-                    self._agree(tx, whole, own, peer)
-                case SyncEffect.TELL:
-                    shown = error if event is not SyncEvent.KEY or SyncEffect.REPORT in move.effects else None
-                    tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, shown))
-                case SyncEffect.REPORT:
-                    assert error is not None
-                    tx.failed(record.conn_id, error)
-        if record.sync_state.send_prohibited and not move.to.send_prohibited:
-            self._in_step(tx, record.conn_id)
 
-    def _new_params(self, tx: Tx, record: ConnRecord, version: int) -> PrivateParams:
-        entropy = self._rt.config.entropy
-        return proposed_params(version, pq=record.pq_support, entropy=entropy, kem=tx.kem)
+def decryption_failed(tx: Tx, whole: Whole, failure: RatchetFailure) -> None:
+    event = FAILURES[failure.kind]
+    if event is None:
+        return
+    word = _WORDS[failure.kind]
+    error = _crypto_error(f"{word} {failure.count}" if failure.count else word)
+    if whole.type is ConnType.DUPLEX:
+        _step(tx, whole, event, error=error)
+    else:
+        tx.failed(whole.conn_id, error)
 
-    def _agree(self, tx: Tx, whole: Whole, own: PrivateParams, peer: E2EParams) -> None:
-        """Replace the ratchet with all its skipped keys."""
-        config, conn_id = self._rt.config, whole.conn_id
-        record = connections.load(tx, conn_id)
-        made = renewed(
-            own, peer, config.versions.e2e.high, pq_support=record.pq_support, entropy=config.entropy
-        )
-        ratchets.delete_ratchet(tx, conn_id)
-        ratchets.set_ratchet(tx, conn_id, made.ratchet)
-        if made.role is SyncRole.SENDER:
-            enqueue(tx, whole, EReady(record.last_external_id), despite_sync=True)
+
+def decrypted(tx: Tx, whole: Whole) -> None:
+    state = connections.load(tx, whole.conn_id).sync_state
+    move = SYNC.step(state, SyncEvent.READ)
+    if move.to is not state or move.effects:
+        with tx.attempt(whole.conn_id):
+            _step(tx, whole, SyncEvent.READ)
+
+
+def _step(
+    tx: Tx,
+    whole: Whole,
+    event: SyncEvent,
+    peer: E2EParams | None = None,
+    error: ProtocolError | None = None,
+) -> None:
+    record = connections.load(tx, whole.conn_id)
+    move = SYNC.step(record.sync_state, event)
+    if move.to is not record.sync_state:
+        connections.set_sync_state(tx, record.conn_id, move.to)
+    own: PrivateParams | None = None
+    for effect in move.effects:
+        match effect:
+            case SyncEffect.OFFER_KEYS:
+                version = tx.config.versions.e2e.high
+                own = _new_params(tx, record, version)
+                ratchets.set_params(tx, record.conn_id, own)
+                enqueue_ratchet_key(tx, whole, own.public(version))
+            case SyncEffect.MAKE_KEYS:
+                assert peer is not None
+                own = _new_params(tx, record, peer.version)
+            case SyncEffect.SEND_KEYS:
+                assert peer is not None
+                assert own is not None
+                enqueue_ratchet_key(tx, whole, own.public(peer.version))
+            case SyncEffect.TAKE_KEPT_KEYS:
+                own = ratchets.find_params(tx, record.conn_id)
+                if own is None:
+                    raise InternalError("the ratchet keys that were sent are not in the store")
+            case SyncEffect.AGREE:
+                assert peer is not None
+                assert own is not None
+                _agree(tx, whole, own, peer)
+            case SyncEffect.TELL:
+                shown = error if event is not SyncEvent.KEY or SyncEffect.REPORT in move.effects else None
+                tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, shown))
+            case SyncEffect.REPORT:
+                assert error is not None
+                tx.failed(record.conn_id, error)
+    if record.sync_state.send_prohibited and not move.to.send_prohibited:
+        in_step(tx, record.conn_id)
+
+
+def _new_params(tx: Tx, record: ConnRecord, version: int) -> PrivateParams:
+    entropy = tx.config.entropy
+    return proposed_params(version, pq=record.pq_support, entropy=entropy, kem=tx.kem)
+
+
+def _agree(tx: Tx, whole: Whole, own: PrivateParams, peer: E2EParams) -> None:
+    """Replace the ratchet with all its skipped keys."""
+    config, conn_id = tx.config, whole.conn_id
+    record = connections.load(tx, conn_id)
+    made = renewed(own, peer, config.versions.e2e.high, pq_support=record.pq_support, entropy=config.entropy)
+    ratchets.delete_ratchet(tx, conn_id)
+    ratchets.set_ratchet(tx, conn_id, made.ratchet)
+    if made.role is SyncRole.SENDER:
+        enqueue(tx, whole, EReady(record.last_external_id), despite_sync=True)
 
 
 def _crypto_error(detail: str, message: str = "") -> ProtocolError:

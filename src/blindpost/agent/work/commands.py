@@ -7,45 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 from blindpost.agent.errors import AgentError, CriticalError, InternalError
 from blindpost.agent.events import Failed
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import commands, connections
 from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, Retry
-from blindpost.agent.work.runtime import Runtime
 from blindpost.agent.work.suspension import Operation
+from blindpost.agent.work.transactions import CommandKey
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-WorkerKey = tuple[ConnId, Server | None]
+CommandHandler = Callable[[StoredCommand], Awaitable[None]]
+"""Runs one command under the lock of its connection. It raises an `AgentError`: a temporary one is tried
+again, another one is reported and ends the command. It must be able to run again after a crash."""
 
 
 class CommandWorkers:
     """A worker lives as long as it has something to do."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._rt = runtime
-        self._workers: dict[WorkerKey, asyncio.Task[None]] = {}
-        self._again: set[WorkerKey] = set()
+    def __init__(self, ground: Ground, handlers: Mapping[str, CommandHandler]) -> None:
+        self._ground = ground
+        self._handlers = handlers
+        self._workers: dict[CommandKey, asyncio.Task[None]] = {}
+        self._again: set[CommandKey] = set()
+        ground.work.commands.listen(self.wake)
 
-    def wake(self, conn_id: ConnId, server: Server | None) -> None:
-        key = (conn_id, server)
+    def wake(self, key: CommandKey) -> None:
         if key in self._workers:
             self._again.add(key)
             return
-        self._workers[key] = self._rt.spawn(self._work(key))
+        self._workers[key] = self._ground.spawn(self._work(key))
 
     def resume(self) -> None:
         """Go on with everything that is stored."""
-        for conn_id, server in commands.waiting(self._rt.store.reading):
-            self.wake(conn_id, server)
+        for key in commands.waiting(self._ground.store.reading):
+            self.wake(key)
 
-    async def _work(self, key: WorkerKey) -> None:
+    async def _work(self, key: CommandKey) -> None:
         try:
             while True:
                 self._again.discard(key)
@@ -61,14 +66,14 @@ class CommandWorkers:
 
     def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
         """The next command that can be read; those that cannot are put aside, and reported."""
-        db = self._rt.store.reading
+        db = self._ground.store.reading
         while True:
             try:
                 return commands.next_command(db, conn_id, server)
             except WireError as error:
                 unreadable = commands.first_id(db, conn_id, server)
                 assert unreadable is not None
-                with self._rt.transaction() as tx:
+                with self._ground.transaction() as tx:
                     commands.set_failed(tx, unreadable)
                     tx.failed(conn_id, InternalError(f"a stored command cannot be read: {error}"))
 
@@ -77,12 +82,15 @@ class CommandWorkers:
         retry = Retry.first(MESSAGE_FAST)
         while True:
             try:
-                async with self._rt.operations.under_way(Operation.SENDING), self._rt.locked(command.conn_id):
+                async with (
+                    self._ground.operations.under_way(Operation.SENDING),
+                    self._ground.locked(command.conn_id),
+                ):
                     if not self._is_there(command):
                         return
                     await self._handle(command)
                     if self._is_first(command):
-                        with self._rt.transaction() as tx:
+                        with self._ground.transaction() as tx:
                             commands.delete(tx, command.command_id)
                 return
             except AgentError as error:
@@ -90,7 +98,7 @@ class CommandWorkers:
                     self._fail(command, error)
                     return
             except StoreFailedError as error:
-                self._rt.stream.put(Failed(self._rt.handle(command.conn_id), _critical(error)))
+                self._ground.stream.put(Failed(self._ground.handle(command.conn_id), _critical(error)))
             except Exception as error:
                 log.exception("a stored command failed")
                 self._fail(command, InternalError(repr(error)))
@@ -99,22 +107,22 @@ class CommandWorkers:
             retry = retry.next()
 
     async def _handle(self, command: StoredCommand) -> None:
-        handler = self._rt.handlers.commands.get(command.tag)
+        handler = self._handlers.get(command.tag)
         if handler is None:
             raise InternalError(f"nobody runs commands of type {command.tag}")
         await handler(command)
 
     def _is_there(self, command: StoredCommand) -> bool:
         """Whether the command is still to be run: its connection may be gone since it was loaded."""
-        return connections.find(self._rt.store.reading, command.conn_id) is not None
+        return connections.find(self._ground.store.reading, command.conn_id) is not None
 
     def _is_first(self, command: StoredCommand) -> bool:
         """Whether the command is still there: it may have ended itself, or gone to another worker."""
-        first = commands.first_id(self._rt.store.reading, command.conn_id, command.server)
+        first = commands.first_id(self._ground.store.reading, command.conn_id, command.server)
         return first == command.command_id
 
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
-        with self._rt.transaction() as tx:
+        with self._ground.transaction() as tx:
             commands.delete(tx, command.command_id)
             tx.failed(command.conn_id, error)
 

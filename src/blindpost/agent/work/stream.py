@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from blindpost.agent.events import ConnEvent, Event
 from blindpost.agent.model import ConnId
+from blindpost.agent.work.signals import Signal
 
 
 class EventStream:
     """Takes events at any time and gives them one by one.
 
-    When `most` wait, `full` is called, so that nothing more is taken from routers until half of them went.
+    `pressure` tells when `most` wait, so that nothing more is taken from routers, and when half of them went.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,8 +23,7 @@ class EventStream:
         self._taker: asyncio.Event = asyncio.Event()
         self._closed = False
         self._is_full = False
-        self.full: Callable[[], None] = _nothing
-        self.drained: Callable[[], None] = _nothing
+        self.pressure: Signal[bool] = Signal()
 
     def hold(self, conn_id: ConnId) -> None:
         """The application has not been given this connection yet: keep what is about it."""
@@ -55,7 +54,7 @@ class EventStream:
         self._taker.set()
         if len(self._events) >= self._most and not self._is_full:
             self._is_full = True
-            self.full()
+            self.pressure.tell(True)
 
     def close(self) -> None:
         """No more events: those that wait can still be taken."""
@@ -72,9 +71,5 @@ class EventStream:
         event = self._events.popleft()
         if self._is_full and len(self._events) <= self._most // 2:
             self._is_full = False
-            self.drained()
+            self.pressure.tell(False)
         return event
-
-
-def _nothing() -> None:
-    pass

@@ -30,6 +30,7 @@ from blindpost.wire.smp.handshake import ServiceRole
 
 log = logging.getLogger(__name__)
 
+_DOUBLINGS = 6
 _LONGEST_PAUSE = 64
 """As if so many attempts had failed."""
 
@@ -52,6 +53,7 @@ class Link:
         self._options = options
         self._chance = chance
         self._connecting = connecting
+        self._is_stranger = True
         self._failures = 0
         self._is_marked = False
         """Whether the store knows that this message router cannot be reached."""
@@ -84,15 +86,22 @@ class Link:
                 if loop.time() - started >= self._options.settled_s:
                     self._failures = 0
             self._failures += 1
-            await self._pause(self._options.reconnect.pause_s(self._failures, self._chance))
+            await self._pause(self._pause_s())
+
+    def _pause_s(self) -> float:
+        length = self._options.reconnect.pause_s(self._failures, self._chance)
+        beyond = self._failures - self._options.patience if self._is_stranger else 0
+        return length * (1 << max(0, min(beyond, _DOUBLINGS)))
 
     async def _connect(self) -> SmpClient:
         router = await self._reporter.stored()
         credentials = await self._credentials(router)
         service = None if credentials is None else (ServiceRole.NOTIFIER, credentials)
-        options = replace(self._options.smp, service=service)
+        is_known = self._is_known(router)
+        self._is_stranger = not is_known
+        options = replace(self._options.smp, service=service, is_known=is_known)
         try:
-            async with nullcontext() if self._is_known(router) else self._connecting:
+            async with nullcontext() if is_known else self._connecting:
                 client = await SmpClient.connect(self.server, options)
         except HandshakeBadServiceError:
             # A certificate that was accepted before is replaced; where a new one is refused, there is no use.
@@ -101,6 +110,7 @@ class Link:
             await self._reporter.submit(ServiceUnavailable(self.server))
             raise
         self._was_connected = True
+        self._is_stranger = False
         return client
 
     def _is_known(self, router: SmpRouter) -> bool:

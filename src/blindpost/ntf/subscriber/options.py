@@ -33,6 +33,11 @@ class SubscriberOptions:
     reconnect: Backoff = field(default_factory=Backoff)
     settled_s: float = 10.0
     """After a session that lasted so long the pauses begin anew."""
+    unused_s: float = 300.0
+    """How often a session that has nothing to do looks whether there still is something to subscribe."""
+    patience: int = 20
+    """After so many failures the pauses of a message router that was never there grow to an hour: anybody
+    can invent one."""
     repair_pause_s: float = 0.1
     """The mean pause between batches that associate queues again."""
     store: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, max_s=5.0))

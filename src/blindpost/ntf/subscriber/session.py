@@ -179,7 +179,7 @@ class RouterSession:
                 await asyncio.sleep(self._chance.uniform(0, 2 * self._options.repair_pause_s))
 
     async def _follow(self) -> None:
-        """Subscribe what becomes known, and again what had no answer."""
+        """Subscribe what becomes known, and again what had no answer, until nothing is subscribed at all."""
         loop = asyncio.get_running_loop()
         while True:
             if self._fresh.is_overflowed:
@@ -190,7 +190,13 @@ class RouterSession:
                 again, self._again = tuple(self._again.values()), {}
                 for start in range(0, len(again), self._options.batch):
                     await self._subscribe(again[start : start + self._options.batch])
-            await self._fresh.wait(max(0.0, self._retry_at - loop.time()) if self._again else None)
+            if self._again:
+                await self._fresh.wait(max(0.0, self._retry_at - loop.time()))
+            elif (
+                not await self._fresh.wait(self._options.unused_s)
+                and not await self._reporter.is_anything_stored()
+            ):
+                return
 
     async def _subscribe(self, notifiers: Sequence[Notifier]) -> None:
         """NSUB for these, and their answers stored."""

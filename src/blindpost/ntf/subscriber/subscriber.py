@@ -60,6 +60,9 @@ class SmpSubscriber:
     def subscribe(self, server: Server, notifiers: Sequence[Notifier]) -> None:
         self._link(server).fresh.add(notifiers)
 
+    def has(self, server: Server) -> bool:
+        return server in self._links
+
     def forget(self, server: Server, notifier_ids: Sequence[bytes]) -> None:
         link = self._links.get(server)
         if link is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from blindpost.client.options import DEFAULT_SMP, SmpOptions
+from blindpost.client.outbound import Outbound
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.running.settings import Settings
@@ -22,6 +24,11 @@ def router_rules(settings: Settings) -> RouterRules:
         proxy=rules.proxy,
         idle_ttl_s=rules.idle_ttl_s,
     )
+
+
+def relay_options(settings: Settings) -> SmpOptions:
+    """How relays that strangers name are reached."""
+    return Outbound(**settings.outbound.model_dump()).applied(DEFAULT_SMP)
 
 
 def durability(settings: Settings) -> Durability:

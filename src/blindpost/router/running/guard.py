@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
+from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.engine.inbox import Budget
 from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
 from blindpost.router.server import Router
+from blindpost.router.state import Client
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
 from blindpost.serving.limits import AddressKey, AddressKeys, Limits
@@ -73,8 +75,9 @@ class GuardedRouter(Router):
         limits: Limits,
         budget: Budget | None = None,
         now: Callable[[], float] = time.time,
+        relay_options: SmpOptions = DEFAULT_SMP,
     ) -> None:
-        super().__init__(store, rules, budget=budget, now=now)
+        super().__init__(store, rules, budget=budget, now=now, relay_options=relay_options)
         self.limits = limits
         self.guard = GuardMeters()
         self.addresses: dict[Session, AddressKey | None] = {}
@@ -83,6 +86,12 @@ class GuardedRouter(Router):
     def block_received(self, session: Session, payload: bytes) -> None:
         if not self.draining:
             super().block_received(session, payload)
+
+    def asker(self, client: Client) -> Hashable:
+        """The address of a connection, unless it is exempt."""
+        connection = self.connections.get(client.client_id)
+        key = None if connection is None else self.addresses.get(connection.session)
+        return client.client_id if key is None else key
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
         """The items of a block, with those NEW refused that come too fast."""

@@ -60,7 +60,11 @@ class RouterProcess:
         self.limits = Limits(choices.limit_sizes(settings), time.monotonic)
         self._bulk = store.bulk
         self.router = GuardedRouter(
-            store.tables, choices.router_rules(settings), limits=self.limits, budget=choices.budget(settings)
+            store.tables,
+            choices.router_rules(settings),
+            limits=self.limits,
+            budget=choices.budget(settings),
+            relay_options=choices.relay_options(settings),
         )
         self.server = GuardedServer(self._plan(), self.router, AddressKeys(settings.limits.exempt))
         self.counters = KeptCounters(place.counters, self.router.plan.meters)

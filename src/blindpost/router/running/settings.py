@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
 from blindpost.serving.journal import JournalSection
+from blindpost.serving.outbound import OutboundSection
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -20,6 +20,7 @@ from blindpost.serving.sections import (
     Listening,
     LogSection,
     MetricsSection,
+    NetworkText,
     Port,
     Positive,
     Seconds,
@@ -35,16 +36,6 @@ def _password(text: str) -> str:
     if not PASSWORD_BYTES.issuperset(text.encode()):
         raise ValueError("printable characters without spaces, @, : and / expected")
     return text
-
-
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text))
-    except ValueError as error:
-        raise ValueError("an IP address or network expected, such as 127.0.0.1 or 10.0.0.0/8") from error
-
-
-NetworkText = Annotated[str, AfterValidator(_network)]
 
 
 class AddressSection(Section):
@@ -119,6 +110,7 @@ class Settings(Section):
     store: StoreSection = StoreSection()
     rules: RulesSection = RulesSection()
     limits: LimitsSection = LimitsSection()
+    outbound: OutboundSection = OutboundSection()
     times: TimesSection = TimesSection()
     log: LogSection = LogSection()
     metrics: RouterMetricsSection = RouterMetricsSection()

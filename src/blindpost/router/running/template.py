@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE
+from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
 
 _TEMPLATE = """\
 # Configuration of a Blindpost router. Every setting is here with its default; what begins with # has no
@@ -72,7 +73,7 @@ outbox_kib = 8192
 # Addresses that stand for many users, such as a Tor daemon: not counted per address.
 # exempt = ["127.0.0.1", "::1"]
 
-[times]
+{outbound}[times]
 expiry_check_s = 7200
 idle_check_s = 3600
 # How often counters are saved; a crash loses at most this much of them, never messages.
@@ -113,6 +114,7 @@ def config_text(
         port=port,
         addresses=json.dumps(list(addresses)),
         fingerprint=fingerprint,
+        outbound=OUTBOUND_TEMPLATE.format(whose="Senders", allow=json.dumps(allowed_for(hosts))),
         password=json.dumps(password, ensure_ascii=False),
         store=store,
         dsn=json.dumps(dsn, ensure_ascii=False),

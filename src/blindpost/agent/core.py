@@ -1,0 +1,135 @@
+"""An open agent: all parts, made in one place, each given those it works with."""
+
+from __future__ import annotations
+
+from blindpost.agent.calls import ConnectionCalls
+from blindpost.agent.cleanup import keep_clean
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import Connection
+from blindpost.agent.errors import network_error
+from blindpost.agent.handshake import allowing, joining
+from blindpost.agent.links import creating
+from blindpost.agent.links.reading import LinkReader
+from blindpost.agent.messages import acking
+from blindpost.agent.messages.delivery import DeliveryWorkers
+from blindpost.agent.messages.receiving import Reception
+from blindpost.agent.model import ConnId
+from blindpost.agent.notifications.push import PushNotifications
+from blindpost.agent.notifications.reading import Reading
+from blindpost.agent.queues.deletion import Deletion
+from blindpost.agent.queues.making import QueueMaker
+from blindpost.agent.rotation.commands import RotationCommands
+from blindpost.agent.rotation.draining import Draining
+from blindpost.agent.rotation.rotation import Rotation
+from blindpost.agent.routers.proxying import QueueSender
+from blindpost.agent.routers.sessions import Session
+from blindpost.agent.store.database import AgentStore
+from blindpost.agent.subscriptions.engine import Subscriptions
+from blindpost.agent.subscriptions.reports import EventReports
+from blindpost.agent.sync.synchronisation import Synchronisation
+from blindpost.agent.work.commands import CommandWorkers
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.smp.responses import MSG
+
+
+class Core:
+    """Made when an agent is opened, and gone when it is closed.
+
+    Two parts are needed by what is made before them, and reached through methods here: handles, which events
+    carry, and reception, which sessions bring messages to.
+    """
+
+    def __init__(
+        self,
+        store: AgentStore,
+        config: AgentConfig,
+        servers: tuple[RouterAddress, ...],
+        ntf_servers: tuple[RouterAddress, ...],
+        pool: KemKeyPool,
+    ) -> None:
+        self.ground = ground = Ground(store, config, servers, pool, self._handle)
+        self.subscriptions = subscriptions = Subscriptions(
+            store,
+            self._receive,
+            EventReports(ground),
+            config.sessions,
+            config.subscriptions,
+            has_service=lambda _: config.service,
+            chance=config.chance,
+        )
+        self.sessions = sessions = subscriptions.sessions
+        sender = QueueSender(
+            sessions, lambda _: ground.servers, config.proxy, raised=network_error, chance=config.chance
+        )
+        self.maker = maker = QueueMaker(ground, subscriptions, sender)
+        self.reader = reader = LinkReader(ground, sender)
+        self.links = links = creating.Links(ground, sessions, maker)
+        draining = Draining(ground, sessions)
+        self.reception = Reception(ground, draining)
+        reading = Reading(ground, subscriptions)
+        self.push = PushNotifications(ground, sessions, reading, [address.server for address in ntf_servers])
+        acks = acking.Acks(ground, sessions, reading)
+        self.rotation = Rotation(ground)
+        self.deletion = Deletion(ground, subscriptions)
+        join = joining.Joining(ground, sender, maker, reader)
+        allow = allowing.Allowing(ground, sessions, maker)
+        self.delivery = DeliveryWorkers(ground, sender)
+        self.commands = CommandWorkers(
+            ground,
+            {
+                creating.NEW_TAG: links.run_new,
+                joining.JOIN: join.run_join,
+                allowing.ALLOW_SECURE: allow.run_allow_secure,
+                allowing.DUPLEX_SECURE: allow.run_duplex_secure,
+                acking.ACK_TAG: acks.run_ack,
+                **RotationCommands(ground, subscriptions, maker, draining).handlers,
+            },
+        )
+        self._calls = ConnectionCalls(
+            ground,
+            subscriptions=subscriptions,
+            links=links,
+            rotation=self.rotation,
+            sync=Synchronisation(ground),
+            deletion=self.deletion,
+            push=self.push,
+            reading=reading,
+        )
+        ground.stream.pressure.listen(self._pressed)
+
+    def _handle(self, conn_id: ConnId) -> Connection:
+        return Connection(self._calls, conn_id)
+
+    async def _receive(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
+        await self.reception.received(session, rcv_id, msg)
+
+    def _pressed(self, full: bool) -> None:
+        """Take nothing from routers while too many events wait for the application."""
+        if full:
+            self.sessions.pause_receiving("full")
+        else:
+            self.sessions.resume_receiving("full")
+
+    async def start(self) -> None:
+        """Go on with everything that is stored."""
+        ground = self.ground
+        self.commands.resume()
+        self.delivery.resume()
+        ground.spawn(self.rotation.resume())
+        ground.spawn(self.deletion.resume())
+        ground.spawn(keep_clean(ground, self.deletion))
+        ground.spawn(self.push.resume())
+        if ground.config.subscribe:
+            await self.subscriptions.subscribe_all()
+
+    async def close(self) -> None:
+        ground = self.ground
+        await ground.stop()
+        await self.push.close()
+        await self.subscriptions.close()
+        await ground.stop()
+        await ground.pool.close()
+        ground.store.close()
+        ground.stream.close()

@@ -1,0 +1,130 @@
+"""What every part of an agent stands on: the store, the clock, events, locks and tasks. It knows no part.
+
+One lock for each connection spans what needs the network; a transaction needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import Connection
+from blindpost.agent.errors import AgentError, InactiveError, InternalError
+from blindpost.agent.events import AgentFailed
+from blindpost.agent.model import ConnId
+from blindpost.agent.store.database import AgentStore
+from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.agent.work.stream import EventStream
+from blindpost.agent.work.suspension import Operations
+from blindpost.agent.work.transactions import ID_SIZE, Tx, Work
+from blindpost.crypto.kem import KemLibrary, KemSource
+from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.text import ub64
+
+log = logging.getLogger(__name__)
+
+
+class Ground:
+    """Complete when it is made; parts of the agent are given to each other by name."""
+
+    def __init__(
+        self,
+        store: AgentStore,
+        config: AgentConfig,
+        servers: tuple[RouterAddress, ...],
+        pool: KemKeyPool,
+        handle: Callable[[ConnId], Connection],
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.servers = servers
+        self.pool = pool
+        self.handle = handle
+        """A connection as the application knows it."""
+        self.stream = EventStream(config.events_max)
+        self.operations = Operations()
+        self.work = Work()
+        self.work.events.listen(self.stream.put)
+        self._locks: dict[object, _Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def now(self) -> float:
+        return self.config.now()
+
+    def awake(self) -> None:
+        """For what the application asks: nothing of it is done while the agent is suspended."""
+        if self.operations.suspended:
+            raise InactiveError("the agent is suspended: resume it first")
+
+    def new_id(self) -> str:
+        """A new id of a connection."""
+        return ub64(self.config.entropy(ID_SIZE))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Something in the background, which ends with the agent."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whatever goes wrong in the background is told, not lost."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AgentError):
+            self.stream.put(AgentFailed(error))
+        elif error is not None:
+            log.error("work in the background failed", exc_info=error)
+            self.stream.put(AgentFailed(InternalError(repr(error))))
+
+    async def stop(self) -> None:
+        """End what runs in the background; all of it is stored and goes on another time."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    @contextmanager
+    def transaction(self, kem: KemSource | None = None) -> Iterator[Tx]:
+        """Changes that happen together, and then what follows from them."""
+        with self.store.transaction() as db:
+            source = kem if kem is not None else KemLibrary()
+            tx = Tx(db, self.config, self.servers, self.work, self.handle, source)
+            yield tx
+        tx.release()
+
+    @asynccontextmanager
+    async def kem_source(self, wanted: bool = True) -> AsyncIterator[KemSource]:
+        """A source with a key pair in hand; without one when none can be needed."""
+        if not wanted:
+            yield KemLibrary()
+            return
+        async with self.pool.source() as source:
+            yield source
+
+    @asynccontextmanager
+    async def locked(self, key: object) -> AsyncIterator[None]:
+        """Alone with a connection (its id), or with the text of a link."""
+        entry = self._locks.get(key)
+        if entry is None:
+            entry = self._locks[key] = _Lock()
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[key]
+
+
+class _Lock:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0

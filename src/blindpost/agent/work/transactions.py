@@ -1,0 +1,131 @@
+"""Transactions with consequences: nothing else of the agent runs inside one, for it never waits.
+
+What follows from a transaction, events for the application and work for the workers, is collected in it and
+happens when it is durable, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from blindpost.agent.config import AgentConfig
+from blindpost.agent.connection import Connection
+from blindpost.agent.errors import AgentError
+from blindpost.agent.events import Event, Failed
+from blindpost.agent.model import ConnId, SndQueue
+from blindpost.agent.notifications.model import NtfSubscription
+from blindpost.agent.store import commands as command_rows
+from blindpost.agent.store.database import Db
+from blindpost.agent.work.signals import Signal
+from blindpost.crypto.kem import KemSource
+from blindpost.wire.addresses import RouterAddress, Server
+from blindpost.wire.text import ub64
+
+ID_SIZE = 12
+
+DeliveryKey = tuple[ConnId, int]
+"""A connection and the number of one of its send queues."""
+CommandKey = tuple[ConnId, Server | None]
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What transactions hand out when they are durable."""
+
+    events: Signal[Event] = field(default_factory=Signal)
+    deliveries: Signal[DeliveryKey] = field(default_factory=Signal)
+    """Something waits for this send queue."""
+    room: Signal[DeliveryKey] = field(default_factory=Signal)
+    """This send queue may have room again, or is gone: nobody needs to wait for it any longer."""
+    commands: Signal[CommandKey] = field(default_factory=Signal)
+    notifications: Signal[NtfSubscription] = field(default_factory=Signal)
+
+
+class Tx(Db):
+    """A transaction under way, and what decisions inside it need: configuration, time, new ids, handles."""
+
+    __slots__ = ("_after", "_handle", "_work", "config", "kem", "now", "servers")
+
+    def __init__(
+        self,
+        db: Db,
+        config: AgentConfig,
+        servers: tuple[RouterAddress, ...],
+        work: Work,
+        handle: Callable[[ConnId], Connection],
+        kem: KemSource,
+    ) -> None:
+        super().__init__(db.sql, db.vault, db.memo)
+        self.config = config
+        self.servers = servers
+        self.kem = kem
+        self.now = int(config.now())
+        self._work = work
+        self._handle = handle
+        self._after: list[Callable[[], None]] = []
+
+    def handle(self, conn_id: ConnId) -> Connection:
+        """The connection as the application knows it."""
+        return self._handle(conn_id)
+
+    def new_id(self) -> str:
+        """A new id of a connection, confirmation or request."""
+        return ub64(self.config.entropy(ID_SIZE))
+
+    def _later(self, signal: Signal[K], what: K) -> None:
+        self._after.append(lambda: signal.tell(what))
+
+    def emit(self, event: Event) -> None:
+        """Tell the application, once this is durable."""
+        self._later(self._work.events, event)
+
+    def failed(self, conn_id: ConnId, error: AgentError) -> None:
+        self.emit(Failed(self.handle(conn_id), error))
+
+    def wake_delivery(self, queue: SndQueue) -> None:
+        """Something waits to be delivered to this queue."""
+        self._later(self._work.deliveries, (queue.conn_id, queue.number))
+
+    def hurry_delivery(self, queue: SndQueue) -> None:
+        """Whoever waits with a message for this queue need not wait any longer."""
+        self._later(self._work.room, (queue.conn_id, queue.number))
+
+    def wake_commands(self, conn_id: ConnId, server: Server | None) -> None:
+        """A command waits for the worker of this connection and router."""
+        self._later(self._work.commands, (conn_id, server))
+
+    def wake_notifications(self, row: NtfSubscription) -> None:
+        """The next step of this row is to be done."""
+        self._later(self._work.notifications, row)
+
+    def command(
+        self, conn_id: ConnId, server: Server | None, tag: str, content: bytes = b"", corr_id: str = ""
+    ) -> None:
+        """Store a command; its worker runs it after those before it."""
+        command_rows.insert(self, conn_id, server, tag, content, self.now, corr_id)
+        self.wake_commands(conn_id, server)
+
+    @contextmanager
+    def attempt(self, conn_id: ConnId) -> Iterator[None]:
+        """A part that may fail for good: then all it did is taken back, and only its error remains."""
+        mark = len(self._after)
+        self.sql.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except AgentError as error:
+            self.sql.execute("ROLLBACK TO attempt")
+            self.sql.execute("RELEASE attempt")
+            del self._after[mark:]
+            self.failed(conn_id, error)
+        else:
+            self.sql.execute("RELEASE attempt")
+
+    def release(self) -> None:
+        """It is durable: let happen what follows, in the order in which it was decided."""
+        for tell in self._after:
+            tell()
