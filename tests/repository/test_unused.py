@@ -29,6 +29,7 @@ CALLED_BY_LIBRARIES = {
 }
 UNUSED = {
     "engine/loop.py: in_debt": "who is limited, as a count; the operator's status is to show it",
+    "wire/links/short.py: read_short_link": "a short link alone, as `read_link` knows any kind",
     "journal/schema.py: MESSAGE_BALANCE": "a law of counters that tests hold routers to",
     "agent/messages/delivery.py: is_working": "tests wait until a worker is idle",
     "agent/subscriptions/table.py: pending_count": "the other half of `active_count`",
