@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import cast
 
-from blindpost.agent import SendDelayed
+import pytest
+
+from blindpost.agent import QueueHasRoom, SendDelayed
+from blindpost.agent.messages.acking import ACK_TAG
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.commands import CommandHandler
 from blindpost.router.config import RouterRules
 from blindpost.testing.clock import run_virtual
-from tests.support.agent.friends import friends
+from tests.support.agent.friends import Friend, friends
 
 
 def test_both_queues_are_full(tmp_path: Path) -> None:
@@ -33,3 +40,63 @@ def test_both_queues_are_full(tmp_path: Path) -> None:
                 assert set(friend.outcomes) == {"MsgOk"}
 
     run_virtual(main())
+
+
+def test_a_peer_says_that_there_is_room_too_early(tmp_path: Path) -> None:
+    """Its word comes before the router knows of it, and only once: sending resumes within seconds."""
+
+    async def main() -> None:
+        async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
+            alice, bob = pair.alice, pair.bob
+            slow_acknowledgements(bob, 3.0)
+            bob.acknowledges = False
+            sent = [b"%d" % number for number in range(5)]
+            for body in sent:
+                await alice.conn.send(body)
+            await pair.quiet(1)
+            assert alice.of(SendDelayed)
+            bob.acknowledges = True
+            await bob.messages[0].ack()
+            async with asyncio.timeout(60):
+                await bob.got(*sent)
+            assert alice.of(QueueHasRoom)
+            refused = [event.error.word for event in alice.of(SendDelayed)]
+            assert refused == ["SMP QUOTA"] * len(refused)
+            assert all(event.error.retried for event in alice.of(SendDelayed))
+            assert len(refused) > 1, "the router was asked before it knew"
+            assert set(bob.outcomes) == {"MsgOk"}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("late_s", [0.0, 3.0])
+def test_a_burst_each_way_and_slow_readers(tmp_path: Path, late_s: float) -> None:
+    async def main() -> None:
+        async with friends(tmp_path, rules=RouterRules(quota=16)) as pair:
+            people = (pair.alice, pair.bob)
+            sent = [b"%d" % number for number in range(60)]
+            for friend in people:
+                slow_acknowledgements(friend, late_s / 10)
+            for body in sent:
+                for friend in people:
+                    await friend.conn.send(body)
+            async with asyncio.timeout(120):
+                for friend in people:
+                    await friend.got(*sent)
+            for friend in people:
+                assert friend.bodies == sent
+                assert set(friend.outcomes) == {"MsgOk"}
+
+    run_virtual(main())
+
+
+def slow_acknowledgements(friend: Friend, seconds: float) -> None:
+    """Let this agent tell its router late that it has read a message."""
+    handlers = cast("dict[str, CommandHandler]", friend.rt.commands._handlers)
+    real = handlers[ACK_TAG]
+
+    async def late(command: StoredCommand) -> None:
+        await asyncio.sleep(seconds)
+        await real(command)
+
+    handlers[ACK_TAG] = late

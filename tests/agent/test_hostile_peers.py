@@ -29,20 +29,32 @@ from blindpost.agent import (
     Received,
 )
 from blindpost.agent.messages.layers import open_client_envelope, seal_confirmation, seal_message
-from blindpost.agent.model import SndQueue
+from blindpost.agent.model import RcvSwitch, SndQueue
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.x3dh import PrivateParams
 from blindpost.crypto.x448 import generate_x448
+from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import (
     Confirmation,
     RatchetKey,
     read_client_envelope,
     write_agent_envelope,
 )
-from blindpost.wire.agent.messages import AMsg, AQCont, ARcvd, EReady, Hello, QTest, QUse, Receipt, UsedQueue
+from blindpost.wire.agent.messages import (
+    AMessage,
+    AMsg,
+    AQCont,
+    ARcvd,
+    EReady,
+    Hello,
+    QTest,
+    QUse,
+    Receipt,
+    UsedQueue,
+)
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.smp.commands import ACK, SEND
 from blindpost.wire.smp.messages import Message, write_message
@@ -95,6 +107,40 @@ async def test_every_outcome_of_the_chain_is_reported_with_the_message(tmp_path:
         assert await outcome(start + 9) == MsgDuplicate()
         assert await outcome(start + 2) == MsgBadId(start + 2)
         assert await outcome(start + 3) == MsgOk()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_gap_is_told_when_it_is_one(tmp_path: Path, comes: bool) -> None:
+    """During our rotation QTEST comes through the new queue, its successors before it through the old one."""
+
+    async def main() -> None:
+        async with forged(tmp_path) as (alice, _, _, _, forger):
+
+            def turning(state: RcvSwitch | None) -> None:
+                with alice.rt.ground.transaction() as tx:
+                    queues.set_switch(tx, forger.rcv_queue, state, None if state is None else tx.now)
+
+            def made(message: AMessage) -> bytes:
+                return forger.enveloped(forger.encrypted(forger.plain(message)))
+
+            async def outcome(body: bytes) -> object:
+                return received(await forger.deliver(body)).msg.integrity
+
+            turning(RcvSwitch.SENDING_QUSE)
+            assert await outcome(made(AMsg(b"before"))) == MsgOk()
+            test = made(QTest((forger.rcv_queue.sender_address,)))
+            number = forger.number
+            assert await outcome(made(AMsg(b"one"))) == MsgOk()
+            assert await outcome(made(AMsg(b"two"))) == MsgOk()
+            if comes:
+                assert await forger.deliver(test) == []
+            assert await outcome(made(AMsg(b"three"))) == MsgOk()
+            turning(None)
+            told = MsgOk() if comes else MsgSkipped(number, number)
+            assert await outcome(made(AMsg(b"four"))) == told
+            assert await outcome(made(AMsg(b"five"))) == MsgOk()
+
+    run_virtual(main())
 
 
 @pytest.mark.claim("CON-63")

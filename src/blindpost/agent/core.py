@@ -117,7 +117,7 @@ class Core:
         ground = self.ground
         self.commands.resume()
         self.delivery.resume()
-        ground.spawn(self.rotation.resume())
+        ground.spawn(self.rotation.keep_going())
         ground.spawn(self.deletion.resume())
         ground.spawn(keep_clean(ground, self.deletion))
         ground.spawn(self.push.resume())

@@ -16,11 +16,11 @@ from blindpost.agent.events import (
     Received,
 )
 from blindpost.agent.handshake.allowing import hello_received
-from blindpost.agent.messages.integrity import check_integrity, dump_integrity, load_integrity
+from blindpost.agent.messages.integrity import dump_integrity, load_integrity, placed
 from blindpost.agent.messages.sending import KINDS
-from blindpost.agent.model import ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.model import ConnType, MessageKind, RcvQueue, RcvSwitch, Whole
 from blindpost.agent.rotation import rotation
-from blindpost.agent.store import connections, messages
+from blindpost.agent.store import awaited, connections, messages
 from blindpost.agent.store.messages import RcvMessage
 from blindpost.agent.sync import synchronisation
 from blindpost.agent.work.transactions import Tx
@@ -39,6 +39,9 @@ from blindpost.wire.agent.messages import (
 )
 from blindpost.wire.queue_addresses import SenderAddress, same_queue
 from blindpost.wire.value import Buffer, Value
+
+_TWO_QUEUES = (RcvSwitch.SENDING_QUSE, RcvSwitch.RECEIVED_MESSAGE)
+"""In these states of our rotation messages may come through the old queue and the new one."""
 
 
 class Fate(Enum):
@@ -65,11 +68,22 @@ def received(
     """Take a message into the chain, then do what it says. Where that fails, it was received nevertheless."""
     conn_id = whole.conn_id
     record = connections.load(tx, conn_id)
-    integrity = check_integrity(
-        record.last_external_id, record.last_rcv_hash, message.snd_msg_id, message.prev_msg_hash
+    msg_hash, before = hashlib.sha256(plain).digest(), awaited.find(tx, conn_id)
+    place = placed(
+        record.last_external_id,
+        record.last_rcv_hash,
+        before,
+        message.snd_msg_id,
+        message.prev_msg_hash,
+        msg_hash,
+        two_queues=any(queue.switch in _TWO_QUEUES for queue in whole.rcv),
     )
-    msg_hash = hashlib.sha256(plain).digest()
-    internal_id, rcv_id = connections.next_rcv(tx, record, message.snd_msg_id, msg_hash)
+    if place.awaited != before:
+        awaited.put(tx, conn_id, place.awaited)
+    last_id, last_hash = record.last_external_id, record.last_rcv_hash
+    if place.is_last:
+        last_id, last_hash = message.snd_msg_id, msg_hash
+    internal_id, rcv_id = connections.next_rcv(tx, record, last_id, last_hash)
     messages.remember_hash(tx, conn_id, arrival.encrypted_hash, tx.now)
     body = message.message
     stored = RcvMessage(
@@ -85,7 +99,7 @@ def received(
         queue_number=arrival.queue.number,
         msg_hash=msg_hash,
         prev_hash=message.prev_msg_hash,
-        integrity=dump_integrity(integrity),
+        integrity=dump_integrity(place.integrity),
     )
     with tx.attempt(conn_id):
         return _dispatched(tx, whole, arrival, message, stored)
@@ -133,7 +147,7 @@ def _has_room(tx: Tx, whole: Whole, address: SenderAddress) -> None:
     queue = next((one for one in whole.snd if same_queue(one.sender_address, address)), None)
     if queue is None:
         raise ProtocolError(ProtocolCode.A_QUEUE, "QCONT: queue address not found")
-    tx.hurry_delivery(queue)
+    tx.tell_room(queue)
     tx.emit(QueueHasRoom(tx.handle(whole.conn_id)))
 
 

@@ -47,6 +47,7 @@ class DeliveryWorkers:
         self._sender = sender
         self._workers: dict[DeliveryKey, _Worker] = {}
         ground.work.deliveries.listen(self.wake)
+        ground.work.hurry.listen(self._hurry)
         ground.work.room.listen(self._has_room)
 
     def wake(self, key: DeliveryKey) -> None:
@@ -58,10 +59,17 @@ class DeliveryWorkers:
         worker = self._workers[key] = _Worker(self._ground, self._sender, key)
         self._ground.spawn(self._run(key, worker))
 
-    def _has_room(self, key: DeliveryKey) -> None:
-        """The queue was full and has room: do not wait any longer."""
+    def _hurry(self, key: DeliveryKey) -> None:
+        """Do not wait any longer."""
         worker = self._workers.get(key)
         if worker is not None:
+            worker.hurry.set()
+
+    def _has_room(self, key: DeliveryKey) -> None:
+        """The queue was full and has room, or will have it in a moment."""
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.room_told = True
             worker.hurry.set()
 
     def is_working(self, conn_id: ConnId, number: int) -> bool:
@@ -86,6 +94,9 @@ class _Worker:
         self._conn_id, self._number = key
         self.again = False
         self.hurry = asyncio.Event()
+        self.room_told = False
+        """The peer said that the queue has room, and nothing was taken since. It may say so before it is
+        true: until then a full queue is tried again soon, for the peer will not say it a second time."""
 
     async def work(self) -> None:
         """Deliver until nothing waits; ends without a pause after it has seen that."""
@@ -122,8 +133,9 @@ class _Worker:
                 self._ground.stream.put(Failed(self._ground.handle(self._conn_id), critical))
                 outcome = Again.FAST
             if outcome is Again.NO:
+                self.room_told = False
                 return
-            retry = fast if outcome is Again.FAST else slow
+            retry = fast if outcome is Again.FAST or self.room_told else slow
             await self._pause(retry.delay_s)
             fast = fast.next() if retry is fast else fast
             slow = slow.next() if retry is slow else slow

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 
+AWAITED_MAX = 1024
+"""A gap of more messages than that is told at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class MsgOk:
@@ -51,6 +54,51 @@ def check_integrity(last_id: int, last_hash: bytes, msg_id: int, prev_hash: byte
     if msg_id == last_id:
         return MsgDuplicate()
     return MsgSkipped(last_id + 1, msg_id - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Numbers that were passed over while two queues are read, and the hash of the message before them. They
+    may still come through the other one."""
+
+    first: int
+    last: int
+    prev_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message in its place: what to tell of it, whether it is the last one now, what is still awaited."""
+
+    integrity: Integrity
+    is_last: bool
+    awaited: Awaited | None
+
+
+def placed(
+    last_id: int,
+    last_hash: bytes,
+    awaited: Awaited | None,
+    msg_id: int,
+    prev_hash: bytes,
+    msg_hash: bytes,
+    *,
+    two_queues: bool,
+) -> Placed:
+    """As `check_integrity`, also while a rotation is under way and messages come through two queues: a gap is
+    one when nothing can close it any more."""
+    if awaited is not None and awaited.first <= msg_id <= awaited.last:
+        found = check_integrity(awaited.first - 1, awaited.prev_hash, msg_id, prev_hash)
+        left = Awaited(msg_id + 1, awaited.last, msg_hash) if msg_id < awaited.last else None
+        return Placed(found, False, left)
+    found = check_integrity(last_id, last_hash, msg_id, prev_hash)
+    if two_queues:
+        if isinstance(found, MsgSkipped) and awaited is None and found.last - found.first < AWAITED_MAX:
+            return Placed(MsgOk(), True, Awaited(found.first, found.last, last_hash))
+        return Placed(found, True, awaited)
+    if awaited is not None and isinstance(found, MsgOk):
+        found = MsgSkipped(awaited.first, awaited.last)
+    return Placed(found, True, None)
 
 
 def dump_integrity(integrity: Integrity) -> bytes:

@@ -8,6 +8,7 @@ from blindpost.agent.messages.verdicts import Again, verdict
 from blindpost.agent.model import MessageKind, QueueStatus, SndQueue, Whole
 from blindpost.agent.queues import deletion
 from blindpost.agent.rotation import rotation
+from blindpost.agent.rotation.sender import kept_for_rotation
 from blindpost.agent.store import handshakes, messages, queues
 from blindpost.agent.store.messages import PendingDelivery
 from blindpost.agent.work.transactions import Tx
@@ -20,7 +21,8 @@ def delivered(tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, p
     conn, kind = tx.handle(whole.conn_id), pending.kind
     keep = kind is MessageKind.A_MSG
     first = messages.set_sent(tx, whole.conn_id, pending.internal_id)
-    messages.delivered(tx, whole.conn_id, pending.delivery_id, pending.internal_id, keep=keep)
+    if not kept_for_rotation(tx, queue, pending.delivery_id, kind):
+        messages.delivered(tx, whole.conn_id, pending.delivery_id, pending.internal_id, keep=keep)
     match kind:
         case MessageKind.A_MSG if first:
             tx.emit(Sent(conn, pending.internal_id, proxy))

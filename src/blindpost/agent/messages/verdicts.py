@@ -52,6 +52,7 @@ def verdict(
             return Verdict(Again.NO, ConnError(ConnectionCode.NOT_AVAILABLE))
         if age_s > retention.quota_s:
             return Verdict(Again.NO, error, expired_s=retention.quota_s)
+        error.kind = Kind.TEMPORARY
         return Verdict(Again.SLOW, error, told=True)
     if refused_with(error, Code.AUTH):
         return Verdict(Again.NO, _refusal(kind, error, receives=receives))

@@ -5,6 +5,9 @@ Nothing here waits for a router: what a router must do is a command (`rotation_c
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+
 from blindpost.agent.errors import ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.model import ConnId, ConnType, MessageKind, SndQueue, Whole
 from blindpost.agent.rotation import recipient, sender
@@ -14,6 +17,20 @@ from blindpost.agent.store import rotation as rows
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import QAdd, QKey, QTest, QUse
+
+REPEAT_CHECK_S = 15.0
+REPEAT_FIRST_S = 60.0
+REPEAT_MAX_S = 6 * 3600.0
+"""How long a step of a rotation may wait for its answer before it is said again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A step that the peer has not answered since then."""
+
+    since: int | None
+    due_at: float
+    pause_s: float
 
 
 class Rotation:
@@ -40,11 +57,30 @@ class Rotation:
                     raise prohibited("nothing can be sent until the ratchets are synchronised")
                 recipient.ask(tx, whole, event, prohibited)
 
-    async def resume(self) -> None:
-        """Go on with the rotations that were left when the agent ended."""
-        for conn_id in rows.switching(self._ground.store.reading):
-            async with self._ground.locked(conn_id):
-                with self._ground.transaction() as tx:
+    async def keep_going(self) -> None:
+        """Go on with the rotations that were left when the agent ended. Then say again, less and less often,
+        what the peer has not answered: a router may have lost it, or the queue it was in may be gone."""
+        waiting: dict[ConnId, _Waiting] = {}
+        for conn_id, _ in rows.switching(self._ground.store.reading):
+            await self._resume(conn_id)
+        while True:
+            await asyncio.sleep(REPEAT_CHECK_S)
+            now = self._ground.now()
+            found = rows.switching(self._ground.store.reading)
+            waiting = {conn_id: waiting[conn_id] for conn_id, _ in found if conn_id in waiting}
+            for conn_id, since in found:
+                step = waiting.get(conn_id)
+                if step is None or step.since != since:
+                    waiting[conn_id] = _Waiting(since, now + REPEAT_FIRST_S, REPEAT_FIRST_S)
+                elif now >= step.due_at:
+                    pause_s = min(2 * step.pause_s, REPEAT_MAX_S)
+                    waiting[conn_id] = _Waiting(since, now + pause_s, pause_s)
+                    await self._resume(conn_id)
+
+    async def _resume(self, conn_id: ConnId) -> None:
+        async with self._ground.locked(conn_id):
+            with self._ground.transaction() as tx:
+                if connections.find(tx, conn_id) is not None:
                     in_step(tx, conn_id)
 
 

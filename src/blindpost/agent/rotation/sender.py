@@ -9,9 +9,9 @@ from blindpost.agent.errors import AgentError, InternalError, ProtocolCode, Prot
 from blindpost.agent.events import Direction, Switched, SwitchPhase
 from blindpost.agent.machines import MoveRefusedError
 from blindpost.agent.messages.sending import enqueue
-from blindpost.agent.model import MessageKind, QueueStatus, SndQueue, Whole
+from blindpost.agent.model import ConnId, MessageKind, QueueStatus, SndQueue, SndSwitch, Whole
 from blindpost.agent.rotation.tables import SENDER, SenderEffect, SenderEvent
-from blindpost.agent.store import connections, queues
+from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store import rotation as rows
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.keys import PrivateKey
@@ -137,10 +137,34 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             queues.set_primary(tx, new)
         case SenderEffect.DROP_OLD:
             assert old is not None
+            for delivery_id, internal_id, kind in rows.left(tx, old):
+                _forget(tx, conn_id, delivery_id, internal_id, kind)
             queues.delete(tx, old)
             tx.hurry_delivery(old)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.SND, _PHASES[effect]))
+
+
+def kept_for_rotation(tx: Tx, queue: SndQueue, delivery_id: int, kind: MessageKind) -> bool:
+    """A queue took a message. While its recipient is leaving it, the message is kept.
+
+    A recipient may delete the queue with what it has not read, as soon as something came through the new one.
+    What was taken before QKEY was read before QKEY was; what was taken after it goes out again through the
+    new queue, before QTEST and as the same encrypted bytes. A recipient knows them by their hash, and is
+    silent about a copy.
+    """
+    if queue.switch is not SndSwitch.SENDING_QKEY:
+        return False
+    if kind is not MessageKind.QKEY and not rows.is_keyed(tx, queue):
+        return False
+    rows.keep(tx, delivery_id)
+    if rows.count_kept(tx, queue) > rows.KEPT_MAX:
+        _forget(tx, queue.conn_id, *rows.oldest_kept(tx, queue))
+    return True
+
+
+def _forget(tx: Tx, conn_id: ConnId, delivery_id: int, internal_id: int, kind: MessageKind) -> None:
+    messages.delivered(tx, conn_id, delivery_id, internal_id, keep=kind is MessageKind.A_MSG)
 
 
 def _new_queue(turn: _Turn, old: SndQueue) -> SndQueue:

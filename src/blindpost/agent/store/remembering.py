@@ -22,6 +22,7 @@ TABLES = frozenset(
         "ratchets",
         "ntf_servers",
         "ntf_tokens",
+        "awaited_messages",
     }
 )
 """What is remembered is made of these; where one of them loses rows by a cascade, another one is named."""

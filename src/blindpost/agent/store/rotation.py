@@ -6,13 +6,13 @@ from blindpost.agent.model import ConnId, MessageKind, RcvQueue, SndQueue
 from blindpost.agent.store.database import Db
 
 
-def switching(db: Db) -> list[ConnId]:
-    """Connections whose receive queue is being replaced."""
+def switching(db: Db) -> list[tuple[ConnId, int | None]]:
+    """Connections whose receive queue is being replaced, and since when the present step lasts."""
     query = (
-        "SELECT DISTINCT q.conn_id FROM rcv_queues q JOIN connections c ON c.conn_id = q.conn_id"
-        " WHERE q.switch_status IS NOT NULL AND q.deleted = 0 AND c.deleted = 0"
+        "SELECT q.conn_id, max(q.switch_at) FROM rcv_queues q JOIN connections c ON c.conn_id = q.conn_id"
+        " WHERE q.switch_status IS NOT NULL AND q.deleted = 0 AND c.deleted = 0 GROUP BY q.conn_id"
     )
-    return [conn_id for (conn_id,) in db.sql.execute(query)]
+    return db.sql.execute(query).fetchall()
 
 
 def is_waiting(db: Db, conn_id: ConnId, kind: MessageKind) -> bool:
@@ -25,12 +25,69 @@ def is_waiting(db: Db, conn_id: ConnId, kind: MessageKind) -> bool:
     return bool(db.sql.execute(query, (conn_id, kind.value)).fetchone()[0])
 
 
+KEPT = 2
+"""In the column `failed`: the router has taken it, and it is kept in case that it is lost there."""
+KEPT_MAX = 1024
+
+
+def is_keyed(db: Db, old: SndQueue) -> bool:
+    """Whether QKEY of the rotation under way has been taken by the old queue."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries d JOIN messages m"
+        " ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = ? AND m.msg_type = 'QK')"
+    )
+    return bool(db.sql.execute(query, (old.conn_id, old.number, KEPT)).fetchone()[0])
+
+
+def keep(db: Db, delivery_id: int) -> None:
+    """The old queue has taken this message, and may be deleted with it."""
+    db.sql.execute(
+        "UPDATE snd_message_deliveries SET failed = ? WHERE snd_message_delivery_id = ?", (KEPT, delivery_id)
+    )
+
+
+def left(db: Db, old: SndQueue) -> list[tuple[int, int, MessageKind]]:
+    """Delivery id, message id and kind of all that waits for this queue, or is kept of it."""
+    query = (
+        "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type FROM snd_message_deliveries d"
+        " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ?"
+    )
+    rows = db.sql.execute(query, (old.conn_id, old.number)).fetchall()
+    return [(delivery_id, internal_id, MessageKind(kind)) for delivery_id, internal_id, kind in rows]
+
+
+def oldest_kept(db: Db, old: SndQueue) -> tuple[int, int, MessageKind]:
+    """The same of the first one that is kept, but for QKEY."""
+    query = (
+        "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type FROM snd_message_deliveries d"
+        " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = ? AND m.msg_type <> 'QK'"
+        " ORDER BY d.internal_id LIMIT 1"
+    )
+    delivery_id, internal_id, kind = db.sql.execute(query, (old.conn_id, old.number, KEPT)).fetchone()
+    return delivery_id, internal_id, MessageKind(kind)
+
+
+def count_kept(db: Db, old: SndQueue) -> int:
+    query = (
+        "SELECT count(*) FROM snd_message_deliveries WHERE conn_id = ? AND snd_queue_id = ? AND failed = ?"
+    )
+    return int(db.sql.execute(query, (old.conn_id, old.number, KEPT)).fetchone()[0])
+
+
 def deliver_also(db: Db, old: SndQueue, new: SndQueue) -> None:
-    """What waits for the old queue goes to the new one too; the peer reads what comes first, not the copy."""
+    """What waits for the old queue, and what it took since QKEY, goes to the new one too; the peer reads what
+    comes first, and knows a copy by its bytes."""
     db.sql.execute(
         "INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id)"
         " SELECT conn_id, ?3, internal_id FROM snd_message_deliveries d"
-        " WHERE conn_id = ?1 AND snd_queue_id = ?2 AND failed = 0 AND NOT EXISTS"
+        " WHERE conn_id = ?1 AND snd_queue_id = ?2 AND (failed = 0 OR failed = 2 AND internal_id >"
+        " (SELECT min(m.internal_id) FROM snd_message_deliveries k JOIN messages m"
+        " ON m.conn_id = k.conn_id AND m.internal_id = k.internal_id"
+        " WHERE k.conn_id = ?1 AND k.snd_queue_id = ?2 AND k.failed = 2 AND m.msg_type = 'QK'))"
+        " AND NOT EXISTS"
         " (SELECT 1 FROM snd_message_deliveries n WHERE n.conn_id = d.conn_id AND n.snd_queue_id = ?3"
         " AND n.internal_id = d.internal_id) ORDER BY internal_id",
         (old.conn_id, old.number, new.number),

@@ -454,7 +454,30 @@ CREATE TABLE records (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS)
+_UNFINISHED = """
+CREATE INDEX rcv_queues_switching ON rcv_queues (conn_id) WHERE switch_status IS NOT NULL;
+
+CREATE TABLE awaited_messages (
+    conn_id TEXT PRIMARY KEY REFERENCES connections ON DELETE CASCADE,
+    first_id INTEGER NOT NULL,
+    last_id INTEGER NOT NULL,
+    prev_hash BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+    event_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    conn_id TEXT REFERENCES connections ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    content BLOB NOT NULL
+) STRICT;
+CREATE INDEX events_conn ON events (conn_id);
+
+CREATE TABLE unclaimed_connections (
+    conn_id TEXT PRIMARY KEY REFERENCES connections ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

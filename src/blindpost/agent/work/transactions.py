@@ -40,8 +40,10 @@ class Work:
     events: Signal[Event] = field(default_factory=Signal)
     deliveries: Signal[DeliveryKey] = field(default_factory=Signal)
     """Something waits for this send queue."""
+    hurry: Signal[DeliveryKey] = field(default_factory=Signal)
+    """What waits for this send queue is to be tried at once, or the queue is gone."""
     room: Signal[DeliveryKey] = field(default_factory=Signal)
-    """This send queue may have room again, or is gone: nobody needs to wait for it any longer."""
+    """The peer says that this send queue has room again."""
     commands: Signal[CommandKey] = field(default_factory=Signal)
     notifications: Signal[NtfSubscription] = field(default_factory=Signal)
 
@@ -93,6 +95,10 @@ class Tx(Db):
 
     def hurry_delivery(self, queue: SndQueue) -> None:
         """Whoever waits with a message for this queue need not wait any longer."""
+        self._later(self._work.hurry, (queue.conn_id, queue.number))
+
+    def tell_room(self, queue: SndQueue) -> None:
+        """The peer says that this queue, which was full, takes messages again."""
         self._later(self._work.room, (queue.conn_id, queue.number))
 
     def wake_commands(self, conn_id: ConnId, server: Server | None) -> None:
