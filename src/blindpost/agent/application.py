@@ -83,12 +83,15 @@ class Transaction(Records):
         """As `ContactRequest.reject`."""
         handshakes.delete_invitation(self._tx, request.id)
 
-    def join(self, link: str, info: bytes, *, pq: bool | None = None) -> Connection:
-        """As `Agent.join`."""
+    def join(
+        self, link: str, info: bytes, *, reply: bytes | None = None, pq: bool | None = None
+    ) -> Connection:
+        """As `Agent.join`. The owner of an address is told `info` when it is asked, and `reply`, or the same
+        once more, when it has accepted."""
         tx = self._tx
         conn_id, wanted = tx.new_id(), tx.config.pq if pq is None else pq
         command = joining.JoinCommand(link.strip(), info, wanted)
-        joining.register_join(tx, conn_id, self._user_id, command)
+        joining.register_join(tx, conn_id, self._user_id, command, reply=reply)
         return self._begun(conn_id)
 
     def invite_later(self, info: bytes, *, pq: bool | None = None) -> Connection:

@@ -101,15 +101,33 @@ def pq_offered(own: Versions, link: FullLink) -> bool:
         return False
 
 
-def register_join(tx: Tx, conn_id: ConnId, user_id: UserId, join: JoinCommand, corr_id: str = "") -> None:
-    """Store a new connection and the command to join; nothing is sent."""
+def register_join(
+    tx: Tx,
+    conn_id: ConnId,
+    user_id: UserId,
+    join: JoinCommand,
+    corr_id: str = "",
+    *,
+    reply: bytes | None = None,
+) -> None:
+    """Store a new connection and the command to join; nothing is sent.
+
+    `reply` is what the owner of an address is told when it has accepted, if not what it was asked with.
+    """
+    own_info = join.info if reply is None else reply
     link = parse_link(join.link, tx.servers)
     version, pq = tx.config.versions.agent.high, join.pq
     if isinstance(link, InvitationLink | ContactLink):
         agreed = negotiate(tx.config.versions, link)
         version, pq = agreed.agent, pq and agreed.pq_usable
     connections.insert(
-        tx, conn_id, user_id, ConnMode.INVITATION, agent_version=version, pq_support=pq, own_info=join.info
+        tx,
+        conn_id,
+        user_id,
+        ConnMode.INVITATION,
+        agent_version=version,
+        pq_support=pq,
+        own_info=own_info,
     )
     tx.command(conn_id, None, JOIN, encode(join, write_join), corr_id)
 

@@ -1,0 +1,390 @@
+"""Chats above an agent: contacts and groups that a person at a phone would recognise.
+
+async with Agent.open("ada.db", servers=["smp://..."]) as agent:
+    chats = Chats(agent, Profile("Ada"))
+    print(await chats.address())
+    async for event in chats.events():
+        match event:
+            case Asked():
+                await chats.accept(event)
+            case MessageReceived(chat, message):
+                await chats.say(chat, message.text)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from blindpost.agent import (
+    Agent,
+    AgentFailed,
+    ConfirmationReceived,
+    Connected,
+    Connection,
+    ContactRequest,
+    ContactRequested,
+    CreatedLink,
+    Event,
+    Failed,
+    InfoReceived,
+    LinkCreated,
+    PreparedLink,
+    ReceiptsReceived,
+    ReceiptStatus,
+    Received,
+    SendFailed,
+    SendsFailed,
+    Transaction,
+)
+from blindpost.chat import book, grouping, receiving
+from blindpost.chat.codec import events as e
+from blindpost.chat.codec.bodies import Item, read_body, read_link_data, write_info, write_link_data
+from blindpost.chat.codec.content import Content
+from blindpost.chat.codec.fields import json_bytes
+from blindpost.chat.codec.profiles import LinkProfile, Profile, write_profile
+from blindpost.chat.codec.rules import wants_receipt
+from blindpost.chat.drafts import ID_SIZE, Draft
+from blindpost.chat.events import AgentNews, Asked, ChatEvent, Delivered, GroupEntered, GroupOffered, Trouble
+from blindpost.chat.model import Contact, ContactState, Conversation, Group
+from blindpost.chat.notices import Notice, connected, notice_bytes, notice_from, notice_key
+from blindpost.chat.presets import complete
+from blindpost.crypto.entropy import system_entropy
+from blindpost.wire.errors import WireError
+from blindpost.wire.links.full import ContactLink
+
+STRANGER = Profile("somebody")
+"""Whose name is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Something that came, with all that is to be done about it in one transaction."""
+
+    key: str
+    """The conversation that it belongs to: those of one are taken in order."""
+    events: tuple[ChatEvent, ...]
+    _chats: Chats = field(repr=False)
+    _settle: Draft = field(repr=False)
+
+    async def done(self, draft: Draft | None = None) -> None:
+        """It was taken: what `draft` has is done together with the acknowledgement, or neither."""
+        whole = Draft(self._chats)
+        if draft is not None:
+            whole.extend(draft)
+        whole.extend(self._settle)
+        await self._chats.commit(whole)
+
+
+class Chats:
+    """One profile, its contacts and groups, above an agent that is open."""
+
+    def __init__(self, agent: Agent, profile: Profile, *, now: Callable[[], float] = time.time) -> None:
+        self.agent = agent
+        self._now = now
+        self._requests: dict[str, ContactRequest] = {}
+        self.set_profile(profile)
+
+    def set_profile(self, profile: Profile) -> None:
+        """Who we are from now on; each contact is told before the next message that it gets."""
+        write_info(e.Message(e.Info(profile)), pq=True)
+        self.profile = profile
+        self.profile_mark = hashlib.sha256(json_bytes(write_profile(profile))).hexdigest()[:12]
+
+    # Who is there
+
+    def contacts(self, *, after: str = "") -> Iterator[Contact]:
+        """All contacts in order of their ids, from behind `after`; also those who left."""
+        return book.contacts(self.agent.records, after)
+
+    def contact(self, contact_id: str) -> Contact | None:
+        return book.find_contact(self.agent.records, contact_id)
+
+    def groups(self) -> Iterator[Group]:
+        return book.groups(self.agent.records)
+
+    def group(self, group_id: str) -> Group | None:
+        return book.find_group(self.agent.records, group_id)
+
+    # Links
+
+    async def address(self, message: str | None = None) -> CreatedLink:
+        """The link for anybody, made once; it shows our profile, and `message` before anybody connects."""
+        content = None if message is None else Content(message)
+        data = write_link_data(LinkProfile(self.profile, content))
+        records, mark = self.agent.records, hashlib.sha256(data).digest()
+        found = records.get(book.OURSELVES, "address")
+        if found is not None:
+            conn = self.agent.connection(found.decode())
+            if records.get(book.OURSELVES, "link") == mark:
+                return conn.link
+            created = await conn.set_link_data(data)
+        else:
+            stored = records.get(book.OURSELVES, "prepared")
+            prepared = self.agent.prepare_address() if stored is None else PreparedLink.load(stored)
+            await self.agent.transact(lambda tx: tx.put(book.OURSELVES, "prepared", prepared.dump()))
+            created = await self.agent.create_address(prepared, data)
+
+        def remember(tx: Transaction) -> None:
+            tx.put(book.OURSELVES, "address", created.conn.id.encode())
+            tx.put(book.OURSELVES, "link", mark)
+            tx.delete(book.OURSELVES, "prepared")
+
+        await self.agent.transact(remember)
+        return created
+
+    async def invite(self) -> CreatedLink:
+        """A link for one contact."""
+        info = write_info(e.Message(e.Info(self.profile)), pq=True)
+        created = await self.agent.invite(info, user_data=write_link_data(LinkProfile(self.profile)))
+        await self._begin(created.conn)
+        return created
+
+    async def look(self, link: str) -> LinkProfile | None:
+        """Who is behind a link, if it tells."""
+        content = await self.agent.read_link(complete(link))
+        try:
+            return read_link_data(content.user_data)
+        except WireError:
+            return None
+
+    async def join(self, link: str, message: str | None = None) -> Contact:
+        """Connect by a link of either kind, the app's preset routers included; `message` goes along with a
+        request to an address. `ContactConnected` follows."""
+        text = complete(link)
+        content = await self.agent.read_link(text)
+        profile = STRANGER
+        with contextlib.suppress(WireError):
+            profile = replace(read_link_data(content.user_data).profile, image=None)
+        event: e.AnyEvent = e.Info(self.profile)
+        if isinstance(content.link, ContactLink):
+            said = None if message is None else Content(message)
+            msg_id = None if message is None else system_entropy(ID_SIZE)
+            event = e.ContactRequest(self.profile, system_entropy(16), msg_id=msg_id, content=said)
+        info = write_info(e.Message(event), pq=True)
+        reply = write_info(e.Message(e.Info(self.profile)), pq=True)
+
+        def change(tx: Transaction) -> Contact:
+            contact = Contact(tx.join(text, info, reply=reply).id, profile, told=self.profile_mark)
+            book.save_contact(tx, contact)
+            return contact
+
+        return await self.agent.transact(change)
+
+    async def _begin(self, conn: Connection) -> None:
+        contact = Contact(conn.id, STRANGER, told=self.profile_mark)
+        await self.agent.transact(lambda tx: book.save_contact(tx, contact))
+
+    # Doing
+
+    def draft(self) -> Draft:
+        """An empty one: fill it, then `commit` it or give it to a unit."""
+        return Draft(self)
+
+    async def commit(self, draft: Draft) -> None:
+        """All of it in one transaction."""
+        if not draft.empty:
+            await self.agent.transact(draft.apply, *draft.connections)
+
+    async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
+        """One text; its numbers, which `Delivered` names."""
+        draft = self.draft()
+        msg_id = draft.say(to, text)
+        await self.commit(draft)
+        return tuple(draft.numbers.get(msg_id, ()))
+
+    async def accept(self, asked: Asked) -> None:
+        draft = self.draft()
+        draft.accept(asked)
+        await self.commit(draft)
+
+    async def reject(self, asked: Asked) -> None:
+        draft = self.draft()
+        draft.reject(asked)
+        await self.commit(draft)
+
+    async def enter(self, offered: GroupOffered) -> None:
+        draft = self.draft()
+        draft.enter(offered)
+        await self.commit(draft)
+
+    def request(self, asked: Asked) -> ContactRequest | None:
+        """The agent's request, if it still waits."""
+        if asked.request_id not in self._requests:
+            waiting = self.agent.connection(asked.address_id).requests()
+            self._requests |= {request.id: request for request in waiting}
+        return self._requests.pop(asked.request_id, None)
+
+    # What happens
+
+    async def events(self) -> AsyncIterator[ChatEvent]:
+        """What happens, one by one: each is taken when the next one is asked for."""
+        async for unit in self.units():
+            for event in unit.events:
+                yield event
+            await unit.done()
+
+    async def units(self) -> AsyncIterator[Unit]:
+        """What happens, each with its acknowledgement: for programs that do several things at once."""
+        for unit in self._noticed():
+            yield unit
+        while (event := await self.agent.next_event()) is not None:
+            taken = await self._take(event)
+            if taken is not None:
+                yield taken
+
+    def _noticed(self) -> list[Unit]:
+        """What was told before a restart and not taken."""
+        found = []
+        for key, data in self.agent.records.scan(book.NOTICES):
+            stored = notice_from(self.agent.records, key, data)
+            if stored is not None:
+                found.append(self._notice_unit(*stored, key))
+        return found
+
+    def _notice_unit(self, conversation: str, event: ChatEvent, key: str) -> Unit:
+        settle = self.draft()
+        settle.add(lambda tx: tx.delete(book.NOTICES, key))
+        return Unit(conversation, (event,), self, settle)
+
+    def _told(self, event: ChatEvent, key: str = "") -> Unit:
+        return Unit(key, (event,), self, self.draft())
+
+    async def _take(self, event: Event) -> Unit | None:
+        match event:
+            case Received(conn, msg):
+                return await self._received(event)
+            case ReceiptsReceived(conn, msg, receipts):
+                settle = self.draft()
+                conn = settle.involve(conn.id)
+                settle.add(lambda tx: tx.ack(conn, msg.id))
+                numbers = tuple(one.msg_id for one in receipts if one.status is ReceiptStatus.OK)
+                chat = book.conversation(self.agent.records, conn.id)
+                events = () if chat is None else (Delivered(chat, numbers),)
+                return Unit(f"receipts {conn.id}", events, self, settle)
+            case ContactRequested(_, request):
+                return await self._requested(request)
+            case ConfirmationReceived(conn, confirmation):
+                await self._introduced(conn, confirmation.info)
+            case InfoReceived(conn, info, _):
+                await self._introduced(conn, bytes(info))
+            case Connected(conn, _):
+                return await self._connected(conn)
+            case LinkCreated(conn, link):
+                await self._link_made(conn, link.full.text)
+            case Failed(conn, error):
+                return self._told(Trouble(book.conversation(self.agent.records, conn.id), error))
+            case SendFailed(conn, number, error):
+                return self._told(Trouble(book.conversation(self.agent.records, conn.id), error, (number,)))
+            case SendsFailed(conn, numbers, error):
+                return self._told(Trouble(book.conversation(self.agent.records, conn.id), error, numbers))
+            case AgentFailed(error):
+                return self._told(Trouble(None, error))
+            case _:
+                return self._told(AgentNews(event))
+        return None
+
+    async def _received(self, event: Received) -> Unit | None:
+        """A message. What is not ours to read is acknowledged, and no more is said about it."""
+        msg, settle = event.msg, self.draft()
+        conn = settle.involve(event.conn.id)
+        items = _items(msg.body)
+        chat = book.conversation(self.agent.records, conn.id)
+        receipt = b"" if chat is not None and wants_receipt(items) else None
+        settle.add(lambda tx: receiving.settle(tx, settle, conn, items))
+        settle.add(lambda tx: tx.ack(conn, msg.id, receipt))
+        events = [] if chat is None else receiving.told(chat, conn.id, msg.broker_ts, items)
+        unit = Unit(conn.id if chat is None else chat.id, tuple(events), self, settle)
+        if events:
+            return unit
+        await unit.done()
+        return None
+
+    async def _requested(self, request: ContactRequest) -> Unit | None:
+        """Somebody asks; what they say about themselves must be readable, or they are turned away."""
+        message = next((item for item in _items(request.info) if isinstance(item, e.Message)), None)
+        asked: Asked | None = None
+        if message is not None:
+            version = e.OUR_VERSIONS.agreed(message.versions) or 1
+            match message.event:
+                case e.ContactRequest(profile, _, _, msg_id, content):
+                    text = None if content is None else content.text
+                    profile = replace(profile, image=None)
+                    asked = Asked(request.id, request.conn.id, profile, text, msg_id, version)
+                case e.Info(profile):
+                    asked = Asked(request.id, request.conn.id, replace(profile, image=None), version=version)
+        if asked is None:
+            await self.agent.transact(lambda tx: tx.reject(request))
+            return None
+        self._requests[request.id] = request
+        return await self._noted(asked, request.id)
+
+    async def _noted(self, notice: Notice, conversation: str) -> Unit:
+        key = notice_key(notice)
+        data = notice_bytes(notice, int(self._now()))
+        await self.agent.transact(lambda tx: tx.put(book.NOTICES, key, data))
+        return self._notice_unit(conversation, notice, key)
+
+    async def _introduced(self, conn: Connection, info: bytes) -> None:
+        """What the other side says about itself in the handshake."""
+        draft, items = self.draft(), _items(info)
+        draft.add(lambda tx: receiving.settle(tx, draft, conn, items))
+        await self.commit(draft)
+
+    async def _connected(self, conn: Connection) -> Unit | None:
+        chat = book.conversation(self.agent.records, conn.id)
+        if isinstance(chat, Contact):
+            contact = replace(chat, state=ContactState.CONNECTED)
+            notice, now = connected(contact, int(self._now())), int(self._now())
+
+            def change(tx: Transaction) -> None:
+                book.save_contact(tx, contact)
+                tx.put(book.NOTICES, notice_key(notice), notice_bytes(notice, now))
+
+            if chat.state is not ContactState.CONNECTING:
+                return None
+            await self.agent.transact(change)
+            return self._notice_unit(contact.id, notice, notice_key(notice))
+        if isinstance(chat, Group):
+            return await self._member_reached(conn, chat)
+        return None
+
+    async def _member_reached(self, conn: Connection, chat: Group) -> Unit | None:
+        draft = self.draft()
+        host = draft.involve(chat.id)
+
+        def change(tx: Transaction) -> Group | None:
+            group = book.group_of(tx, conn.id)
+            member = None if group is None else group.by_connection(conn.id)
+            if group is None or member is None or member.reached:
+                return None
+            group = grouping.reached(tx, draft, host, group, member)
+            if conn == host:
+                tx.put(book.NOTICES, notice_key(GroupEntered(group)), notice_bytes(GroupEntered(group), 0))
+            return group
+
+        group = await self.agent.transact(change, host)
+        if group is None or conn != host:
+            return None
+        return self._notice_unit(group.id, GroupEntered(group), notice_key(GroupEntered(group)))
+
+    async def _link_made(self, conn: Connection, link: str) -> None:
+        group = book.group_of(self.agent.records, conn.id)
+        member = None if group is None else group.by_connection(conn.id)
+        if group is None or member is None:
+            return
+        draft = self.draft()
+        host = draft.involve(group.id)
+        draft.add(lambda tx: grouping.link_made(tx, draft, host, group, member, link))
+        await self.commit(draft)
+
+
+def _items(body: bytes) -> tuple[Item, ...]:
+    """What a body says; nothing, if it is not one of the app's."""
+    try:
+        return read_body(body)
+    except WireError:
+        return ()

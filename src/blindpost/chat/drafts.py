@@ -1,0 +1,225 @@
+"""What is to happen in one transaction: messages, decisions and records, collected beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from blindpost.agent import AgentError, Connection, Transaction
+from blindpost.chat import book
+from blindpost.chat.codec.bodies import write_body, write_info
+from blindpost.chat.codec.content import Content, Quote
+from blindpost.chat.codec.events import (
+    AnyEvent,
+    ContactLeft,
+    DeleteMessage,
+    EditMessage,
+    GroupAccepted,
+    GroupLeft,
+    Info,
+    MemberRemoved,
+    Message,
+    NewMessage,
+    React,
+)
+from blindpost.chat.codec.profiles import Profile
+from blindpost.chat.codec.rules import notifies
+from blindpost.chat.events import Asked, GroupOffered
+from blindpost.chat.model import Contact, ContactState, Conversation, FirstMessage, Group, GroupState, Member
+from blindpost.crypto.entropy import system_entropy
+from blindpost.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from blindpost.chat.chats import Chats
+
+ID_SIZE = 12
+Change = Callable[[Transaction], None]
+
+
+class NotConnectedError(WireError):
+    """The conversation is over, or has not begun."""
+
+
+class Draft:
+    """Collects what is to be done together; `Chats.commit` does it, or nothing of it."""
+
+    def __init__(self, chats: Chats) -> None:
+        self._chats = chats
+        self._changes: list[Change] = []
+        self._conns: dict[str, Connection] = {}
+        self.numbers: dict[bytes, list[int]] = {}
+        """After the commit: the agent's numbers of each message, which `Delivered` names."""
+
+    @property
+    def profile(self) -> Profile:
+        """Who we are."""
+        return self._chats.profile
+
+    @property
+    def empty(self) -> bool:
+        return not self._changes
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._conns.values())
+
+    def involve(self, conn_id: str) -> Connection:
+        """Something is sent to this connection, or acknowledged."""
+        return self._conns.setdefault(conn_id, self._chats.agent.connection(conn_id))
+
+    def add(self, change: Change) -> None:
+        """Anything else that belongs to the same transaction."""
+        self._changes.append(change)
+
+    def extend(self, other: Draft) -> None:
+        """All that another draft has, after what this one has."""
+        self._changes += other._changes
+        self._conns |= other._conns
+
+    def apply(self, tx: Transaction) -> None:
+        for change in self._changes:
+            change(tx)
+
+    # Messages
+
+    def say(
+        self,
+        to: Conversation,
+        text: str,
+        *,
+        quote: Quote | None = None,
+        ttl: int | None = None,
+        live: bool | None = None,
+    ) -> bytes:
+        """A text; its id. `ttl`: it disappears after so many seconds; `live`: edits of it follow."""
+        return self.send(to, NewMessage(Content(text), quote, ttl=ttl, live=live))
+
+    def edit(self, to: Conversation, msg_id: bytes, text: str, *, live: bool | None = None) -> None:
+        self.send(to, EditMessage(msg_id, Content(text), live=live))
+
+    def retract(self, to: Conversation, msg_id: bytes, author_id: bytes | None = None) -> None:
+        """Take a message back; a moderator names whose it is."""
+        self.send(to, DeleteMessage(msg_id, author_id))
+
+    def react(
+        self, to: Conversation, msg_id: bytes, emoji: str, *, add: bool = True, author_id: bytes | None = None
+    ) -> None:
+        self.send(to, React(msg_id, emoji, add, author_id))
+
+    def send(self, to: Conversation, event: AnyEvent) -> bytes:
+        """Any event to a contact, or to all whom we reach in a group; the id of the message."""
+        message = Message(event, system_entropy(ID_SIZE))
+        assert message.msg_id is not None
+        write_body([message], pq=isinstance(to, Contact))  # what does not fit is refused here
+        if isinstance(to, Contact):
+            conn = self.involve(to.id)
+            self.add(lambda tx: self._to_contact(tx, conn, message))
+        else:
+            for member in to.reached:
+                assert member.conn_id is not None
+                self.involve(member.conn_id)
+            group_id = to.id
+            self.add(lambda tx: self._to_group(tx, group_id, message))
+        return message.msg_id
+
+    def _to_contact(self, tx: Transaction, conn: Connection, message: Message) -> None:
+        contact = book.find_contact(tx, conn.id)
+        if contact is None or contact.state is not ContactState.CONNECTED:
+            raise NotConnectedError("nothing can be said: the contact left, or is not connected yet")
+        told = self._chats.profile_mark
+        if contact.told != told:
+            news = Message(Info(self._chats.profile), system_entropy(ID_SIZE))
+            tx.send(conn, write_body([news], pq=True, version=contact.version), notify=False)
+            book.save_contact(tx, replace(contact, told=told))
+        body = write_body([message], pq=True, version=contact.version)
+        self._sent(message, tx.send(conn, body, notify=notifies(message.event)))
+
+    def _to_group(self, tx: Transaction, group_id: str, message: Message) -> None:
+        group = book.find_group(tx, group_id)
+        if group is None or group.state is not GroupState.JOINED:
+            raise NotConnectedError("nothing can be said: we are not in this group")
+        for member in group.reached:
+            if member.conn_id in self._conns:
+                self.to_member(tx, self._conns[member.conn_id], member, message)
+
+    def to_member(self, tx: Transaction, conn: Connection, member: Member, message: Message) -> None:
+        """One member who cannot be reached for now is no reason to say nothing to the others."""
+        body = write_body([message], pq=False, version=member.version)
+        try:
+            self._sent(message, tx.send(conn, body, notify=notifies(message.event)))
+        except AgentError:
+            return
+
+    def _sent(self, message: Message, number: int) -> None:
+        if message.msg_id is not None:
+            self.numbers.setdefault(message.msg_id, []).append(number)
+
+    # Decisions
+
+    def accept(self, asked: Asked) -> None:
+        """Make somebody who asked a contact."""
+
+        def change(tx: Transaction) -> None:
+            request = self._chats.request(asked)
+            if request is None:
+                return
+            info = write_info(Message(Info(self._chats.profile)), pq=True)
+            conn = tx.accept(request, info)
+            first = None if asked.text is None else FirstMessage(asked.text, asked.msg_id)
+            mark = self._chats.profile_mark
+            contact = Contact(conn.id, asked.profile, version=asked.version, told=mark, first=first)
+            book.save_contact(tx, contact)
+
+        self.add(change)
+
+    def reject(self, asked: Asked) -> None:
+        """Forget a request; nothing is sent."""
+
+        def change(tx: Transaction) -> None:
+            request = self._chats.request(asked)
+            if request is not None:
+                tx.reject(request)
+
+        self.add(change)
+
+    def enter(self, offered: GroupOffered) -> None:
+        """Join a group that a contact invites to."""
+
+        def change(tx: Transaction) -> None:
+            invite = offered.invite
+            info = write_info(Message(GroupAccepted(invite.invited.member_id)), pq=False)
+            conn = tx.join(invite.link, info, pq=False)
+            host = Member(invite.sender.member_id, offered.contact.name, invite.sender.role, conn.id)
+            ours = invite.invited
+            group = Group(conn.id, invite.profile, ours.member_id, ours.role, host.id, members=(host,))
+            book.save_group(tx, group)
+
+        self.add(change)
+
+    def remove(self, group: Group, member_id: bytes) -> None:
+        """Remove a member, as an admin may."""
+        self.send(group, MemberRemoved(member_id))
+
+        def change(tx: Transaction) -> None:
+            found = book.find_group(tx, group.id)
+            if found is not None:
+                book.save_group(tx, found.without(member_id))
+
+        self.add(change)
+
+    def leave(self, chat: Conversation) -> None:
+        """Tell the other side that we go, and go."""
+        if isinstance(chat, Contact):
+            self.send(chat, ContactLeft())
+        else:
+            self.send(chat, GroupLeft())
+
+        def change(tx: Transaction) -> None:
+            found = book.conversation(tx, chat.id)
+            if isinstance(found, Contact):
+                book.save_contact(tx, replace(found, state=ContactState.LEFT))
+            elif found is not None:
+                book.save_group(tx, replace(found, state=GroupState.ENDED))
+
+        self.add(change)

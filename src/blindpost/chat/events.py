@@ -1,0 +1,218 @@
+"""What happens in chats: a closed union of frozen values to match on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from blindpost.agent import AgentError
+from blindpost.agent import Event as AgentEvent
+from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote
+from blindpost.chat.codec.groups import GroupInvite
+from blindpost.chat.codec.profiles import Profile
+from blindpost.chat.model import Contact, Conversation, Group, Member
+from blindpost.wire.value import Value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Incoming(Value):
+    """A message of somebody else. Voice, pictures and files are told by name and size, never taken."""
+
+    id: bytes | None
+    content: Content
+    sent_at: int
+    quote: Quote | None = None
+    file: FileOffer | None = None
+    ttl: int | None = None
+    live: bool = False
+    forwarded: bool = False
+    mentions: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.content.text
+
+    @property
+    def kind(self) -> str:
+        return self.content.kind
+
+    @property
+    def quoted(self) -> str | None:
+        """The text that it answers."""
+        return None if self.quote is None else self.quote.content.text
+
+    @property
+    def shown(self) -> str:
+        """One text that tells all: what was said, and what else came."""
+        parts = [self.text] if self.text else []
+        if self.file is not None:
+            parts.append(f"[{self.kind} {self.file.name}, {self.file.size} bytes: cannot be taken here]")
+        elif self.kind not in ("text", "link") and not self.text:
+            parts.append(f"[{self.kind}]")
+        return " ".join(parts)
+
+    def as_quote(self, member: Member | None = None) -> Quote | None:
+        """How an answer names it, if it can be named."""
+        if self.id is None:
+            return None
+        sent_at = datetime.fromtimestamp(self.sent_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ref = MessageRef(self.id, sent_at, False, None if member is None else member.id)
+        return Quote(ref, Content(self.text))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Asked(Value):
+    """Somebody wants to be a contact: accept or reject it. It is told again after a restart until then."""
+
+    request_id: str
+    address_id: str
+    profile: Profile
+    text: str | None = None
+    msg_id: bytes | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContactConnected(Value):
+    """Both sides can speak; `first` is what they said when they asked."""
+
+    contact: Contact
+    first: Incoming | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MessageReceived(Value):
+    """Somebody said something; in a group, `member` did."""
+
+    chat: Conversation
+    message: Incoming
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MessageEdited(Value):
+    """A message says something else now: `message` has the id of the old one."""
+
+    chat: Conversation
+    message: Incoming
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MessageDeleted(Value):
+    """A message was taken back, by its author or by a moderator."""
+
+    chat: Conversation
+    msg_id: bytes
+    member: Member | None = None
+    author_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reacted(Value):
+    """Somebody reacted to a message, or took it back; no emoji is a reaction of a kind not known here."""
+
+    chat: Conversation
+    msg_id: bytes
+    emoji: str | None
+    added: bool
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProfileChanged(Value):
+    contact: Contact
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContactGone(Value):
+    """The contact deleted us; nothing can be said any more."""
+
+    contact: Contact
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupOffered(Value):
+    """A contact invites us to a group: join it, or let it be."""
+
+    contact: Contact
+    invite: GroupInvite
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupEntered(Value):
+    """We are in."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupOver(Value):
+    """The group was deleted, or we were removed."""
+
+    group: Group
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupUpdated(Value):
+    """The group has another profile, or somebody another role."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MemberCame(Value):
+    group: Group
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MemberGone(Value):
+    group: Group
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Delivered(Value):
+    """The other side has these messages, by the numbers that `send` gave."""
+
+    chat: Conversation
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trouble(Value):
+    """Something about a conversation went wrong; `numbers` are messages that will not be sent."""
+
+    chat: Conversation | None
+    error: AgentError
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AgentNews(Value):
+    """What the agent tells of routers and queues: nothing needs to be done."""
+
+    event: AgentEvent
+
+
+ChatEvent = (
+    Asked
+    | ContactConnected
+    | MessageReceived
+    | MessageEdited
+    | MessageDeleted
+    | Reacted
+    | ProfileChanged
+    | ContactGone
+    | GroupOffered
+    | GroupEntered
+    | GroupOver
+    | GroupUpdated
+    | MemberCame
+    | MemberGone
+    | Delivered
+    | Trouble
+    | AgentNews
+)

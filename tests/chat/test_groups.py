@@ -1,0 +1,157 @@
+"""A group's members: they join when invited, reach each other, hear what is forwarded, and speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blindpost.chat.codec import events as e
+from blindpost.chat.codec.content import Content
+from blindpost.chat.codec.groups import GroupProfile
+from blindpost.chat.drafts import NotConnectedError
+from blindpost.chat.events import (
+    GroupOver,
+    GroupUpdated,
+    MemberCame,
+    MemberGone,
+    MessageDeleted,
+    MessageReceived,
+)
+from blindpost.chat.model import Group, GroupState
+from blindpost.testing.network import MemoryNetwork
+from tests.support.agent.agents import on_network, party
+from tests.support.chat.host import HOST_ID, Host
+from tests.support.chat.people import Person, open_agent, person
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import running_router
+
+
+@asynccontextmanager
+async def team(folder: Path) -> AsyncIterator[tuple[Host, Person, Person]]:
+    network = MemoryNetwork()
+    async with (
+        running_router(folder / "router", network=network) as router,
+        party(folder / "host.db", router.server, config=on_network(network)) as host,
+        open_agent(folder / "bob.db", router.server, network) as bob,
+        open_agent(folder / "carol.db", router.server, network) as carol,
+    ):
+        yield Host(host), person(bob, "bob"), person(carol, "carol")
+
+
+def group_of(one: Person) -> Group:
+    (group,) = one.chats.groups()
+    return group
+
+
+async def introduce(host: Host, bob: Person, carol: Person) -> None:
+    """Both are in, and reach each other without the host."""
+    await host.admit(bob, "bob")
+    await host.admit(carol, "carol")
+    listening = [asyncio.create_task(take_until_reached(one)) for one in (bob, carol)]
+    invited = await host.heard("carol")
+    assert isinstance(invited, e.MemberInvited)
+    assert invited.member_id == host.member_id("bob")
+    await host.tell("bob", e.MemberForwarded(host.info("carol"), invited.link))
+    told = {await host.heard("bob") for _ in range(1)}
+    assert told == {e.MemberConnected(host.member_id("carol"))}
+    await asyncio.gather(*listening)
+
+
+async def take_until_reached(one: Person) -> None:
+    while len(group_of(one).reached) < 2:
+        unit = await one.unit()
+        await unit.done()
+        one.aside += unit.events
+
+
+@virtual
+async def test_members_reach_each_other_and_speak(tmp_path: Path) -> None:
+    async with team(tmp_path) as (host, bob, carol):
+        await introduce(host, bob, carol)
+        came = await bob.expect(MemberCame)
+        assert came.member.name == "carol"
+        await bob.say(group_of(bob), "hello team")
+        heard = await carol.heard("hello team")
+        assert heard.member is not None
+        assert (heard.member.name, heard.chat.name) == ("bob", "team")
+        event = await host.heard("bob")
+        assert isinstance(event, e.NewMessage)
+        assert event.content.text == "hello team"
+        answer = carol.chats.draft()
+        answer.say(group_of(carol), "hello bob", quote=heard.message.as_quote(heard.member))
+        await carol.chats.commit(answer)
+        quoted = (await bob.heard("hello bob")).message.quote
+        assert quoted is not None
+        assert quoted.ref.member_id == host.member_id("bob")
+
+
+@virtual
+async def test_what_the_host_forwards_is_heard_as_its_authors(tmp_path: Path) -> None:
+    async with team(tmp_path) as (host, bob, _):
+        await host.admit(bob, "bob")
+        inner = e.Message(e.NewMessage(Content("from afar")), b"inner")
+        forwarded = e.GroupForwarded(b"dave's id", inner, "2026-11-15T21:19:00Z", "dave")
+        await host.tell("bob", forwarded)
+        heard = await bob.heard("from afar")
+        assert heard.member is not None
+        assert (heard.member.name, heard.message.id) == ("dave", b"inner")
+
+
+@virtual
+async def test_changes_come_from_those_who_may_make_them(tmp_path: Path) -> None:
+    async with team(tmp_path) as (host, bob, carol):
+        await introduce(host, bob, carol)
+        draft = carol.chats.draft()
+        ours = group_of(carol)
+        draft.send(ours, e.GroupChanged(GroupProfile("carol's")))
+        draft.send(ours, e.MemberRemoved(host.member_id("bob")))
+        draft.send(ours, e.GroupDeleted())
+        draft.say(ours, "did that work?")
+        await carol.chats.commit(draft)
+        await bob.heard("did that work?")
+        assert (group_of(bob).name, group_of(bob).state) == ("team", GroupState.JOINED)
+        await host.tell("bob", e.GroupChanged(GroupProfile("renamed")))
+        assert (await bob.expect(GroupUpdated)).group.name == "renamed"
+        await host.tell("bob", e.MemberRole(host.member_id("bob"), "moderator"))
+        await bob.expect(GroupUpdated)
+        assert (group_of(bob).name, group_of(bob).role) == ("renamed", "moderator")
+        await host.tell("bob", e.DeleteMessage(b"spam", host.member_id("carol")))
+        assert (await bob.expect(MessageDeleted)).author_id == host.member_id("carol")
+        await host.tell("bob", e.MemberRemoved(host.member_id("carol")))
+        assert (await bob.expect(MemberGone)).member.name == "carol"
+        assert [one.id for one in group_of(bob).members] == [HOST_ID]
+        await host.tell("bob", e.MemberRemoved(host.member_id("bob")))
+        assert (await bob.expect(GroupOver)).removed
+        with pytest.raises(NotConnectedError):
+            await bob.say(group_of(bob), "anybody?")
+
+
+@virtual
+async def test_who_leaves_a_group_says_so(tmp_path: Path) -> None:
+    async with team(tmp_path) as (host, bob, carol):
+        await introduce(host, bob, carol)
+        draft = carol.chats.draft()
+        draft.leave(group_of(carol))
+        await carol.chats.commit(draft)
+        assert isinstance(await host.heard("carol"), e.MemberConnected | e.GroupLeft)
+        assert (await bob.expect(MemberGone)).member.name == "carol"
+        assert group_of(carol).state is GroupState.ENDED
+
+
+@virtual
+async def test_introductions_of_oneself_and_repeated_ones_are_not_followed(tmp_path: Path) -> None:
+    async with team(tmp_path) as (host, bob, _):
+        await host.admit(bob, "bob")
+        count = len(bob.chats.agent.connections())
+        for name in ("bob", "dave", "dave"):
+            await host.tell("bob", e.MemberIntroduced(host.info(name)))
+        await host.tell("bob", e.NewMessage(Content("end")))
+        await bob.heard("end")
+        assert len(bob.chats.agent.connections()) == count + 1
+        assert replace(group_of(bob), members=()).name == "team"
+        assert not [event for event in bob.aside if isinstance(event, MessageReceived)]
