@@ -44,13 +44,13 @@ from blindpost.chat import book, grouping, receiving
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import Item, read_body, read_link_data, write_info, write_link_data
 from blindpost.chat.codec.content import Content
-from blindpost.chat.codec.fields import json_bytes
-from blindpost.chat.codec.profiles import LinkProfile, Profile, write_profile
+from blindpost.chat.codec.profiles import LinkProfile, Profile
 from blindpost.chat.codec.rules import wants_receipt
 from blindpost.chat.drafts import ID_SIZE, Draft
 from blindpost.chat.events import AgentNews, Asked, ChatEvent, Delivered, GroupEntered, GroupOffered, Trouble
 from blindpost.chat.model import Contact, ContactState, Conversation, Group
 from blindpost.chat.notices import Notice, connected, notice_bytes, notice_from, notice_key
+from blindpost.chat.ourselves import Ourselves
 from blindpost.chat.presets import complete
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.errors import WireError
@@ -72,7 +72,7 @@ class Unit:
 
     async def done(self, draft: Draft | None = None) -> None:
         """It was taken: what `draft` has is done together with the acknowledgement, or neither."""
-        whole = Draft(self._chats)
+        whole = self._chats.draft()
         if draft is not None:
             whole.extend(draft)
         whole.extend(self._settle)
@@ -85,14 +85,15 @@ class Chats:
     def __init__(self, agent: Agent, profile: Profile, *, now: Callable[[], float] = time.time) -> None:
         self.agent = agent
         self._now = now
-        self._requests: dict[str, ContactRequest] = {}
-        self.set_profile(profile)
+        self._ourselves = Ourselves(agent, profile)
+
+    @property
+    def profile(self) -> Profile:
+        return self._ourselves.profile
 
     def set_profile(self, profile: Profile) -> None:
         """Who we are from now on; each contact is told before the next message that it gets."""
-        write_info(e.Message(e.Info(profile)), pq=True)
-        self.profile = profile
-        self.profile_mark = hashlib.sha256(json_bytes(write_profile(profile))).hexdigest()[:12]
+        self._ourselves.set_profile(profile)
 
     # Who is there
 
@@ -138,7 +139,7 @@ class Chats:
 
     async def invite(self) -> CreatedLink:
         """A link for one contact."""
-        info = write_info(e.Message(e.Info(self.profile)), pq=True)
+        info = self._ourselves.info
         created = await self.agent.invite(info, user_data=write_link_data(LinkProfile(self.profile)))
         await self._begin(created.conn)
         return created
@@ -165,24 +166,24 @@ class Chats:
             msg_id = None if message is None else system_entropy(ID_SIZE)
             event = e.ContactRequest(self.profile, system_entropy(16), msg_id=msg_id, content=said)
         info = write_info(e.Message(event), pq=True)
-        reply = write_info(e.Message(e.Info(self.profile)), pq=True)
+        reply = self._ourselves.info
 
         def change(tx: Transaction) -> Contact:
-            contact = Contact(tx.join(text, info, reply=reply).id, profile, told=self.profile_mark)
+            contact = Contact(tx.join(text, info, reply=reply).id, profile, told=self._ourselves.mark)
             book.save_contact(tx, contact)
             return contact
 
         return await self.agent.transact(change)
 
     async def _begin(self, conn: Connection) -> None:
-        contact = Contact(conn.id, STRANGER, told=self.profile_mark)
+        contact = Contact(conn.id, STRANGER, told=self._ourselves.mark)
         await self.agent.transact(lambda tx: book.save_contact(tx, contact))
 
     # Doing
 
     def draft(self) -> Draft:
         """An empty one: fill it, then `commit` it or give it to a unit."""
-        return Draft(self)
+        return Draft(self._ourselves)
 
     async def commit(self, draft: Draft) -> None:
         """All of it in one transaction."""
@@ -210,13 +211,6 @@ class Chats:
         draft = self.draft()
         draft.enter(offered)
         await self.commit(draft)
-
-    def request(self, asked: Asked) -> ContactRequest | None:
-        """The agent's request, if it still waits."""
-        if asked.request_id not in self._requests:
-            waiting = self.agent.connection(asked.address_id).requests()
-            self._requests |= {request.id: request for request in waiting}
-        return self._requests.pop(asked.request_id, None)
 
     # What happens
 
@@ -319,7 +313,7 @@ class Chats:
         if asked is None:
             await self.agent.transact(lambda tx: tx.reject(request))
             return None
-        self._requests[request.id] = request
+        self._ourselves.requests[request.id] = request
         return await self._noted(asked, request.id)
 
     async def _noted(self, notice: Notice, conversation: str) -> Unit:

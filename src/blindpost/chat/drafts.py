@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from blindpost.agent import AgentError, Connection, Transaction
 from blindpost.chat import book
@@ -27,11 +26,9 @@ from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.codec.rules import notifies
 from blindpost.chat.events import Asked, GroupOffered
 from blindpost.chat.model import Contact, ContactState, Conversation, FirstMessage, Group, GroupState, Member
+from blindpost.chat.ourselves import Ourselves
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.errors import WireError
-
-if TYPE_CHECKING:
-    from blindpost.chat.chats import Chats
 
 ID_SIZE = 12
 Change = Callable[[Transaction], None]
@@ -44,8 +41,8 @@ class NotConnectedError(WireError):
 class Draft:
     """Collects what is to be done together; `Chats.commit` does it, or nothing of it."""
 
-    def __init__(self, chats: Chats) -> None:
-        self._chats = chats
+    def __init__(self, ourselves: Ourselves) -> None:
+        self._ourselves = ourselves
         self._changes: list[Change] = []
         self._conns: dict[str, Connection] = {}
         self.numbers: dict[bytes, list[int]] = {}
@@ -54,7 +51,7 @@ class Draft:
     @property
     def profile(self) -> Profile:
         """Who we are."""
-        return self._chats.profile
+        return self._ourselves.profile
 
     @property
     def empty(self) -> bool:
@@ -66,7 +63,7 @@ class Draft:
 
     def involve(self, conn_id: str) -> Connection:
         """Something is sent to this connection, or acknowledged."""
-        return self._conns.setdefault(conn_id, self._chats.agent.connection(conn_id))
+        return self._conns.setdefault(conn_id, self._ourselves.agent.connection(conn_id))
 
     def add(self, change: Change) -> None:
         """Anything else that belongs to the same transaction."""
@@ -127,9 +124,9 @@ class Draft:
         contact = book.find_contact(tx, conn.id)
         if contact is None or contact.state is not ContactState.CONNECTED:
             raise NotConnectedError("nothing can be said: the contact left, or is not connected yet")
-        told = self._chats.profile_mark
+        told = self._ourselves.mark
         if contact.told != told:
-            news = Message(Info(self._chats.profile), system_entropy(ID_SIZE))
+            news = Message(Info(self._ourselves.profile), system_entropy(ID_SIZE))
             tx.send(conn, write_body([news], pq=True, version=contact.version), notify=False)
             book.save_contact(tx, replace(contact, told=told))
         body = write_body([message], pq=True, version=contact.version)
@@ -161,13 +158,12 @@ class Draft:
         """Make somebody who asked a contact."""
 
         def change(tx: Transaction) -> None:
-            request = self._chats.request(asked)
+            request = self._ourselves.request(asked)
             if request is None:
                 return
-            info = write_info(Message(Info(self._chats.profile)), pq=True)
-            conn = tx.accept(request, info)
+            conn = tx.accept(request, self._ourselves.info)
             first = None if asked.text is None else FirstMessage(asked.text, asked.msg_id)
-            mark = self._chats.profile_mark
+            mark = self._ourselves.mark
             contact = Contact(conn.id, asked.profile, version=asked.version, told=mark, first=first)
             book.save_contact(tx, contact)
 
@@ -177,7 +173,7 @@ class Draft:
         """Forget a request; nothing is sent."""
 
         def change(tx: Transaction) -> None:
-            request = self._chats.request(asked)
+            request = self._ourselves.request(asked)
             if request is not None:
                 tx.reject(request)
 
