@@ -27,6 +27,7 @@ FLOORS = {
     "testing": 5,
     "canary": 5,
     "ops": 5,
+    "bot": 6,
     "demo": 6,
     "cli": 7,
 }

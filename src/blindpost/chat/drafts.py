@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -74,6 +75,11 @@ class Draft:
         self._changes += other._changes
         self._conns |= other._conns
 
+    def when(self, holds: Callable[[Transaction], bool], other: Draft) -> None:
+        """All that another draft has, if something holds at that time."""
+        self._conns |= other._conns
+        self.add(lambda tx: other.apply(tx) if holds(tx) else None)
+
     def apply(self, tx: Transaction) -> None:
         for change in self._changes:
             change(tx)
@@ -104,21 +110,29 @@ class Draft:
     ) -> None:
         self.send(to, React(msg_id, emoji, add, author_id))
 
-    def send(self, to: Conversation, event: AnyEvent) -> bytes:
-        """Any event to a contact, or to all whom we reach in a group; the id of the message."""
-        message = Message(event, system_entropy(ID_SIZE))
-        assert message.msg_id is not None
+    def send(
+        self,
+        to: Conversation,
+        event: AnyEvent,
+        *,
+        msg_id: bytes | None = None,
+        passing: tuple[type[Exception], ...] = (),
+    ) -> bytes:
+        """Any event to a contact, or to all whom we reach in a group; the id of the message. Where it cannot
+        be sent for one of the reasons in `passing`, the rest of the draft is done all the same."""
+        msg_id = system_entropy(ID_SIZE) if msg_id is None else msg_id
+        message = Message(event, msg_id)
         write_body([message], pq=isinstance(to, Contact))  # what does not fit is refused here
         if isinstance(to, Contact):
             conn = self.involve(to.id)
-            self.add(lambda tx: self._to_contact(tx, conn, message))
+            self.add(lambda tx: _passing(passing, lambda: self._to_contact(tx, conn, message)))
         else:
             for member in to.reached:
                 assert member.conn_id is not None
                 self.involve(member.conn_id)
             group_id = to.id
-            self.add(lambda tx: self._to_group(tx, group_id, message))
-        return message.msg_id
+            self.add(lambda tx: _passing(passing, lambda: self._to_group(tx, group_id, message)))
+        return msg_id
 
     def _to_contact(self, tx: Transaction, conn: Connection, message: Message) -> None:
         contact = book.find_contact(tx, conn.id)
@@ -219,3 +233,9 @@ class Draft:
                 book.save_group(tx, replace(found, state=GroupState.ENDED))
 
         self.add(change)
+
+
+def _passing(errors: tuple[type[Exception], ...], work: Callable[[], None]) -> None:
+    """Do something that may fail for these reasons without harm."""
+    with contextlib.suppress(*errors):
+        work()

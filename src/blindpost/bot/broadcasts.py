@@ -1,0 +1,170 @@
+"""Saying something to everybody: in parts, each of which is one transaction with the place where it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from blindpost.agent import AgentError, Transaction
+from blindpost.bot.metrics import Metrics
+from blindpost.chat import Chats, Contact, ContactState, Draft, NotConnectedError
+from blindpost.chat.codec.content import Content
+from blindpost.chat.codec.events import NewMessage
+from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
+
+BROADCASTS = "bot.broadcasts"
+PART = 100
+"""Contacts in one transaction."""
+
+Audience = Callable[[Contact], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A broadcast as it is stored: up to which contact it went."""
+
+    text: str
+    audience: str | None = None
+    after: str = ""
+    sent: int = 0
+    passed: int = 0
+    total: int = 0
+    done: bool = False
+
+
+def _bytes(one: Stored) -> bytes:
+    return json_bytes(
+        written(
+            text=one.text,
+            audience=one.audience,
+            after=one.after,
+            sent=one.sent,
+            passed=one.passed,
+            total=one.total,
+            done=one.done,
+        )
+    )
+
+
+def _stored(data: bytes) -> Stored:
+    fields = Fields(json_value(data))
+    return Stored(
+        fields.text("text"),
+        fields.opt_text("audience"),
+        fields.text("after"),
+        fields.number("sent"),
+        fields.number("passed"),
+        fields.number("total"),
+        fields.flag("done"),
+    )
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a broadcast is: sent to so many, passed by others who left or are not in its audience."""
+
+    key: str
+    sent: int = 0
+    passed: int = 0
+    total: int = 0
+    done: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    async def changed(self) -> None:
+        """Wait until it has gone further."""
+        self._changed.clear()
+        if not self.done:
+            await self._changed.wait()
+
+    async def finished(self) -> None:
+        while not self.done:
+            await self.changed()
+
+
+class Broadcasts:
+    """All that are under way; each goes on where it was after a restart."""
+
+    def __init__(
+        self, chats: Chats, audiences: dict[str, Audience], metrics: Metrics, now: Callable[[], float]
+    ) -> None:
+        self._chats = chats
+        self._audiences = audiences
+        self._metrics = metrics
+        self._progress: dict[str, Progress] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def resume(self) -> None:
+        """Go on with those that were under way."""
+        for key, data in self._chats.agent.records.scan(BROADCASTS):
+            stored = _stored(data)
+            if not stored.done:
+                self._start(key, stored)
+
+    async def begin(self, key: str, text: str, audience: str | None) -> Progress:
+        if audience is not None and audience not in self._audiences:
+            raise LookupError(f"there is no audience {audience}: register one with bot.audience")
+        data = self._chats.agent.records.get(BROADCASTS, key)
+        if data is None:
+            stored = Stored(text, audience, total=self._chats.agent.records.count("chat.contacts"))
+            await self._chats.agent.transact(lambda tx: tx.put(BROADCASTS, key, _bytes(stored)))
+        else:
+            stored = _stored(data)
+        return self._start(key, stored)
+
+    def _start(self, key: str, stored: Stored) -> Progress:
+        known = self._progress.get(key)
+        if known is not None:
+            return known
+        progress = Progress(key)
+        _tell(progress, stored)
+        self._progress[key] = progress
+        if not stored.done:
+            task = asyncio.create_task(self._go_on(key, stored, progress))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return progress
+
+    async def _go_on(self, key: str, stored: Stored, progress: Progress) -> None:
+        wanted = self._audiences.get(stored.audience) if stored.audience is not None else None
+        while not stored.done:
+            part = list(itertools.islice(self._chats.contacts(after=stored.after), PART))
+            stored = await self._part(key, stored, part, wanted)
+            _tell(progress, stored)
+            await asyncio.sleep(0)
+
+    async def _part(self, key: str, stored: Stored, part: list[Contact], wanted: Audience | None) -> Stored:
+        """One part: what is sent and the place where the next one begins are one transaction."""
+        if not part:
+            return await self._saved(self._chats.draft(), key, replace(stored, done=True))
+        draft = self._chats.draft()
+        chosen = [
+            one for one in part if one.state is ContactState.CONNECTED and (wanted is None or wanted(one))
+        ]
+        for contact in chosen:
+            event = NewMessage(Content(stored.text))
+            draft.send(contact, event, passing=(NotConnectedError, AgentError))
+        sent, passed = stored.sent + len(chosen), stored.passed + len(part) - len(chosen)
+        self._metrics.sent += len(chosen)
+        return await self._saved(draft, key, replace(stored, after=part[-1].id, sent=sent, passed=passed))
+
+    async def _saved(self, draft: Draft, key: str, stored: Stored) -> Stored:
+        def change(tx: Transaction) -> None:
+            tx.put(BROADCASTS, key, _bytes(stored))
+
+        draft.add(change)
+        await self._chats.commit(draft)
+        return stored
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _tell(progress: Progress, stored: Stored) -> None:
+    progress.sent, progress.passed = stored.sent, stored.passed
+    progress.total, progress.done = stored.total, stored.done
+    progress._changed.set()

@@ -1,0 +1,234 @@
+"""What a handler holds in its hands: one conversation, and all that it does there in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from blindpost.agent import Transaction
+from blindpost.bot.jobs import Job, job_bytes, job_key
+from blindpost.bot.typed import dump_state, load_state
+from blindpost.chat import (
+    Chats,
+    Contact,
+    Conversation,
+    Draft,
+    Group,
+    Incoming,
+    Member,
+    NotConnectedError,
+    Quote,
+)
+from blindpost.chat.codec.bodies import write_body
+from blindpost.chat.codec.content import Content
+from blindpost.chat.codec.events import (
+    AnyEvent,
+    DeleteMessage,
+    EditMessage,
+    Message,
+    NewMessage,
+    React,
+)
+from blindpost.chat.drafts import ID_SIZE
+from blindpost.crypto.entropy import system_entropy
+
+STATES = "bot.states"
+KEYS = "bot.keys"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message that goes out when the handler has ended. It may be awaited, and need not be."""
+
+    id: bytes
+
+    def __await__(self) -> Generator[None, None, Said]:
+        return self
+        yield
+
+
+class Outbox:
+    """Collects what goes out, for a handler of any kind; nothing happens before the handler has ended."""
+
+    def __init__(self, chats: Chats, now: float) -> None:
+        self._chats = chats
+        self._now = now
+        self._intents: list[Callable[[Draft], None]] = []
+        self.count = 0
+
+    def tell(
+        self, to: Conversation | str, text: str, *, key: str | None = None, ttl: int | None = None
+    ) -> Said:
+        """A text to anybody: a contact, a group, or the id of one. What has a `key` is sent once to each,
+        however often it is asked for. A conversation that is over is passed by."""
+        return self._event(to, NewMessage(Content(text), ttl=ttl), key)
+
+    def _event(self, to: Conversation | str, event: AnyEvent, key: str | None = None) -> Said:
+        msg_id = system_entropy(ID_SIZE)
+        write_body([Message(event, msg_id)], pq=True)  # what does not fit is refused here
+        self.count += 1
+        target = to if isinstance(to, str) else to.id
+
+        def intent(draft: Draft) -> None:
+            chat = self._chats.contact(target) or self._chats.group(target)
+            if chat is None:
+                return
+            inner = self._chats.draft()
+            inner.send(chat, event, msg_id=msg_id, passing=(NotConnectedError,))
+            if key is None:
+                draft.extend(inner)
+            else:
+                draft.when(lambda tx: _first_time(tx, f"{target} {key}", self._now), inner)
+
+        self._intents.append(intent)
+        return Said(msg_id)
+
+    def later(self, seconds: float, job: str, data: str = "", *, to: Conversation | str) -> None:
+        """Let the handler of this job run in so many seconds, also if the bot was restarted meanwhile."""
+        target = to if isinstance(to, str) else to.id
+        due = Job(self._now + seconds, target, job, data)
+        key, value = job_key(due, system_entropy(6).hex()), job_bytes(due)
+        self._intents.append(lambda draft: draft.add(lambda tx: tx.put("bot.jobs", key, value)))
+
+    def into(self, draft: Draft) -> None:
+        """Everything, in order."""
+        for intent in self._intents:
+            intent(draft)
+
+
+class Chat(Outbox):
+    """One conversation, while a handler works on it."""
+
+    def __init__(
+        self,
+        chats: Chats,
+        now: float,
+        conversation: Conversation,
+        message: Incoming | None = None,
+        member: Member | None = None,
+    ) -> None:
+        super().__init__(chats, now)
+        self.conversation = conversation
+        self.message = message
+        self.member = member
+        self._states: dict[type[object], tuple[object, bytes]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    @property
+    def id(self) -> str:
+        """Of the conversation: it stays the same over restarts."""
+        return self.conversation.id
+
+    @property
+    def contact(self) -> Contact | None:
+        return self.conversation if isinstance(self.conversation, Contact) else None
+
+    @property
+    def group(self) -> Group | None:
+        return self.conversation if isinstance(self.conversation, Group) else None
+
+    @property
+    def sender(self) -> str:
+        """The name of who spoke."""
+        return self.conversation.name if self.member is None else self.member.name
+
+    @property
+    def text(self) -> str:
+        return "" if self.message is None else self.message.text
+
+    def send(self, text: str, *, key: str | None = None, ttl: int | None = None) -> Said:
+        """A text in this conversation; with a `key` once, however often it is asked for."""
+        return self.tell(self.id, text, key=key, ttl=ttl)
+
+    def reply(
+        self, text: str, *, quote: bool = False, ttl: int | None = None, live: bool | None = None
+    ) -> Said:
+        """An answer in the same conversation; with `quote` it shows what it answers."""
+        quoted: Quote | None = None
+        if quote and self.message is not None:
+            quoted = self.message.as_quote(self.member)
+        return self._event(self.id, NewMessage(Content(text), quoted, ttl=ttl, live=live))
+
+    def edit(self, said: Said | bytes, text: str, *, live: bool | None = None) -> Said:
+        """Let a message of ours say something else."""
+        return self._event(self.id, EditMessage(_id(said), Content(text), live=live))
+
+    def delete(self, said: Said | bytes | Incoming) -> Said:
+        """Take a message back: ours, or as a moderator of a group that of the member who spoke."""
+        if isinstance(said, Incoming):
+            author = None if self.member is None else self.member.id
+            return self._event(self.id, DeleteMessage(said.id or b"\0", author))
+        return self._event(self.id, DeleteMessage(_id(said)))
+
+    def react(self, emoji: str, *, add: bool = True) -> Said | None:
+        """A reaction to what was said."""
+        if self.message is None or self.message.id is None:
+            return None
+        author = None if self.member is None else self.member.id
+        return self._event(self.id, React(self.message.id, emoji, add, author))
+
+    def remove(self, member: Member) -> None:
+        """Remove a member from the group, as an admin may."""
+        group = self.group
+        if group is not None:
+            self._intents.append(lambda draft: draft.remove(group, member.id))
+
+    def leave(self) -> None:
+        """End the conversation: the other side is told."""
+        self._intents.append(lambda draft: draft.leave(self.conversation))
+
+    def remind(self, seconds: float, job: str, data: str = "") -> None:
+        """`later`, in this conversation."""
+        self.later(seconds, job, data, to=self.id)
+
+    def state(self, kind: type[T]) -> T:
+        """What the bot remembers of this conversation: a dataclass whose fields all have defaults. Change
+        it, and it is stored together with the answer, or neither is."""
+        found = self._states.get(kind)
+        if found is None:
+            data = self._read(STATES, f"{self.id} {kind.__qualname__}")
+            value = kind() if data is None else load_state(kind, data)
+            self._states[kind] = (value, dump_state(value))
+            return value
+        known = found[0]
+        assert isinstance(known, kind)
+        return known
+
+    def _read(self, space: str, key: str) -> bytes | None:
+        """A record, also for a handler in a thread of its own."""
+        records = self._chats.agent.records
+        if threading.get_ident() == self._thread:
+            return records.get(space, key)
+
+        async def read() -> bytes | None:
+            return records.get(space, key)
+
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
+
+    def into(self, draft: Draft) -> None:
+        super().into(draft)
+        for kind, (value, before) in self._states.items():
+            data, key = dump_state(value), f"{self.id} {kind.__qualname__}"
+            if data != before:
+                draft.add(_putting(key, data))
+
+
+def _putting(key: str, data: bytes) -> Callable[[Transaction], None]:
+    return lambda tx: tx.put(STATES, key, data)
+
+
+def _id(said: Said | bytes) -> bytes:
+    return said.id if isinstance(said, Said) else said
+
+
+def _first_time(tx: Transaction, key: str, now: float) -> bool:
+    if tx.get(KEYS, key) is not None:
+        return False
+    tx.put(KEYS, key, str(int(now)).encode())
+    return True

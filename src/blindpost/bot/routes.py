@@ -1,0 +1,103 @@
+"""Which handler is for what: commands, messages that match, and events of any other kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from blindpost.bot.chat import Chat
+from blindpost.bot.typed import Argument, ArgumentError, read_arguments
+from blindpost.chat import Asked, GroupOffered, Incoming, MenuCommand
+from blindpost.wire.value import Value
+
+Outcome = Awaitable[None] | None
+"""Handlers are async; a plain function runs in a thread of its own, so that it may block."""
+Middleware = Callable[[Chat, Callable[[], Awaitable[None]]], Awaitable[None]]
+Where = Callable[[Incoming], bool]
+
+Call = tuple[Callable[..., Outcome], list[object]]
+
+COMMAND = re.compile(r"/(\w+)(?:@\S+)?\s*(.*)", re.DOTALL)
+NAME = re.compile(r"\w{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`/name arguments`, with what the menu shows."""
+
+    name: str
+    label: str
+    handler: Callable[..., Outcome]
+    arguments: tuple[Argument, ...]
+    groups: bool
+    hidden: bool
+
+    @property
+    def usage(self) -> str:
+        return " ".join([f"/{self.name}", *(one.shown for one in self.arguments)])
+
+    @property
+    def entry(self) -> MenuCommand:
+        params = " ".join(one.shown for one in self.arguments)
+        return MenuCommand(self.name, self.label or self.name, params or None)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRoute:
+    """A handler of messages that are no commands."""
+
+    handler: Callable[[Chat], Outcome]
+    matches: re.Pattern[str] | None
+    kinds: frozenset[str]
+    where: Where | None
+    groups: bool
+
+    def takes(self, message: Incoming, in_group: bool) -> bool:
+        return (
+            in_group == self.groups
+            and (not self.kinds or message.kind in self.kinds)
+            and (self.matches is None or self.matches.search(message.text) is not None)
+            and (self.where is None or self.where(message))
+        )
+
+
+@dataclass(slots=True)
+class Routes:
+    """Everything that an author has registered."""
+
+    commands: dict[str, Command] = field(default_factory=dict)
+    messages: list[MessageRoute] = field(default_factory=list)
+    events: list[tuple[type[Value], Callable[..., Outcome]]] = field(default_factory=list)
+    jobs: dict[str, Callable[[Chat, str], Outcome]] = field(default_factory=dict)
+    middleware: list[Middleware] = field(default_factory=list)
+    asked: Callable[[Asked], Awaitable[bool] | bool] | None = None
+    offered: Callable[[GroupOffered], Awaitable[bool] | bool] | None = None
+    failed: Callable[[Chat, Exception], Outcome] | None = None
+
+    def menu(self) -> tuple[MenuCommand, ...]:
+        """What the app offers to tap on."""
+        return tuple(one.entry for one in self.commands.values() if not one.hidden)
+
+    def help(self) -> str:
+        shown = [one for one in self.commands.values() if not one.hidden]
+        return "\n".join(f"{one.usage}  {one.label}".rstrip() for one in shown)
+
+    def call(
+        self, message: Incoming, in_group: bool
+    ) -> tuple[Callable[..., Outcome], list[object]] | str | None:
+        """The handler of a message and its arguments; what to answer instead; or nothing at all."""
+        found = COMMAND.fullmatch(message.text.strip())
+        if found is not None:
+            command = self.commands.get(found[1].lower())
+            if command is not None and (command.groups or not in_group):
+                try:
+                    return command.handler, read_arguments(command.arguments, found[2])
+                except ArgumentError as error:
+                    return f"{error}. Usage: {command.usage}"
+            if not in_group and not any(route.takes(message, in_group) for route in self.messages):
+                return f"I do not know /{found[1]}. /help shows what I know."
+        for route in self.messages:
+            if route.takes(message, in_group):
+                return route.handler, []
+        return None

@@ -1,0 +1,136 @@
+"""A bot as a program: its link in the terminal, signals, and a thread of its own for programs not async."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from blindpost.chat import Contact, Conversation
+
+if TYPE_CHECKING:
+    from blindpost.bot.bot import Bot
+
+T = TypeVar("T")
+
+
+def run(bot: Bot) -> None:
+    """Until Ctrl-C or SIGTERM. SIGHUP lets what runs end and starts the program anew, with its new code."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    if asyncio.run(_until_told(bot)):
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *_program()])  # noqa: S606  # this same program
+
+
+def _program() -> list[str]:
+    """How this program was started."""
+    return sys.orig_argv[1:]
+
+
+async def _until_told(bot: Bot) -> bool:
+    """Whether to begin anew."""
+    ended, anew = asyncio.Event(), False
+
+    def reload() -> None:
+        nonlocal anew
+        anew = True
+        ended.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, reload)
+    async with bot.open() as link:
+        show(bot.name, link)
+        assert bot.broken is not None
+        waiting = asyncio.create_task(ended.wait())
+        waits: list[asyncio.Future[Any]] = [waiting, bot.broken]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if bot.broken.done():
+            bot.broken.result()
+    return anew
+
+
+def show(name: str, link: str) -> None:
+    """The link, and in a terminal a QR code of it."""
+    print(f"{name} is at\n{link}", flush=True)
+    if sys.stdout.isatty():
+        import segno
+
+        segno.make(link).terminal(compact=True)
+
+
+class InThread:
+    """A bot in a thread of its own, for programs that are not async: `with InThread(bot) as running: ...`."""
+
+    def __init__(self, bot: Bot) -> None:
+        self._bot = bot
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._ready: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._main, name="bot", daemon=True)
+
+    @property
+    def link(self) -> str:
+        return self._ready.result()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._end is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            else:
+                raise
+
+    async def _run(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with self._bot.open() as link:
+            self._ready.set_result(link)
+            await self._end.wait()
+
+    def _asked(self, work: Coroutine[object, object, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
+        """As `Bot.tell`; when it returns the message is stored."""
+        self._asked(self._bot.tell(to, text, key=key))
+
+    def contacts(self) -> list[Contact]:
+        async def listed() -> list[Contact]:
+            return list(self._bot.contacts())
+
+        return self._asked(listed())
+
+    def broadcast(self, text: str, *, key: str, audience: str | None = None) -> int:
+        """As `Bot.broadcast`, to its end; to how many it went."""
+
+        async def whole() -> int:
+            progress = await self._bot.broadcast(text, key=key, audience=audience)
+            await progress.finished()
+            return progress.sent
+
+        return self._asked(whole())

@@ -1,0 +1,162 @@
+"""Handlers at work: those of one conversation in order, those of others beside it, none of them lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from blindpost.agent import ConnectionCode, ConnError, InactiveError
+from blindpost.bot.jobs import Job
+from blindpost.bot.metrics import Metrics
+from blindpost.chat import ChatEvent, Chats, Draft
+
+log = logging.getLogger("blindpost.bot")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to handle, and what makes it done: an acknowledgement, or that its record goes."""
+
+    key: str
+    events: tuple[ChatEvent | Job, ...]
+    settle: Callable[[Draft], Awaitable[None]]
+    text: str = ""
+    """What is remembered of it if it must be set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a handler that fails is tried, and how long is waited before each further time."""
+
+    pauses_s: tuple[float, ...] = (0.5, 5.0)
+
+    @property
+    def attempts(self) -> int:
+        return len(self.pauses_s) + 1
+
+
+class Workers:
+    """Takes tasks; runs at most `most` at once, and lets no more than `waiting` wait."""
+
+    def __init__(
+        self,
+        chats: Chats,
+        handle: Callable[[Task, Draft], Awaitable[None]],
+        give_up: Callable[[Task, Exception, Draft], Awaitable[None]],
+        set_aside: Callable[[Task, Exception, Draft], None],
+        metrics: Metrics,
+        *,
+        patience: Patience,
+        most: int = 64,
+        waiting: int = 2000,
+    ) -> None:
+        self._chats = chats
+        self._handle = handle
+        self._give_up = give_up
+        self._set_aside = set_aside
+        self._metrics = metrics
+        self._patience = patience
+        self._places = asyncio.Semaphore(most)
+        self._waiting_max = waiting
+        self._queues: dict[str, deque[Task]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._room = asyncio.Condition()
+        self._count = 0
+        self.closing = False
+
+    async def put(self, task: Task) -> None:
+        """Let a task wait for those of its conversation before it; waits itself when there are too many."""
+        async with self._room:
+            await self._room.wait_for(lambda: self._count < self._waiting_max)
+            self._count += 1
+        self._metrics.waiting = self._count
+        queue = self._queues.setdefault(task.key, deque())
+        queue.append(task)
+        if task.key not in self._running:
+            work = asyncio.create_task(self._work(task.key, queue))
+            self._running[task.key] = work
+
+    async def _work(self, key: str, queue: deque[Task]) -> None:
+        try:
+            while queue and not self.closing:
+                async with self._places:
+                    await self._one(queue[0])
+                queue.popleft()
+                async with self._room:
+                    self._count -= 1
+                    self._metrics.waiting = self._count
+                    self._room.notify()
+        except InactiveError:
+            pass
+        finally:
+            del self._running[key]
+            if not queue:
+                self._queues.pop(key, None)
+
+    async def _one(self, task: Task) -> None:
+        """Handle a task until it is done; one that keeps failing is told and set aside."""
+        for attempt in range(self._patience.attempts):
+            try:
+                await self._tried(task)
+                return
+            except InactiveError:
+                raise
+            except ConnError as error:
+                if error.code is ConnectionCode.NOT_FOUND:
+                    return  # it was acknowledged before, with its answer, or the connection is gone
+                failure: Exception = error
+            except Exception as error:
+                failure = error
+            self._metrics.retried += 1
+            log.warning(
+                "a handler failed, attempt %d of %d", attempt + 1, self._patience.attempts, exc_info=failure
+            )
+            if attempt < len(self._patience.pauses_s):
+                await asyncio.sleep(self._patience.pauses_s[attempt])
+                if self.closing:
+                    return
+        await self._gave_up(task, failure)
+
+    async def _tried(self, task: Task) -> None:
+        draft = self._chats.draft()
+        await self._handle(task, draft)
+        await task.settle(draft)
+        self._metrics.handled += 1
+
+    async def _gave_up(self, task: Task, failure: Exception) -> None:
+        """Tell, and set aside; if telling fails as well, only set aside; that is tried until it succeeds."""
+        self._metrics.set_aside += 1
+        telling = True
+        while not self.closing:
+            draft = self._chats.draft()
+            try:
+                if telling:
+                    await self._give_up(task, failure, draft)
+                self._set_aside(task, failure, draft)
+                await task.settle(draft)
+                return
+            except InactiveError:
+                raise
+            except ConnError as error:
+                if error.code is ConnectionCode.NOT_FOUND:
+                    return
+                log.warning("could not tell of a failed handler", exc_info=error)
+            except Exception as error:
+                log.warning("could not tell of a failed handler", exc_info=error)
+            if not telling:
+                await asyncio.sleep(self._patience.pauses_s[-1] if self._patience.pauses_s else 1.0)
+            telling = False
+
+    async def drain(self, seconds: float) -> None:
+        """Let what runs end; what waits is kept, and comes again."""
+        self.closing = True
+        running = list(self._running.values())
+        if running:
+            _, late = await asyncio.wait(running, timeout=seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
