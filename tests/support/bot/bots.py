@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blindpost.bot import Bot, Patience
 from blindpost.chat import ContactConnected, MessageReceived
-from blindpost.engine.clock import LoopClock
+from blindpost.testing import LoopClock
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Server
 from tests.support.agent.agents import EPOCH, address_of, on_network, quick_config
