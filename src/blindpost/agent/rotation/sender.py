@@ -108,6 +108,8 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
         case SenderEffect.DROP_SUPERSEDED:
             assert old is not None
             turn.number = queues.next_snd_number(tx, conn_id)
+            for delivery_id, internal_id, kind in rows.left(tx, old, kept_only=True):
+                _forget(tx, conn_id, delivery_id, internal_id, kind)
             for queue in turn.whole.snd:
                 if queue.replaces == old.number:
                     queues.delete(tx, queue)

@@ -47,14 +47,14 @@ def keep(db: Db, delivery_id: int) -> None:
     )
 
 
-def left(db: Db, old: SndQueue) -> list[tuple[int, int, MessageKind]]:
-    """Delivery id, message id and kind of all that waits for this queue, or is kept of it."""
+def left(db: Db, old: SndQueue, *, kept_only: bool = False) -> list[tuple[int, int, MessageKind]]:
+    """Delivery id, message id and kind of all that is kept of this queue, or waits for it as well."""
     query = (
         "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type FROM snd_message_deliveries d"
         " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
-        " WHERE d.conn_id = ? AND d.snd_queue_id = ?"
+        " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed >= ?"
     )
-    rows = db.sql.execute(query, (old.conn_id, old.number)).fetchall()
+    rows = db.sql.execute(query, (old.conn_id, old.number, KEPT if kept_only else 0)).fetchall()
     return [(delivery_id, internal_id, MessageKind(kind)) for delivery_id, internal_id, kind in rows]
 
 
