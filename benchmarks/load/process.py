@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindpost.router.running.reading import CONFIG_NAME
+from blindpost.router.running.settings import CONFIG_NAME
 from blindpost.router.running.template import config_text
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.tables_postgres import PostgresTables

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
 from blindpost.canary.book import Became
-from blindpost.canary.process import CanaryProcess, clock_us, locked
-from blindpost.canary.settings import CONFIG_NAME, config_text, read_place
+from blindpost.canary.process import CanaryService, Microseconds, clock_us
+from blindpost.canary.settings import CONFIG_NAME, Place, config_text
 from blindpost.journal.seal import Rules, seal_folder
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.process import Process
 from blindpost.wire.addresses import RouterAddress, Scheme
 from tests.support.serving.commands import run
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
@@ -42,30 +43,34 @@ def set_up(folder: Path, *routers: RouterInProcess, lost_after_s: float = 600.0)
 
 
 @contextlib.asynccontextmanager
-async def singing(folder: Path, now_us: Callable[[], int] = clock_us) -> AsyncIterator[CanaryProcess]:
+async def singing(folder: Path, now_us: Microseconds = clock_us) -> AsyncIterator[CanaryService]:
     """A canary all of whose pairs are connected."""
-    process = CanaryProcess(read_place(folder), now_us)
-    ready = asyncio.Event()
-    running = asyncio.create_task(process.run(ready.set))
+
+    class Clocked(CanaryService):
+        def __init__(self, place: Place) -> None:
+            super().__init__(place, now_us)
+
+    process = await Process.open(Clocked, Place.read(folder))
+    running = asyncio.create_task(process.run(lambda: None))
     try:
-        waiting = asyncio.create_task(ready.wait())
+        waiting = asyncio.create_task(process.service.fleet.wait_ready())
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running
-        yield process
+        yield process.service
     finally:
         process.stop()
         await running
 
 
-async def reached(canary: CanaryProcess, became: Became, count: int) -> None:
+async def reached(canary: CanaryService, became: Became, count: int) -> None:
     async def enough() -> bool:
         return canary.book.counts[became] >= count
 
     await until(enough)
 
 
-async def settled(canary: CanaryProcess) -> None:
+async def settled(canary: CanaryService) -> None:
     """Nothing under way for a moment, and everything that came acknowledged."""
 
     async def quiet() -> bool:
@@ -100,7 +105,7 @@ async def test_every_message_is_accounted_for_while_a_router_is_killed(tmp_path:
         async with singing(folder) as again:
             await reached(again, Became.ACKED, 6)
             assert again.book.broken == again.book.counts[Became.LOST] == 0
-            assert len(again._fleet.ends if again._fleet else ()) == 2
+            assert len(again.fleet.ends) == 2
     written = rows(folder)
     events = Counter(str(row["event"]) for row in written)
     for became in Became:
@@ -158,8 +163,7 @@ async def test_nobody_in_the_tables_but_names_of_routers(tmp_path: Path) -> None
         folder = set_up(tmp_path / "canary", one, two)
         async with singing(folder) as canary:
             await reached(canary, Became.ACKED, 4)
-            assert canary._fleet is not None
-            ids = [end.connection.id.encode() for end in canary._fleet.ends]
+            ids = [end.connection.id.encode() for end in canary.fleet.ends]
     assert rows(folder)
     for file in (folder / "journal").rglob("*"):
         if file.is_file():
@@ -180,6 +184,6 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 def test_one_canary_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / CONFIG_NAME).write_text(config_text({"one": f"smp://{'A' * 43}=@localhost"}))
-    place = read_place(tmp_path)
-    with locked(place), pytest.raises(OperatorError, match="a canary is running"), locked(place):
+    place = Place.read(tmp_path)
+    with place.locked(), pytest.raises(OperatorError, match="a canary is running"), place.locked():
         pass

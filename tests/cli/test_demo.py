@@ -14,10 +14,11 @@ import pytest
 from blindpost.demo.figures import Row, quantile_ms
 from blindpost.demo.report import follow
 from blindpost.demo.story import Shown
+from blindpost.serving.children import COMMAND
 from tests.support.docs.executed import Place, commands_at
 from tests.support.docs.smallest import recipe
 from tests.support.docs.typing_reader import BIN
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
+from tests.support.serving.commands import ENVIRONMENT
 
 SHORT = ("--no-report", "--queues", "1000")
 

@@ -21,10 +21,10 @@ import pytest
 from blindpost.cli.page import PAGE_PORT
 from blindpost.ntf import settings as ntf
 from blindpost.router.running import settings as router
+from blindpost.serving.children import free_port
 from tests.support.docs.documents import ROOT
 from tests.support.docs.typing_reader import BIN, PACKAGES, see_what_is_installed
 from tests.support.serving.commands import ENVIRONMENT
-from tests.support.serving.processes import free_port
 
 pytestmark = pytest.mark.timeout(400)
 UNITS = sorted((ROOT / "deploy").glob("*.service"))

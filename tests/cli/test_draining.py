@@ -13,8 +13,9 @@ from blindpost.client.errors import ClientError
 from blindpost.client.smp import SmpClient
 from blindpost.router.changes import Change
 from blindpost.router.running import choices
-from blindpost.router.running.process import RouterProcess
-from blindpost.router.running.reading import read_place
+from blindpost.router.running.process import RouterService
+from blindpost.router.running.settings import Place
+from blindpost.serving.process import Process
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import SEND
@@ -24,17 +25,24 @@ from tests.support.serving.commands import edit, init, until
 LETTERS = 100
 
 
-async def running(folder: Path) -> tuple[RouterProcess, asyncio.Task[None]]:
-    process = await RouterProcess.open(read_place(folder))
+async def running(folder: Path) -> tuple[Process[RouterService], asyncio.Task[None]]:
+    process = await Process.open(RouterService, Place.read(folder))
     ready = asyncio.Event()
     task = asyncio.create_task(process.run(ready.set))
     await ready.wait()
     return process, task
 
 
-async def connect(process: RouterProcess) -> SmpClient:
+def port_of(process: Process[RouterService]) -> int:
+    (port,) = process.ports
+    return int(port)
+
+
+async def connect(process: Process[RouterService]) -> SmpClient:
     host = (Host("127.0.0.1"),)
-    return await SmpClient.connect(Server(host, str(process.ports[0]), process.credentials.fingerprint))
+    return await SmpClient.connect(
+        Server(host, str(port_of(process)), process.service.credentials.fingerprint)
+    )
 
 
 async def test_everything_accepted_is_answered_and_nothing_after(
@@ -45,13 +53,13 @@ async def test_everything_accepted_is_answered_and_nothing_after(
     clients = [await connect(process) for _ in range(4)]
     queue = await new_queue(clients[0], secured=True)
     confirmed: list[int] = []
-    may_commit, commit = asyncio.Event(), process.router.store.commit
+    may_commit, commit = asyncio.Event(), process.service.router.store.commit
 
     async def commit_later(changes: Sequence[Change]) -> None:
         await may_commit.wait()
         await commit(changes)
 
-    monkeypatch.setattr(process.router.store, "commit", commit_later)
+    monkeypatch.setattr(process.service.router.store, "commit", commit_later)
 
     async def send(number: int) -> None:
         client = clients[number % len(clients)]
@@ -62,11 +70,11 @@ async def test_everything_accepted_is_answered_and_nothing_after(
         confirmed.append(number)
 
     sending = [asyncio.create_task(send(number)) for number in range(LETTERS)]
-    await until(lambda: process.router.engine.waiting >= 4)
+    await until(lambda: process.service.router.engine.waiting >= 4)
     process.stop()
-    await until(lambda: process.router.draining)
-    accepted = process.router.engine.waiting
-    assert (confirmed, process.router.store.counts()["messages"]) == ([], 0)
+    await until(lambda: process.service.router.draining)
+    accepted = process.service.router.engine.waiting
+    assert (confirmed, process.service.router.store.counts()["messages"]) == ([], 0)
     may_commit.set()
     await task
     await asyncio.gather(*sending)
@@ -74,7 +82,7 @@ async def test_everything_accepted_is_answered_and_nothing_after(
     with pytest.raises(TransportError):
         await connect(process)
     again, task = await running(tmp_path / "router")
-    assert again.router.store.counts()["messages"] == len(confirmed)
+    assert again.service.router.store.counts()["messages"] == len(confirmed)
     again.stop()
     await task
 
@@ -84,10 +92,10 @@ async def test_a_draining_router_takes_nothing_in(tmp_path: Path) -> None:
     process, task = await running(tmp_path / "router")
     async with await connect(process) as client:
         queue = await new_queue(client, secured=True)
-        process.router.draining = True
+        process.service.router.draining = True
         with pytest.raises(ClientError, match="did not answer"):
             await client.send(SEND(False, b"late"), queue.sender_id, queue.sender_key, timeout_s=0.2)
-        assert process.router.store.counts()["messages"] == 0
+        assert process.service.router.store.counts()["messages"] == 0
     process.stop()
     await task
 
@@ -100,11 +108,11 @@ async def test_a_client_that_does_not_close_is_cut(tmp_path: Path, monkeypatch: 
     init(tmp_path / "router")
     edit(tmp_path / "router", "drain_s = 30", "drain_s = 1")
     process, task = await running(tmp_path / "router")
-    _, writer = await asyncio.open_connection("127.0.0.1", process.ports[0])
-    await until(lambda: bool(process.server.sessions))
+    _, writer = await asyncio.open_connection("127.0.0.1", port_of(process))
+    await until(lambda: bool(process.service.server.sessions))
     process.stop()
     await task
-    assert not process.server.sessions
+    assert not process.service.server.sessions
     writer.close()
 
 

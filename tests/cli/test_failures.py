@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.router.running.process import locked
-from blindpost.router.running.reading import read_place
+from blindpost.router.running.settings import Place
 from blindpost.router.tables import MIGRATIONS
 from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import LmdbStore
@@ -168,7 +167,7 @@ def test_a_missing_or_damaged_store(failed: Call, router: Path) -> None:
 
 
 def test_a_router_runs_already(failed: Call, router: Path) -> None:
-    with locked(read_place(router)):
+    with Place.read(router).locked():
         assert "a router is running in this folder" in failed("router", "start", "-c", router)
 
 

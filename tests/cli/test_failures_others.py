@@ -17,9 +17,10 @@ import pytest
 
 from blindpost.agent.store.database import AgentStore
 from blindpost.ds.tables import MIGRATIONS
+from blindpost.serving.children import COMMAND
 from blindpost.serving.failures import about_file
 from blindpost.store.lmdb import LmdbStore
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
+from tests.support.serving.commands import ENVIRONMENT
 
 Call = Callable[..., str]
 ADDRESS = "smp://u2dS9sG8nMNURyZwqASV4yROM28Er0luVTx5X1CsMrU=@127.0.0.1:1"

@@ -163,8 +163,8 @@ async def test_a_new_certificate_is_used_while_a_session_stays(tmp_path: Path, b
         if by == "SIGHUP":
             assert "at the next start" in done.stdout
             assert await asyncio.to_thread(leaf_of, port) == before
-            router.process.send_signal(signal.SIGHUP)
-            await router.told(b"new online certificate")
+            router.child.send(signal.SIGHUP)
+            await router.told(b"certificates and settings were read again")
         else:
             assert "running router uses the new certificate" in done.stdout
         assert await asyncio.to_thread(leaf_of, port) != before

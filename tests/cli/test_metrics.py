@@ -176,7 +176,7 @@ async def test_the_listener_answers_nothing_else(tmp_path: Path) -> None:
     with_metrics(folder)
     async with started(folder) as router:
         port = int(router.status["metrics_port"])
-        assert await http(port, "GET /health") == ("HTTP/1.1 200 OK", "ok\n")
+        assert await http(port, "GET /health") == ("HTTP/1.1 200 OK", "everything works\n")
         assert (await http(port, "GET /"))[0] == "HTTP/1.1 404 Not Found"
         assert (await http(port, "POST /metrics"))[0] == "HTTP/1.1 405 Method Not Allowed"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

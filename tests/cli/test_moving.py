@@ -31,6 +31,7 @@ from blindpost.router.moving.importing import Source
 from blindpost.router.moving.progress import NAME
 from blindpost.router.running import moves
 from blindpost.router.tables import mark_key
+from blindpost.serving.children import COMMAND
 from blindpost.store.lmdb import META
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.message_log import MessageLine, SavedMessage, SavedQuota, encode_message_line
@@ -42,7 +43,7 @@ from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest
 from blindpost.wire.store_log import CreateQueue, encode_store_line
 from blindpost.wire.text import b64
 from tests.support.router.routers import Queue, a_message, new_key, pushed
-from tests.support.serving.commands import COMMAND, ENVIRONMENT, started
+from tests.support.serving.commands import ENVIRONMENT, started
 
 Call = Callable[..., str]
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 import blindpost
 from blindpost.cli.main import app
+from blindpost.serving.children import COMMAND
 from tests.support.docs.typing_reader import BIN
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
+from tests.support.serving.commands import ENVIRONMENT
 
 
 def all_commands() -> Iterator[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from benchmarks.store_logs import Shape, write_files
 from blindpost.client.smp import SmpClient
+from blindpost.serving.children import free_port
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.text import ub64
 from tests.cli.test_moving import smp_server_keys
@@ -30,7 +31,6 @@ from tests.support.docs.executed import Place, all_commands, commands_at, place
 from tests.support.docs.packages import copy_sources
 from tests.support.docs.typing_reader import Reader, see_what_is_installed
 from tests.support.router.routers import new_queue
-from tests.support.serving.processes import free_port
 
 pytestmark = pytest.mark.timeout(900)
 KEY = "5a" * 32

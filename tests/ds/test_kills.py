@@ -214,6 +214,6 @@ async def test_nothing_is_lost_over_cuts_and_kills(
 async def until(ds: StartedDs, true: Callable[[dict[str, Any]], bool]) -> None:
     """Wait for what the service says about itself."""
     while True:
-        if true(await ds.status()):
+        if true(await ds.ask("status")):
             return
         await asyncio.sleep(0.1)

@@ -17,6 +17,7 @@ from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
+from blindpost.serving.prometheus import Text
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
@@ -467,8 +468,13 @@ async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) 
     for number, queue in enumerate(queues):
         await devices[number % 2].subscribe(queue)
 
+    def rendered() -> str:
+        text = Text()
+        render(text, ntf.router, None)
+        return text.done()
+
     def counts() -> list[int]:
-        lines = dict(line.rsplit(" ", 1) for line in render(ntf.router, None).splitlines())
+        lines = dict(line.rsplit(" ", 1) for line in rendered().splitlines())
         periods = ("daily", "weekly", "monthly")
         names = [
             f"simplex_ntf_{kind}_count_{each}" for kind in ("tokens", "subscriptions") for each in periods

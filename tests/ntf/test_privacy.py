@@ -11,6 +11,7 @@ import pytest
 from blindpost.client.errors import TooLargeError
 from blindpost.ntf.metrics import render
 from blindpost.ntf.ports import Failed, RetryLater, ServiceMade
+from blindpost.serving.prometheus import Text
 from blindpost.testing.network import MemoryNetwork, MemoryTransport
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import PING, SNEW, TCHK, TCRN, TRPL
@@ -90,7 +91,9 @@ async def test_secrets_are_sealed_at_rest_and_never_told(
     log = caplog.text.encode()
     assert b"did not accept a push" in log
     assert found_in(log, [*secrets, *names, device.token_id, subscription_id]) == []
-    metrics = render(ntf.router, None).encode()
+    text = Text()
+    render(text, ntf.router, None)
+    metrics = text.done().encode()
     assert b"simplex_ntf_tokens_total 1" in metrics
     assert found_in(metrics, [*secrets, *names, device.token_id, subscription_id]) == []
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.ntf.process import locked, open_store
-from blindpost.ntf.settings import parse, read_place
+from blindpost.ntf.process import open_store
+from blindpost.ntf.settings import Place
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import ApnsServer
@@ -74,14 +74,14 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
     async with ApnsServer() as apple, running_router(tmp_path) as smp, ntf_in_process(folder) as ntf:
         assert RouterAddress.from_text(invoke("address", "-c", folder).strip()).server == ntf.server
         assert (folder / "store.key").stat().st_mode & 0o777 == 0o600
-        with pytest.raises(OperatorError, match="no notification router runs here"):
+        with pytest.raises(OperatorError, match="Start it with `blindpost ntf start -c"):
             invoke("status", "-c", folder)
         with pytest.raises(OperatorError, match="not empty"):
             invoke("init", folder, "--host", "x.org")
         configure(folder, *at(folder, apple), *QUICK, ("enabled = false\naddress", "enabled = true\naddress"))
         configure(folder, ("port = 9465", "port = 0"))
         await ntf.start()
-        with pytest.raises(OperatorError, match="is running in this folder"), locked(read_place(folder)):
+        with pytest.raises(OperatorError, match="is running in this folder"), Place.read(folder).locked():
             pass
         device = await verified(ntf, apple, 1)
         client = await smp.connect()
@@ -94,7 +94,7 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
         assert item.notifier_id == queue.notifier_id
 
         async def settled() -> bool:
-            return bool((await ntf.status())["ledger"]["accepted"] == 1)
+            return bool((await ntf.ask("status"))["ledger"]["accepted"] == 1)
 
         await until(settled)
         status = json.loads(await asyncio.to_thread(invoke, "status", "-c", folder, "--json"))
@@ -139,7 +139,7 @@ async def test_the_key_of_the_store_comes_from_the_file_or_the_environment(
 ) -> None:
     folder = tmp_path / "ntf"
     async with ntf_in_process(folder):
-        place, file = read_place(folder), folder / "store.key"
+        place, file = Place.read(folder), folder / "store.key"
         key = file.read_text().strip()
         (await open_store(place)).close()
         file.unlink()
@@ -184,9 +184,9 @@ async def test_a_database_serves_as_store(tmp_path: Path, database: str) -> None
 def test_mistakes_in_the_configuration_are_told_with_their_line(before: str, after: str, told: str) -> None:
     text = config_text(["ntf.example.org"], 443, b64(bytes(32)), "sqlite", "")
     assert text.count(before) == 1
-    parse(text.encode(), Path("ntf.toml"))
+    Place.parse(text.encode(), Path("ntf.toml"))
     with pytest.raises(OperatorError, match=r"ntf\.toml, line \d+") as caught:
-        parse(text.replace(before, after).encode(), Path("ntf.toml"))
+        Place.parse(text.replace(before, after).encode(), Path("ntf.toml"))
     assert told in str(caught.value)
 
 
@@ -228,7 +228,7 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
             load.stop()
 
         async def ended() -> bool:
-            status = await ntf.status()
+            status = await ntf.ask("status")
             waiting, subscribed = status["ledger"]["waiting"], status["queues_subscribed"]
             return bool(waiting == 0 and subscribed == len(load.queues))
 
@@ -243,7 +243,7 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
 
         await until(told, 60 + DEVICES / 5)
         await until(ended)
-        ledger = (await ntf.status())["ledger"]
+        ledger = (await ntf.ask("status"))["ledger"]
         assert await ntf.end(signal.SIGTERM) == 0
         log.info("killed %s; %d messages sent, %d pushes; %s", dict(victims), load.sent, load.pushes, ledger)
         nonces = {nonce for _, nonce in load.pushed()}

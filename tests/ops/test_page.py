@@ -123,10 +123,10 @@ async def test_a_notification_routers_card_is_its_ledger(tmp_path: Path) -> None
         await queue.send(client)
 
         async def accepted() -> bool:
-            return bool((await ntf.status())["ledger"]["accepted"] == 1)
+            return bool((await ntf.ask("status"))["ledger"]["accepted"] == 1)
 
         await until(accepted)
-        card, told = await find(ntf.folder).look(), await ntf.status()
+        card, told = await find(ntf.folder).look(), await ntf.ask("status")
         named = {tile.name: tile.value for tile in card.tiles}
         assert (card.kind, card.health.value) == ("Notification router", "running")
         assert (named["tokens"], named["subscriptions"], named["ledger.accepted"]) == (1, 1, 1)

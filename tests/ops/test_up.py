@@ -14,12 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from blindpost.serving.children import free_port
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
 from tests.support.docs.documents import ROOT, commands
 from tests.support.docs.typing_reader import BIN
 from tests.support.serving.commands import ENVIRONMENT, run
-from tests.support.serving.processes import free_port, until
+from tests.support.serving.processes import until
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 240.0

@@ -17,11 +17,11 @@ from blindpost.pipeline.follow import follow
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import run
 from blindpost.pipeline.session import SparkOptions, start
+from blindpost.serving.children import COMMAND, free_port
 from tests.support.pipeline import journals
 from tests.support.pipeline.lakes import QUICK, plain, seal_journal
 from tests.support.pipeline.spark_cluster import connect_server
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
-from tests.support.serving.processes import free_port
+from tests.support.serving.commands import ENVIRONMENT
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -74,6 +74,10 @@ class Book:
         self.broken = 0
         """Messages whose number or hash did not follow the one before."""
 
+    def lost_after(self, after_us: int) -> None:
+        """From now on a message is lost after this time."""
+        self._lost_after_us = after_us
+
     def sent(self, way: Way, number: int, at_us: int, connection: int = 0) -> Entry:
         steady_us = at_us if self._steady_us is None else self._steady_us()
         if (way, number) not in self._messages:  # it may have come before the call that sent it returned

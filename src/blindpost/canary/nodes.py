@@ -98,6 +98,11 @@ class Fleet:
         self._changed = asyncio.Event()
 
     @property
+    def names(self) -> list[str]:
+        """The agents."""
+        return list(self._agents)
+
+    @property
     def ends(self) -> list[End]:
         return list(self._ends.values())
 

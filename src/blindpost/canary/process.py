@@ -1,13 +1,14 @@
-"""A canary from its lock to its last event: connect, send, note, until it is told to stop."""
+"""A canary for the frame: connect, send, note, until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import functools
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from blindpost.agent import (
     AgentConfig,
@@ -33,16 +34,20 @@ from blindpost.canary.nodes import (
     opened,
 )
 from blindpost.canary.settings import Place
-from blindpost.journal.keeping import JournalKeeper, Keeping
+from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_MESSAGES
-from blindpost.serving import locking
-from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
-from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import log
+from blindpost.serving.prometheus import Text
+from blindpost.serving.service import Service
 from blindpost.store.sqlite import UNUSABLE
+
+if TYPE_CHECKING:
+    from blindpost.serving.tasks import Work
+
+OURS = "blindpost_canary_"
 
 Microseconds = Callable[[], int]
 
@@ -56,12 +61,10 @@ def steady_us() -> int:
 
 
 class Notes:
-    """The journal of a canary: every event of a message, and sums once a minute."""
+    """The journal of a canary: every event of a message."""
 
-    def __init__(self, keeping: Keeping, book: Book) -> None:
-        self._book = book
-        self.keeper = JournalKeeper(keeping, "canary", self._read)
-        self._events = self.keeper.lab(L_MESSAGES)
+    def __init__(self, journal: JournalKeeper) -> None:
+        self._events = journal.lab(L_MESSAGES)
 
     def connection(self, way: Way, sent_us: int) -> int:
         """What stands for a connection in everything that is noted of a message sent now."""
@@ -83,86 +86,120 @@ class Notes:
     def flush(self) -> None:
         self._events.flush()
 
-    async def _read(self, _minute_s: int, _with_sketches: bool) -> Reading:
-        counts = {became.value: count for became, count in self._book.counts.items()}
-        return Reading(counts, {"under_way": self._book.under_way, "integrity_broken": self._book.broken})
 
-
-class CanaryProcess:
+class CanaryService(Service[Place]):
     """The canary of one folder."""
+
+    role = "canary"
+    reloads = frozenset({"messages"})
+    connections_setting = "the number of routers"
 
     def __init__(
         self, place: Place, now_us: Microseconds = clock_us, steady: Microseconds = steady_us
     ) -> None:
-        settings = place.settings
-        self.place = place
-        self.book = Book(int(settings.messages.lost_after_s * 1e6), steady)
-        keeping = keeping_of(settings.journal, place.folder, "canary")
-        self._notes = None if keeping is None else Notes(keeping, self.book)
+        """Use `open`."""
+        super().__init__(place)
+        self.book = Book(int(place.settings.messages.lost_after_s * 1e6), steady)
+        self._notes: Notes | None = None
         self._now_us = now_us
         self._number = now_us()
         self._numbers: dict[tuple[Way, int], int] = {}
         """Which message an agent's number stands for, until its router has it."""
-        self._fleet: Fleet | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stop = asyncio.Event()
-        self.started = time.monotonic()
+        self._agents = contextlib.AsyncExitStack()
+        self.fleet: Fleet
+        self._receiving: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+
+    @staticmethod
+    def wanted_connections(place: Place) -> int:
+        """Each agent has a connection to every router, and a few files."""
+        return 16 * len(place.settings.routers)
+
+    @classmethod
+    async def open(cls, place: Place, connections: int) -> CanaryService:
+        service = cls(place)
+        make_folder(place.agents)
+        nodes = node_names(place.settings.routers)
+        try:
+            agents = await service._agents.enter_async_context(opened(nodes, place.agents, service._config()))
+        except UNUSABLE as error:
+            raise OperatorError(f"{place.agents}: {error}.") from error
+        service.fleet = Fleet(agents, place.pairs, service._happened)
+        service.fleet.restore()
+        return service
+
+    async def listen(self) -> list[int]:
+        """Nobody connects to a canary."""
+        return []
+
+    async def work(self) -> None:
+        await self._stopped.wait()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._stopped.set()
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Until `stop`: `ready` is called when every pair is connected."""
-        place, settings = self.place, self.place.settings
-        make_folder(place.agents)
-        control = ControlSocket(place.control, {"status": self.status})
-        nodes = node_names(settings.routers)
-        await control.listen()
-        try:
-            async with opened(nodes, place.agents, self._config()) as agents:
-                fleet = self._fleet = Fleet(agents, place.pairs, self._happened)
-                fleet.restore()
-                for name in agents:
-                    self._spawn(fleet.listen(name))
-                self._spawn(fleet.connect())
-                self._spawn(self._tell(fleet, ready))
-                if self._notes is not None:
-                    self._spawn(self._notes.keeper.run())
-                self._spawn(self._work(fleet))
-                await self._until_stopped()
-        finally:
-            for task in tuple(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._notes is not None:
-                await self._notes.keeper.close()
-            await control.close()
+    async def stop_listening(self) -> None:
+        """There is nothing to stop."""
 
-    async def _until_stopped(self) -> None:
-        """Or until one of our tasks fails: then that failure."""
-        stopping = asyncio.create_task(self._stop.wait())
-        while not stopping.done():
-            done, _ = await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopping}:
-                task.result()
+    async def drain(self, seconds: float) -> None:
+        """What arrived is acknowledged."""
+        if self._receiving:
+            await asyncio.wait(self._receiving, timeout=seconds)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def close(self) -> None:
+        for task in tuple(self._receiving):
+            task.cancel()
+        await asyncio.gather(*self._receiving, return_exceptions=True)
+        await self._agents.aclose()
+
+    def tasks(self) -> Mapping[str, Work]:
+        fleet = self.fleet
+        return {
+            **{f"agent {name}": functools.partial(fleet.listen, name) for name in fleet.names},
+            "connecting": fleet.connect,
+            "sending": self._send_for_ever,
+            "waiting for all pairs": self._tell_connected,
+        }
+
+    def reload(self, place: Place) -> None:
+        self.book.lost_after(int(place.settings.messages.lost_after_s * 1e6))
+
+    async def probe(self) -> None:
+        """Its agents write to their own stores, and say what fails."""
+
+    def trouble(self) -> str | None:
+        ends, wanted = self.fleet.ends, 2 * len(self.fleet.wanted)
+        connected = sum(end.ready for end in ends)
+        if connected < wanted:
+            return f"{wanted - connected} of {wanted} directions between the routers are not connected yet"
+        return None
+
+    def secrets(self) -> Sequence[Path]:
+        return *sorted(self.place.agents.glob("*.db")), self.place.file
+
+    @property
+    def journal_name(self) -> str:
+        return "canary"
+
+    def journaled(self, journal: JournalKeeper) -> None:
+        self._notes = Notes(journal)
+
+    async def read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
+        counts = {became.value: count for became, count in self.book.counts.items()}
+        return Reading(counts, {"under_way": self.book.under_way, "integrity_broken": self.book.broken})
 
     def _config(self) -> AgentConfig:
         policy = ProxyPolicy.ALWAYS if self.place.settings.messages.proxy else ProxyPolicy.NEVER
         return AgentConfig(proxy=ProxyOptions(policy), key_pairs=2)
 
-    async def _tell(self, fleet: Fleet, ready: Callable[[], None]) -> None:
-        await fleet.wait_ready()
-        ready()
+    async def _tell_connected(self) -> None:
+        await self.fleet.wait_ready()
+        log.info("the canary sings: %d routers", len(self.place.settings.routers))
 
-    async def _work(self, fleet: Fleet) -> None:
-        messages = self.place.settings.messages
+    async def _send_for_ever(self) -> None:
         while True:
-            for end in fleet.ends:
+            messages = self.place.settings.messages
+            for end in self.fleet.ends:
                 if end.ready:
                     await self._send(end, messages.size)
             for entry in self.book.overdue(self._now_us()):
@@ -195,7 +232,9 @@ class CanaryProcess:
                 for msg_id in msg_ids:
                     self._outcome(end.way, msg_id, at_us, self.book.refused)
             case Received(_, message):
-                self._spawn(self._receive(end, message, at_us))
+                task = asyncio.create_task(self._receive(end, message, at_us))
+                self._receiving.add(task)
+                task.add_done_callback(self._receiving.discard)
             case _:
                 pass
 
@@ -219,13 +258,10 @@ class CanaryProcess:
         if self._notes is not None:
             self._notes.add(entry, self.place.settings.messages.size)
 
-    async def status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Sums, for operators and their page."""
-        counts = self.book.counts
-        ends = [] if self._fleet is None else self._fleet.ends
+        counts, ends = self.book.counts, self.fleet.ends
         return {
-            "state": "running",
-            "uptime_s": int(time.monotonic() - self.started),
             "pairs": len(ends),
             "connected": sum(end.ready for end in ends),
             "under_way": self.book.under_way,
@@ -235,23 +271,17 @@ class CanaryProcess:
             "p99_ms": self.book.latency_ms(0.99),
         }
 
-
-async def _serve(place: Place, ready: Callable[[CanaryProcess], None]) -> None:
-    process = CanaryProcess(place)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.stop)
-    await process.run(lambda: ready(process))
-
-
-def locked(place: Place) -> contextlib.AbstractContextManager[None]:
-    return locking.locked(place.lock, "a canary is running in this folder. Stop it first.")
-
-
-def serve(place: Place, ready: Callable[[CanaryProcess], None]) -> None:
-    """Run the canary of this place until it is told to stop."""
-    with locked(place):
-        try:
-            asyncio.run(_serve(place, ready))
-        except UNUSABLE as error:
-            raise OperatorError(f"{place.agents}: {error}.") from error
+    async def measure(self, text: Text) -> None:
+        told = await self.status()
+        for became in Became:
+            text.counter(f"{OURS}messages_{became.value}_total", "Messages", told[became.value])
+        text.counter(OURS + "integrity_broken_total", "Messages out of order", told["integrity_broken"])
+        text.gauge(OURS + "directions", "Directions between two routers", told["pairs"])
+        text.gauge(OURS + "directions_connected", "Those that are connected", told["connected"])
+        text.gauge(OURS + "under_way", "Messages under way", told["under_way"])
+        for share in (0.5, 0.99):
+            latency = self.book.latency_ms(share)
+            if latency is not None:
+                labels = (("quantile", str(share)),)
+                name, help_text = OURS + "latency_seconds", "From sending to arrival"
+                text.metric(name, "gauge", help_text, [("", labels, latency / 1000)])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from blindpost.journal.author import checked_name
-from blindpost.serving import settings as reading
-from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file
-from blindpost.serving.journal import JournalSection
+from blindpost.serving import place as places
+from blindpost.serving.place import ServerSettings
+from blindpost.serving.sections import CONTROL_TEMPLATE, MetricsSection, Port
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import RouterAddress, Scheme
 from blindpost.wire.errors import WireError
 
-CONFIG_NAME = "canary.toml"
 SIZE_MIN, SIZE_MAX = 32, 13_000
 
 
@@ -47,43 +45,32 @@ class MessagesSection(Section):
     """Send through the sender's router, as users do who hide from the recipient's."""
 
 
-class LogSection(Section):
-    format: Literal["plain", "json"] = "plain"
-    level: Literal["debug", "info", "warning", "error"] = "info"
+class CanaryMetricsSection(MetricsSection):
+    port: Port = 9_467
 
 
-class Settings(Section):
+class Settings(ServerSettings):
     """Everything that an operator can set."""
 
     routers: dict[Name, Address] = Field(min_length=1)
     messages: MessagesSection = MessagesSection()
-    journal: JournalSection = JournalSection()
-    log: LogSection = LogSection()
+    metrics: CanaryMetricsSection = CanaryMetricsSection()
 
 
-class Place:
-    """A configuration file and the folder that its relative paths start from."""
+class Place(places.Place[Settings]):
+    """A canary's configuration and its folder."""
+
+    word, title = "canary", "canary"
+    model = Settings
+    init_options = " --router NAME=smp://..."
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self.file = file
-        self.folder = file.parent
-        self.settings = settings
+        super().__init__(file, settings)
         self.agents = self.folder / "agents"
         self.pairs = self.folder / "pairs.json"
-        self.control = self.folder / "control.sock"
-        self.lock = self.folder / "canary.lock"
 
 
-def read_place(given: Path) -> Place:
-    """The configuration that a person names by its file or its folder."""
-    file = given / CONFIG_NAME if given.is_dir() else given
-    if not file.exists():
-        raise OperatorError(
-            f"{file}: no canary is set up here. Create one with "
-            f"`blindpost canary init {file.parent} --router NAME=smp://...`."
-        )
-    file = file.absolute()
-    return Place(file, reading.parse(read_file(file), file, Settings))
+CONFIG_NAME = Place.config_name()
 
 
 def config_text(routers: dict[str, str]) -> str:
@@ -117,4 +104,11 @@ seal_minutes = 10
 [log]
 format = "plain"
 level = "info"
-"""
+
+[metrics]
+# Prometheus metrics at http://address:port/metrics, on a loopback address only.
+enabled = false
+address = "127.0.0.1"
+port = 9467
+
+{CONTROL_TEMPLATE}"""

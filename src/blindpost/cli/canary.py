@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show
-from blindpost.serving.control import ask
+from blindpost.cli.output import HERE, JsonOption, say, show_status
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
-
-if TYPE_CHECKING:
-    from blindpost.canary.process import CanaryProcess
 
 app = typer.Typer(
     help="Measure a fleet of routers with connections of our own: latency, losses, order. No user data.",
@@ -39,8 +35,7 @@ def init(
     ],
 ) -> None:
     """Write a commented configuration."""
-    from blindpost.canary.settings import CONFIG_NAME, Settings, config_text
-    from blindpost.serving.settings import parse
+    from blindpost.canary.settings import CONFIG_NAME, Place, config_text
 
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the canary.")
@@ -52,7 +47,7 @@ def init(
         routers[name] = address
     file = folder / CONFIG_NAME
     text = config_text(routers).encode()
-    parse(text, file, Settings)
+    Place.parse(text, file)
     make_folder(folder)
     write_file(file, text)
     say(f"The canary is set up in {folder}. Start it with `blindpost canary start -c {folder}`.")
@@ -61,22 +56,16 @@ def init(
 @app.command()
 def start(config: ConfigOption = HERE) -> None:
     """Connect every two routers, send and measure until SIGTERM or SIGINT."""
-    from blindpost.canary.process import serve
-    from blindpost.canary.settings import read_place
-    from blindpost.serving import logs
+    from blindpost.canary.process import CanaryService
+    from blindpost.canary.settings import Place
+    from blindpost.serving.process import serve
 
-    place = read_place(config)
-    logs.set_up(place.settings.log.format, place.settings.log.level)
-
-    def ready(process: CanaryProcess) -> None:
-        logs.log.info("the canary sings: %d routers", len(process.place.settings.routers))
-
-    serve(place, ready)
+    serve(CanaryService, Place.read(config))
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running canary has seen, in numbers."""
-    from blindpost.canary.settings import read_place
+    from blindpost.canary.settings import Place
 
-    show(ask(read_place(config).control, "status"), as_json=as_json, title="Canary")
+    show_status(Place.read(config), as_json=as_json)

@@ -53,8 +53,9 @@ def demo(
 
 
 def _played(place: Path, queues: int, with_report: bool, tables: list[str], *, quiet: bool) -> Shown:
-    from blindpost.demo.stage import CommandFailedError, DidNotStartError
+    from blindpost.demo.stage import CommandFailedError
     from blindpost.demo.story import tell
+    from blindpost.serving.children import DidNotStartError
 
     started = time.monotonic()
 

@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show
+from blindpost.cli.output import HERE, JsonOption, say, show_status
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
-from blindpost.ds.settings import CONFIG_NAME, Place, read_place, read_tokens
-from blindpost.serving.control import ask
+from blindpost.ds.settings import CONFIG_NAME, Place, read_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
+from blindpost.serving.sections import CONTROL_TEMPLATE
 
 if TYPE_CHECKING:
     from blindpost.ds.client import Client
-    from blindpost.ds.process import DsProcess
 
 _T = TypeVar("_T")
 
@@ -78,8 +77,15 @@ mode = "tokens"
 # "full" survives power loss, "os" is faster and survives kill -9.
 durability = "full"
 
+[metrics]
+# Prometheus metrics at http://address:port/metrics, on a loopback address only.
+enabled = false
+address = "127.0.0.1"
+port = 9466
+
 """ + (
-    JOURNAL_TEMPLATE.format(default="the name of this folder")
+    CONTROL_TEMPLATE
+    + JOURNAL_TEMPLATE.format(default="the name of this folder")
     + LAB_TEMPLATE.format(names="recipient keys", about="their queues")
 )
 
@@ -99,10 +105,6 @@ def telling() -> Iterator[None]:
         raise OperatorError(f"the delivery service: {error}.") from error
 
 
-def place_of(config: Path) -> Place:
-    return read_place(config)
-
-
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the service keeps.")],
@@ -118,7 +120,7 @@ def init(
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
     make_folder(folder)
     write_file(folder / CONFIG_NAME, _CONFIG.format(port=port).encode())
-    place = place_of(folder)
+    place = Place.read(folder)
     certificate, key = make_certificate(host, int(time.time()))
     write_file(place.key, key)
     write_file(place.certificate, certificate, 0o644)
@@ -137,7 +139,7 @@ def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
 
     A running service uses it after SIGHUP.
     """
-    place, identity = place_of(config), _bytes(identity_key, "the key", KEY_SIZE)
+    place, identity = Place.read(config), _bytes(identity_key, "the key", KEY_SIZE)
     made = secrets.token_urlsafe(32)
     read_tokens(place.tokens)
     before = place.tokens.read_bytes() if place.tokens.exists() else b""
@@ -150,26 +152,18 @@ def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
 def start(config: ConfigOption = HERE) -> None:
     """Run the service until SIGTERM or SIGINT, which let it answer everything it has accepted first.
 
-    SIGHUP makes it read the tokens again.
+    SIGHUP makes it read tokens, certificate and the settings that need no restart again.
     """
-    from blindpost.ds.process import log, serve
-    from blindpost.serving import logs
+    from blindpost.ds.process import DsService
+    from blindpost.serving.process import serve
 
-    place = place_of(config)
-    logs.set_up(place.settings.log.format, place.settings.log.level)
-
-    def ready(process: DsProcess) -> None:
-        ports = ", ".join(f"{name} on port {port}" for name, port in process.ports.items())
-        log.info("the delivery service is ready: %s", ports)
-
-    serve(place, ready)
-    log.info("the delivery service has stopped; everything it accepted is stored and answered")
+    serve(DsService, Place.read(config))
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running service does, in numbers."""
-    show(ask(place_of(config).control, "status"), as_json=as_json, title="Delivery service")
+    show_status(Place.read(config), as_json=as_json)
 
 
 @app.command()
@@ -248,15 +242,15 @@ def import_(
     The file is kept as it is.
     """
     from blindpost.ds.moving import import_file
-    from blindpost.ds.process import locked, open_store
+    from blindpost.ds.process import open_store
 
-    place = place_of(config)
+    place = Place.read(config)
 
     async def work() -> tuple[int, int, int]:
         with contextlib.closing(await open_store(place)) as store, _progress("importing") as progress:
             return await import_file(file, store, progress)
 
-    with locked(place):
+    with place.locked():
         version, queues, payloads = _run(work())
     if as_json:
         typer.echo(json.dumps({"version": version, "queues": queues, "payloads": payloads}))
@@ -274,15 +268,15 @@ def export(
 ) -> None:
     """Write all queues of a stopped service to a bincode V2 file. Key packages are not part of it."""
     from blindpost.ds.moving import export_file
-    from blindpost.ds.process import locked, open_store
+    from blindpost.ds.process import open_store
 
-    place = place_of(config)
+    place = Place.read(config)
 
     async def work() -> tuple[int, int]:
         with contextlib.closing(await open_store(place)) as store, _progress("exporting") as progress:
             return await export_file(file.absolute(), store, progress)
 
-    with locked(place):
+    with place.locked():
         queues, payloads = _run(work())
     if as_json:
         typer.echo(json.dumps({"queues": queues, "payloads": payloads}))

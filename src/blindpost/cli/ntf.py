@@ -10,23 +10,19 @@ import json
 import secrets
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show, tell_rotated
+from blindpost.cli.output import HERE, JsonOption, say, show_status, tell_rotated
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
-from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place, parse, read_place
+from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place
 from blindpost.ntf.template import config_text
-from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
-
-if TYPE_CHECKING:
-    from blindpost.ntf.process import NtfProcess
 
 app = typer.Typer(
     help="Run a notification router.",
@@ -88,7 +84,7 @@ def init(
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
-    checked = parse(config_text(host, port, b64(bytes(32)), store.value, dsn).encode(), file)
+    checked = Place.parse(config_text(host, port, b64(bytes(32)), store.value, dsn).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     credentials = Identity(place.keys, KIND).create(host[0], Algorithm[key_algorithm.name])
@@ -113,36 +109,18 @@ def init(
 def start(config: ConfigOption = HERE) -> None:
     """Run the router until SIGTERM or SIGINT, which let it answer everything it has accepted first.
 
-    SIGHUP makes it use the online certificate that is on disk.
+    SIGHUP makes it use the online certificate on disk, and the settings that need no restart.
     """
-    from blindpost.ntf.process import log, serve
-    from blindpost.serving import logs
+    from blindpost.ntf.process import NtfService
+    from blindpost.serving.process import serve
 
-    place = read_place(config)
-    logs.set_up(place.settings.log.format, place.settings.log.level)
-
-    def ready(process: NtfProcess) -> None:
-        log.info(
-            "the notification router is ready on port %d%s",
-            process.port,
-            "" if process.metrics_port is None else f", metrics on port {process.metrics_port}",
-        )
-
-    serve(place, ready)
-    log.info("the notification router has stopped; everything it accepted is stored and answered")
+    serve(NtfService, Place.read(config))
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running router does, in numbers."""
-    try:
-        found = ask(read_place(config).control, "status")
-    except NotRunningError as error:
-        raise OperatorError(
-            "no notification router runs here. Start it with `blindpost ntf start`, "
-            "or name the right configuration with --config."
-        ) from error
-    show(found, as_json=as_json, title="Notification router")
+    show_status(Place.read(config), as_json=as_json)
 
 
 @app.command()
@@ -151,7 +129,7 @@ def address(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.ntf.process import KIND
     from blindpost.serving.identity import Identity
 
-    place = read_place(config)
+    place = Place.read(config)
     credentials = Identity(place.keys, KIND).load(place.fingerprint)
     _print_address(place, credentials.fingerprint, as_json=as_json)
 
@@ -168,7 +146,7 @@ def rotate_cert(
     from blindpost.ntf.process import KIND
     from blindpost.serving.identity import Identity
 
-    place = read_place(config)
+    place = Place.read(config)
     Identity(place.keys, KIND).rotate(place.settings.address.hosts[0], ca_key)
     tell_rotated(place.control, as_json=as_json)
 

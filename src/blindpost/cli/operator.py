@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, show
-from blindpost.serving.control import ask
+from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, show, show_status
+from blindpost.serving.place import ask_running
 
 QueueArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The sender id or link id of the queue, in base64url.")
@@ -24,17 +24,17 @@ class Reason(Enum):
 
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show whether the router runs, since when, and what it holds."""
-    show(ask(place_of(config).control, "status"), as_json=as_json, title="Router")
+    show_status(place_of(config), as_json=as_json)
 
 
 def connections(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show how many clients are connected, in sums; never who."""
-    show(ask(place_of(config).control, "connections"), as_json=as_json, title="Connections")
+    show(ask_running(place_of(config), "connections"), as_json=as_json, title="Connections")
 
 
 def stats(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show everything that the router counts, also from before its last start."""
-    show(ask(place_of(config).control, "stats"), as_json=as_json, title="Counters")
+    show(ask_running(place_of(config), "stats"), as_json=as_json, title="Counters")
 
 
 def queue(queue_id: QueueArgument, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
@@ -67,7 +67,7 @@ def delete(queue_id: QueueArgument, config: ConfigOption = HERE, as_json: JsonOp
 
 
 def _told(config: Any, as_json: bool, command: str, **arguments: Any) -> None:
-    show(ask(place_of(config).control, command, **arguments), as_json=as_json, title="Queue")
+    show(ask_running(place_of(config), command, **arguments), as_json=as_json, title="Queue")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -17,6 +17,8 @@ import typer
 
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError, about_file
+from blindpost.serving.place import Place as AnyPlace
+from blindpost.serving.place import ask_running
 
 if TYPE_CHECKING:
     from blindpost.router.running.settings import Place
@@ -38,9 +40,9 @@ HERE = Path()
 
 
 def place_of(config: Path) -> Place:
-    from blindpost.router.running.reading import read_place
+    from blindpost.router.running.settings import Place
 
-    return read_place(config)
+    return Place.read(config)
 
 
 @contextlib.contextmanager
@@ -67,10 +69,15 @@ def say(message: str) -> None:
     typer.echo(message)
 
 
+def show_status(place: AnyPlace[Any], *, as_json: bool) -> None:
+    """What the running server of a place says about itself."""
+    show(ask_running(place, "status"), as_json=as_json, title=place.title.capitalize())
+
+
 def tell_rotated(control: Path, *, as_json: bool) -> None:
     """Have a running server use the certificate that was made; say whether one does."""
     try:
-        ask(control, "renew")
+        ask(control, "reload")
         in_use = True
     except NotRunningError:
         in_use = False
@@ -104,15 +111,21 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
     for name, value in values.items():
         if isinstance(value, Mapping):
             for inner, count in value.items():
-                table.add_row(f"{name}: {inner}".replace("_", " "), _shown(count))
+                table.add_row(f"{name}: {inner}".replace("_", " "), _shown(name, count))
         else:
-            table.add_row(name.replace("_", " "), str(value) if name == "port" else _shown(value))
+            table.add_row(name.replace("_", " "), _shown(name, value))
     Console(soft_wrap=True, highlight=False).print(table)
 
 
-def _shown(value: Any) -> str:
+_NAMES = frozenset({"pid", "port", "ports", "metrics_port"})
+"""Numbers that are names: nobody counts them."""
+
+
+def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name not in _NAMES and value >= 10_000:
         return f"{value:,}"
     return "-" if value is None else str(value)

@@ -84,7 +84,7 @@ def up(
 
 def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str) -> None:
     """`init`, if it was not done before."""
-    from blindpost.ops.supervision import COMMAND
+    from blindpost.serving.children import COMMAND
 
     if folder.exists():
         return
@@ -128,7 +128,8 @@ async def _serve_page(
 ) -> None:
     from blindpost.ops.listening import bind, serve
     from blindpost.ops.page import Page
-    from blindpost.ops.supervision import Part, running
+    from blindpost.ops.supervision import running
+    from blindpost.serving.children import Child
 
     listening = bind(listen, port)
     chosen = listening.getsockname()[1]
@@ -137,7 +138,7 @@ async def _serve_page(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     shown = Page(servers, token=token, report=report, audit=_audited)
-    parts = [Part(server.kind.name, server.folder) for server in servers] if supervised else []
+    parts = [Child(server.kind.name, server.folder) for server in servers] if supervised else []
 
     def ready() -> None:
         name = f"[{listen}]" if ":" in listen else listen
@@ -150,9 +151,9 @@ async def _serve_page(
 async def _audited(folder: Path) -> str:
     """What `blindpost router audit` would say."""
     from blindpost.router.running.auditing import audit_place
-    from blindpost.router.running.reading import read_place
+    from blindpost.router.running.settings import Place
 
-    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(read_place(folder), repairs=False)))
+    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(Place.read(folder), repairs=False)))
     sums = {name: count for name, count in found.values().items() if count or name in _ALWAYS_TOLD}
     told = ", ".join(f"{name} {count:,}" for name, count in sums.items())
     return f"{'Everything agrees' if found.clean else 'There are differences'}: {told}."

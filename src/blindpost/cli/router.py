@@ -10,22 +10,18 @@ import json
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, tell_rotated, working
-from blindpost.router.running.reading import CONFIG_NAME, parse
-from blindpost.router.running.settings import SMP_PORT, Place
+from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, Place
 from blindpost.router.running.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
-
-if TYPE_CHECKING:
-    from blindpost.router.running.process import RouterProcess
 
 app = typer.Typer(
     help="Run an SMP router.",
@@ -104,7 +100,7 @@ def init(
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
     addresses = listen or [EVERYWHERE]
     choices = (password, store.value, dsn)
-    checked = parse(config_text(host, port, addresses, b64(bytes(32)), *choices).encode(), file)
+    checked = Place.parse(config_text(host, port, addresses, b64(bytes(32)), *choices).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     identity = Identity(place.keys)
@@ -130,25 +126,12 @@ def init(
 def start(config: ConfigOption = HERE) -> None:
     """Run the router until SIGTERM or SIGINT, which let it answer everything it has accepted first.
 
-    SIGHUP makes it use the online certificate that is on disk.
+    SIGHUP makes it use the online certificate on disk, and the settings that need no restart.
     """
-    from blindpost.router.running.process import serve
-    from blindpost.serving import logs
+    from blindpost.router.running.process import RouterService
+    from blindpost.serving.process import serve
 
-    place = place_of(config)
-    settings = place.settings
-    logs.set_up(settings.log.format, settings.log.level)
-
-    def ready(process: RouterProcess) -> None:
-        logs.log.info(
-            "the router is ready on port %s, durability %s%s",
-            ", ".join(map(str, sorted(set(process.ports)))),
-            settings.store.durability,
-            "" if process.metrics_port is None else f", metrics on port {process.metrics_port}",
-        )
-
-    serve(place, ready)
-    logs.log.info("the router has stopped; everything it accepted is stored and answered")
+    serve(RouterService, place_of(config))
 
 
 @app.command()

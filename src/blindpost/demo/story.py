@@ -15,7 +15,8 @@ from blindpost.demo import report
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, person
 from blindpost.demo.scenes import kill, letters, payloads, push, recovery, rotation, service
-from blindpost.demo.stage import Router, Served, command, free_port, keep_journal, stop_all
+from blindpost.demo.stage import Router, Served, command, keep_journal, stop_all
+from blindpost.serving.children import free_port
 from blindpost.testing import ApnsServer
 
 JOURNAL = "journal"

@@ -1,19 +1,20 @@
-"""One delivery service from its lock to its last answer."""
+"""A delivery service for the frame: its parts, and what is done with them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import logging
-import signal
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
 
 from blindpost.ds.auth import Authority, Open, Tokens
 from blindpost.ds.journaling import read_meters
 from blindpost.ds.lab import DsLab
+from blindpost.ds.metrics import render
 from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.settings import Place, read_tokens
@@ -24,24 +25,12 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
-from blindpost.serving import locking
-from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.journal import keeping_of
-from blindpost.serving.sections import EVERYWHERE
+from blindpost.serving.files import read_file
+from blindpost.serving.listening import listen_at
+from blindpost.serving.prometheus import Text
+from blindpost.serving.service import Service
 from blindpost.store.contract import Durability, StoreVersionError
-
-log = logging.getLogger("blindpost.ds")
-
-DRAIN_S = 10.0
-"""How long a stopping service waits until its last answers have left."""
-
-
-def locked(place: Place) -> contextlib.AbstractContextManager[None]:
-    """Hold the folder: there is one service, or one import, at a time."""
-    return locking.locked(
-        place.lock, "a delivery service is running in this folder. Stop it first, or name another one."
-    )
 
 
 def open_embedded_store(place: Place) -> LmdbTables:
@@ -86,98 +75,108 @@ def _context(place: Place) -> ssl.SSLContext:
         ) from error
 
 
-class DsProcess:
-    """A delivery service that listens, from a configuration and the files it names."""
+class DsService(Service[Place]):
+    """The delivery service of one place."""
 
-    def __init__(self, place: Place, store: DsStore) -> None:
-        self.place = place
+    role = "ds"
+    reloads = frozenset({"auth", "limits"})
+
+    def __init__(self, place: Place, store: DsStore, connections: int) -> None:
+        """Use `open`."""
+        super().__init__(place)
+        self._context = _context(place)
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place))
-        self.ports: dict[str, int] = {}
-        self._stop = asyncio.Event()
-        keeping = keeping_of(place.settings.journal, place.folder, place.folder.name)
-        self._journal = None if keeping is None else JournalKeeper(keeping, "ds", self._read_meters)
-        if self._journal is not None and place.settings.journal.lab:
-            keys = map(bytes.fromhex, place.settings.journal.lab)
-            self.service.plan.lab = DsLab(self._journal.lab(L_DELIVERY), keys)
+        self._tls = TlsListener(self.service, self._context, connections)
+        self._quic = QuicListener(self.service, place.certificate, place.key, connections)
+
+    @staticmethod
+    def wanted_connections(place: Place) -> int:
+        return place.settings.listen.connections
+
+    @classmethod
+    async def open(cls, place: Place, connections: int) -> DsService:
+        store = await open_store(place)
+        try:
+            return cls(place, store, connections)
+        except BaseException:
+            store.close()
+            raise
+
+    async def listen(self) -> dict[str, int]:
+        listen, ports = self.place.settings.listen, {}
+        if listen.tls_port != "off":
+            ports["tls"] = await listen_at(self._tls.listen, listen.address, listen.tls_port)
+        if listen.quic_port != "off":
+            ports["quic"] = await listen_at(self._quic.listen, listen.address, listen.quic_port)
+        return ports
+
+    async def work(self) -> None:
+        await self.service.run()
 
     def stop(self) -> None:
-        self._stop.set()
+        self.service.stop()
 
-    def reload(self) -> None:
-        """Use the tokens that are in the file now."""
-        try:
-            self.service.plan.authority = authority_of(self.place)
-            log.info("the tokens were read again")
-        except OperatorError as error:
-            log.error("%s", error)
+    async def stop_listening(self) -> None:
+        """QUIC's one socket carries the open connections too, and closes when they have their answers."""
+        self._tls.close()
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Serve until `stop`, then return when everything accepted is durable and answered."""
-        deciding = asyncio.create_task(self.service.run())
-        listeners: list[TlsListener | QuicListener] = []
-        recording: asyncio.Task[None] | None = None
-        control = ControlSocket(self.place.control, {"status": self._answer})
-        try:
-            await self._listen(listeners)
-            await control.listen()
-            if self._journal is not None:
-                recording = asyncio.create_task(self._journal.run())
-            ready()
-            stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-        finally:
-            for listener in listeners:
-                if isinstance(listener, TlsListener):
-                    listener.close()
-            self.service.stop()
-            await deciding
-            await self._drain()
-            if recording is not None and self._journal is not None:
-                recording.cancel()
-                await self._journal.close()
-            for listener in listeners:
-                listener.close()
-            await control.close()
-
-    async def _listen(self, listeners: list[TlsListener | QuicListener]) -> None:
-        place, settings = self.place, self.place.settings.listen
-        context = _context(place)
-        address = None if settings.address == EVERYWHERE else settings.address
-        try:
-            if settings.tls_port != "off":
-                tls = TlsListener(self.service, context, settings.connections)
-                listeners.append(tls)
-                self.ports["tls"] = await tls.listen(address, settings.tls_port)
-            if settings.quic_port != "off":
-                quic = QuicListener(self.service, place.certificate, place.key, settings.connections)
-                listeners.append(quic)
-                self.ports["quic"] = await quic.listen(address, settings.quic_port)
-        except OSError as error:
-            in_use = error.errno == errno.EADDRINUSE
-            ports = f"{settings.address} ports {settings.tls_port} (TLS) and {settings.quic_port} (QUIC)"
-            raise OperatorError(
-                f"{ports}: {'in use by another program' if in_use else error.strerror or error}. "
-                "Stop what uses them, or choose others in [listen]."
-            ) from error
-
-    async def _drain(self) -> None:
+    async def drain(self, seconds: float) -> None:
         for connection in tuple(self.service.connections.values()):
             connection.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
+            async with asyncio.timeout(seconds):
                 while True:
                     if not self.service.connections:
-                        return
+                        break
                     await asyncio.sleep(0.01)
+        self._quic.close()
 
-    def status(self) -> dict[str, object]:
+    async def close(self) -> None:
+        self.service.store.close()
+
+    def reload(self, place: Place) -> None:
+        authority = authority_of(place)
+        _context(place)
+        self._context.load_cert_chain(place.certificate, place.key)
+        self._quic.renew(place.certificate, place.key)
+        self.service.plan.authority = authority
+        self.service.plan.rules = place.settings.rules()
+
+    async def probe(self) -> None:
+        await self.service.store.probe()
+
+    @property
+    def commits(self) -> tuple[int, int]:
+        meters = self.service.engine.meters
+        return meters.commit_s.count, meters.turns_refused
+
+    def certificates(self) -> Sequence[x509.Certificate]:
+        return x509.load_pem_x509_certificates(read_file(self.place.certificate))[:1]
+
+    def secrets(self) -> Sequence[Path]:
+        return self.place.key, self.place.tokens, self.place.file
+
+    @property
+    def journal_name(self) -> str:
+        return self.place.folder.name
+
+    async def read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
+        return await read_meters(self.service)
+
+    def journaled(self, journal: JournalKeeper) -> None:
+        keys = [bytes.fromhex(key) for key in self.place.settings.journal.lab]
+        if keys:
+            self.service.plan.lab = DsLab(journal.lab(L_DELIVERY), keys)
+
+    async def measure(self, text: Text) -> None:
+        render(text, self.service)
+
+    async def status(self) -> dict[str, Any]:
         """Numbers only: nothing about a queue or a caller."""
         service = self.service
         payloads, size = service.store.totals()
         meters, waited = service.engine.meters, service.plan.meters.wait_s
         return {
-            "ports": self.ports,
             "connections": len(service.connections),
             "waiting": len(service.plan.state.waiting),
             "in_hand": len(service.plan.state.held),
@@ -188,29 +187,3 @@ class DsProcess:
             "wait_s_mean": round(waited.total / max(waited.count, 1), 6),
             "counters": service.plan.meters.values(),
         }
-
-    async def _read_meters(self, _minute_s: int, _with_sketches: bool) -> Reading:
-        return await read_meters(self.service)
-
-    async def _answer(self, _request: Mapping[str, Any]) -> dict[str, object]:
-        return self.status()
-
-
-async def _serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
-    store = await open_store(place)
-    try:
-        logging.getLogger("quic").setLevel(logging.ERROR)  # to the library every goodbye is a warning
-        process = DsProcess(place, store)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, process.stop)
-        loop.add_signal_handler(signal.SIGHUP, process.reload)
-        await process.run(lambda: ready(process))
-    finally:
-        store.close()
-
-
-def serve(place: Place, ready: Callable[[DsProcess], None]) -> None:
-    """Run the service of this place until it is told to stop."""
-    with locked(place):
-        asyncio.run(_serve(place, ready))

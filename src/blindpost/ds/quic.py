@@ -191,6 +191,10 @@ class QuicListener:
         self._configuration.load_cert_chain(certificate, key)
         self._server: QuicServer | None = None
 
+    def renew(self, certificate: Path, key: Path) -> None:
+        """Show this certificate to those who connect from now on."""
+        self._configuration.load_cert_chain(certificate, key)
+
     async def listen(self, host: str | None, port: int) -> int:
         """Returns the port, which the system chooses if it is 0."""
 

@@ -8,23 +8,22 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX, DsRules
-from blindpost.serving import settings as reading
+from blindpost.serving import place as places
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection, hexadecimal
+from blindpost.serving.place import ServerSettings
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
     Database,
     Durability,
     Listening,
-    LogSection,
+    MetricsSection,
     Port,
     Positive,
 )
 from blindpost.serving.settings import Section
 
-CONFIG_NAME = "ds.toml"
 _DEFAULT = DsRules()
 
 
@@ -74,7 +73,11 @@ class DsJournalSection(JournalSection):
     """Recipient keys of the operator's own canaries and load tests."""
 
 
-class Settings(Section):
+class DsMetricsSection(MetricsSection):
+    port: Port = 9_466
+
+
+class Settings(ServerSettings):
     """Everything that an operator can set."""
 
     listen: ListenSection = ListenSection()
@@ -82,32 +85,28 @@ class Settings(Section):
     auth: AuthSection = AuthSection()
     store: StoreSection = StoreSection()
     limits: LimitsSection = LimitsSection()
-    log: LogSection = LogSection()
+    metrics: DsMetricsSection = DsMetricsSection()
     journal: DsJournalSection = DsJournalSection()
 
     def rules(self) -> DsRules:
         return DsRules(**self.limits.model_dump())
 
 
-class Place:
-    """A configuration file and the folder that its relative paths start from."""
+class Place(places.Place[Settings]):
+    """A delivery service's configuration and its folder."""
+
+    word, title = "ds", "delivery service"
+    model = Settings
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self.file = file
-        self.folder = file.parent
-        self.settings = settings
+        super().__init__(file, settings)
         self.certificate = self.folder / settings.identity.certificate
         self.key = self.folder / settings.identity.key
         self.tokens = self.folder / settings.auth.tokens
         self.store = self.folder / settings.store.folder
-        self.control = self.folder / "control.sock"
-        self.lock = self.folder / "ds.lock"
 
 
-def read_place(given: Path) -> Place:
-    """The configuration that a person names by its file or its folder."""
-    file = reading.find_config(given, CONFIG_NAME, "delivery service")
-    return Place(file, reading.parse(read_file(file), file, Settings))
+CONFIG_NAME = Place.config_name()
 
 
 def read_tokens(file: Path) -> dict[bytes, bytes]:

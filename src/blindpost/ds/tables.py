@@ -79,6 +79,9 @@ class DsStore(Protocol):
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
 
+    async def probe(self) -> None:
+        """Write something that changes nothing; `StoreFailedError` if the store takes no writes."""
+
     def close(self) -> None: ...
 
 
@@ -198,6 +201,9 @@ class LmdbTables:
                 assert payload is not None, "an entry without its payload"
                 yield payload
             start = page.following
+
+    async def probe(self) -> None:
+        self.store.probe()
 
     def close(self) -> None:
         self._files.close()

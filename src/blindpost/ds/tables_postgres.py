@@ -277,6 +277,9 @@ class PostgresTables:
     def counts(self) -> dict[str, int]:
         return {"queues": self.store.counts["queues"], "payloads": self.store.counts["payloads"]}
 
+    async def probe(self) -> None:
+        await self.store.probe()
+
     def close(self) -> None:
         for task in self._clearing:
             task.cancel()

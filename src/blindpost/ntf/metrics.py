@@ -14,15 +14,14 @@ from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import LedgerState
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.subscriber.subscriber import LinkState, SmpSubscriber
-from blindpost.serving.prometheus import Text
+from blindpost.serving.prometheus import Text, engine_metrics
 
 REFERENCE = "simplex_ntf_"
 OURS = "blindpost_ntf_"
 
 
-def render(router: NtfRouter, subscriber: SmpSubscriber | None) -> str:
+def render(text: Text, router: NtfRouter, subscriber: SmpSubscriber | None) -> None:
     """Everything that is measured, as text."""
-    text = Text()
     text.metric(
         REFERENCE + "info",
         "gauge",
@@ -45,12 +44,7 @@ def render(router: NtfRouter, subscriber: SmpSubscriber | None) -> str:
     text.histogram(
         OURS + "push_seconds", "From NMSG until the provider accepted it", router.plan.meters.push_s
     )
-    meters = router.engine.meters
-    text.histogram(OURS + "turn_seconds", "From the start of a turn to its answers", meters.turn_s)
-    text.histogram(OURS + "commit_seconds", "Making a turn durable", meters.commit_s)
-    text.counter(OURS + "turn_events_total", "Blocks and events decided", meters.events)
-    text.counter(OURS + "turns_refused_total", "Turns that the store refused", meters.turns_refused)
-    return text.done()
+    engine_metrics(text, OURS, router.engine.meters)
 
 
 def _stored(text: Text, counts: dict[str, int]) -> None:

@@ -1,17 +1,14 @@
-"""One notification router from its lock to its last answer."""
+"""A notification router for the frame: its parts, and what is done with them."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import logging
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
 
 from blindpost.client.outbound import Outbound
 from blindpost.crypto.credentials import Credentials
@@ -34,34 +31,23 @@ from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_sqlite import SqliteTables
-from blindpost.serving import locking
-from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.http import MetricsListener
 from blindpost.serving.identity import Identity
-from blindpost.serving.journal import keeping_of
-from blindpost.serving.logs import keep_quiet
-from blindpost.serving.sections import EVERYWHERE
+from blindpost.serving.listening import listen_at
+from blindpost.serving.logs import log
+from blindpost.serving.prometheus import Text
+from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import UNUSABLE
 from blindpost.transport.ends import Server
 from blindpost.transport.plans import ntf_router_plan
 from blindpost.wire.ntf.tokens import PushProvider
 
-log = logging.getLogger("blindpost.ntf")
+if TYPE_CHECKING:
+    from blindpost.serving.tasks import Work
 
 KIND = "ntf"
-DRAIN_S = 10.0
 IDLE_CHECK_S = 600.0
-
-
-def locked(place: Place) -> contextlib.AbstractContextManager[None]:
-    """Hold the router's folder: there is one notification router at a time."""
-    return locking.locked(
-        place.lock,
-        "a notification router is running in this folder. Look at it with `blindpost ntf status`, "
-        "or stop it first.",
-    )
 
 
 async def open_store(place: Place) -> NtfStore:
@@ -121,119 +107,114 @@ def _file(folder: Path, name: str) -> str | None:
     return str(folder / name) if name else None
 
 
-class NtfProcess:
-    """A notification router that listens, from a configuration and the files it names."""
+def _subscriber_options(place: Place) -> SubscriberOptions:
+    outbound = Outbound(**place.settings.outbound.model_dump())
+    use_services = place.settings.subscriber.use_services
+    return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
 
-    def __init__(self, place: Place, store: NtfStore, credentials: Credentials) -> None:
+
+class NtfService(Service[Place]):
+    """The notification router of one place."""
+
+    role = KIND
+    reloads = frozenset({"rules"})
+
+    def __init__(self, place: Place, store: NtfStore, credentials: Credentials, connections: int) -> None:
         """Use `open`."""
-        self.place = place
+        super().__init__(place)
         self.credentials = credentials
-        settings = place.settings
-        self.router = NtfRouter(store, providers_of(place), settings.ntf_rules())
+        self.router = NtfRouter(store, providers_of(place), place.settings.ntf_rules())
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place))
         self.router.subscriber = self.subscriber
-        self.server = Server(ntf_router_plan(credentials), self.router, settings.listen.connections)
-        self.port = 0
-        self.metrics_port: int | None = None
-        self._control = ControlSocket(place.control, {"status": self._answer, "renew": self._renewed})
-        self._metrics = MetricsListener(self._render)
-        self._stop = asyncio.Event()
-        keeping = keeping_of(settings.journal, place.folder, settings.address.hosts[0])
-        self._journal = None if keeping is None else JournalKeeper(keeping, KIND, self._read_meters)
-        if self._journal is not None and settings.journal.lab:
-            devices = (device.encode() for device in settings.journal.lab)
-            self.router.plan.lab = NtfLab(self._journal.lab(L_NOTIFICATIONS), devices)
+        self.server = Server(ntf_router_plan(credentials), self.router, connections)
+
+    @staticmethod
+    def wanted_connections(place: Place) -> int:
+        return place.settings.listen.connections
 
     @classmethod
-    async def open(cls, place: Place) -> NtfProcess:
+    async def open(cls, place: Place, connections: int) -> NtfService:
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
         store = await open_store(place)
         try:
-            return cls(place, store, credentials)
+            return cls(place, store, credentials, connections)
         except BaseException:
             store.close()
             raise
 
+    async def listen(self) -> list[int]:
+        listen = self.place.settings.listen
+        return [await listen_at(self.server.listen, listen.address, listen.port)]
+
+    async def work(self) -> None:
+        await self.router.run()
+
     def stop(self) -> None:
-        self._stop.set()
-
-    def renew(self) -> None:
-        """Use the online certificate that is on disk now, for new connections."""
-        self.credentials = Identity(self.place.keys, KIND).load(self.place.fingerprint)
-        self.server.renew(ntf_router_plan(self.credentials))
-        log.info("a new online certificate is in use for new connections")
-
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Serve until `stop`, then return when everything accepted is durable and answered."""
-        asyncio.get_running_loop().set_exception_handler(keep_quiet)
-        deciding = asyncio.create_task(self.router.run())
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            await self._listen()
-            tasks = [asyncio.create_task(self.subscriber.run()), asyncio.create_task(self._close_idle())]
-            if self._journal is not None:
-                tasks.append(asyncio.create_task(self._journal.run()))
-            ready()
-            stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([stopping, deciding], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-        finally:
-            await self._end(deciding, tasks)
-
-    async def _end(self, deciding: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> None:
-        """No new connections, no more notifications; then what was accepted, then the rest."""
-        await self.server.stop_listening()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self.router.stop()
-        try:
-            await deciding
-        finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_S):
-                    await self.server.stop()
-            if self._journal is not None:
-                await self._journal.close()
-            await self._metrics.close()
-            await self._control.close()
-            self.router.store.close()
 
-    async def _listen(self) -> None:
-        listen, metrics = self.place.settings.listen, self.place.settings.metrics
-        address = None if listen.address == EVERYWHERE else listen.address
-        try:
-            self.port = await self.server.listen(address, listen.port)
-        except OSError as error:
-            in_use = error.errno == errno.EADDRINUSE
-            why = "is in use by another program" if in_use else f"cannot be used: {error.strerror or error}"
-            raise OperatorError(
-                f"port {listen.port} {why}. Choose another port in [listen]; "
-                "ports below 1024 need the capability CAP_NET_BIND_SERVICE."
-            ) from error
-        await self._control.listen()
-        if metrics.enabled:
-            self.metrics_port = await self._metrics.listen(metrics.address, metrics.port)
+    async def stop_listening(self) -> None:
+        await self.server.stop_listening()
+
+    async def drain(self, seconds: float) -> None:
+        await self.server.wait_empty(seconds)
+
+    async def close(self) -> None:
+        self.router.store.close()
+
+    def rounds(self) -> list[Round]:
+        return [Round("closing idle connections", IDLE_CHECK_S, self._close_idle)]
+
+    def tasks(self) -> Mapping[str, Work]:
+        return {"the subscriber": self.subscriber.run}
 
     async def _close_idle(self) -> None:
-        while True:
-            await asyncio.sleep(IDLE_CHECK_S)
-            closed = self.router.close_idle(self.place.settings.rules.idle_ttl_s)
-            if closed:
-                log.info("closed %d idle connections", closed)
+        closed = self.router.close_idle(self.place.settings.rules.idle_ttl_s)
+        if closed:
+            log.info("closed %d idle connections", closed)
 
-    async def _read_meters(self, _minute_s: int, _with_sketches: bool) -> Reading:
+    def reload(self, place: Place) -> None:
+        credentials = Identity(place.keys, KIND).load(place.fingerprint)
+        self.credentials = credentials
+        self.server.renew(ntf_router_plan(credentials))
+        self.router.rules = self.router.plan.rules = place.settings.ntf_rules()
+
+    async def probe(self) -> None:
+        await self.router.store.probe()
+
+    @property
+    def commits(self) -> tuple[int, int]:
+        meters = self.router.engine.meters
+        return meters.commit_s.count, meters.turns_refused
+
+    def certificates(self) -> Sequence[x509.Certificate]:
+        return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
+
+    def secrets(self) -> Sequence[Path]:
+        place, identity = self.place, Identity(self.place.keys, KIND)
+        key_file = place.settings.apns.key_file
+        apple = [place.folder / key_file] if key_file else []
+        return [identity.ca_key, identity.online, place.key_file, *apple, place.file]
+
+    @property
+    def journal_name(self) -> str:
+        return self.place.settings.address.hosts[0]
+
+    async def read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
         return await read_meters(self.router, self.subscriber)
 
-    async def _render(self) -> str:
-        return render(self.router, self.subscriber)
+    def journaled(self, journal: JournalKeeper) -> None:
+        devices = [device.encode() for device in self.place.settings.journal.lab]
+        if devices:
+            self.router.plan.lab = NtfLab(journal.lab(L_NOTIFICATIONS), devices)
 
-    def status(self) -> dict[str, object]:
+    async def measure(self, text: Text) -> None:
+        render(text, self.router, self.subscriber)
+
+    async def status(self) -> dict[str, Any]:
         """Numbers only: nothing about a device, a queue or a message router."""
         router, counts = self.router, self.router.store.counts()
         states = self.subscriber.states
         return {
-            "port": self.port,
             "connections": len(router.connections),
             "tokens": counts["tokens"],
             "subscriptions": counts["subscriptions"],
@@ -249,38 +230,3 @@ class NtfProcess:
             },
             "counters": router.plan.meters.values(),
         }
-
-    async def _answer(self, _request: Mapping[str, Any]) -> dict[str, object]:
-        return self.status()
-
-    async def _renewed(self, _request: Mapping[str, Any]) -> dict[str, object]:
-        self.renew()
-        return {}
-
-
-def _subscriber_options(place: Place) -> SubscriberOptions:
-    outbound = Outbound(**place.settings.outbound.model_dump())
-    use_services = place.settings.subscriber.use_services
-    return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
-
-
-async def _serve(place: Place, ready: Callable[[NtfProcess], None]) -> None:
-    process = await NtfProcess.open(place)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.stop)
-    loop.add_signal_handler(signal.SIGHUP, _renew, process)
-    await process.run(lambda: ready(process))
-
-
-def _renew(process: NtfProcess) -> None:
-    try:
-        process.renew()
-    except OperatorError as error:
-        log.error("%s", error)
-
-
-def serve(place: Place, ready: Callable[[NtfProcess], None]) -> None:
-    """Run the notification router of this place until it is told to stop."""
-    with locked(place):
-        asyncio.run(_serve(place, ready))

@@ -13,11 +13,12 @@ from blindpost.ntf.model import NtfRules
 from blindpost.ntf.push.apns import TOPIC
 from blindpost.ntf.push.http2 import WATCH
 from blindpost.ntf.sealing import KEY_SIZE
-from blindpost.serving import settings as reading
+from blindpost.serving import place as places
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection, hexadecimal
 from blindpost.serving.outbound import OutboundSection
+from blindpost.serving.place import ServerSettings
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -26,7 +27,6 @@ from blindpost.serving.sections import (
     HostText,
     IdentitySection,
     Listening,
-    LogSection,
     MetricsSection,
     Port,
     Positive,
@@ -37,7 +37,6 @@ from blindpost.serving.settings import Section
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PADDED_SIZE
 
-CONFIG_NAME = "ntf.toml"
 KEY_VARIABLE = "BLINDPOST_NTF_KEY"
 TEAM = "5NN7GUYB6T"
 _DEFAULT = NtfRules()
@@ -128,7 +127,7 @@ class NtfJournalSection(JournalSection):
     """Device tokens of the operator's own canaries and load tests."""
 
 
-class Settings(Section):
+class Settings(ServerSettings):
     """Everything that an operator can set."""
 
     address: AddressSection
@@ -139,7 +138,6 @@ class Settings(Section):
     subscriber: SubscriberSection = SubscriberSection()
     outbound: OutboundSection = OutboundSection()
     rules: RulesSection = RulesSection()
-    log: LogSection = LogSection()
     metrics: NtfMetricsSection = NtfMetricsSection()
     journal: NtfJournalSection = NtfJournalSection()
 
@@ -155,19 +153,18 @@ class Settings(Section):
         return RouterAddress(Scheme.NTF, Server(hosts, port, key_hash))
 
 
-class Place:
-    """A configuration file and the folder that its relative paths start from."""
+class Place(places.Place[Settings]):
+    """A notification router's configuration and its folder."""
+
+    word, title = "ntf", "notification router"
+    model = Settings
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self.file = file
-        self.folder = file.parent
-        self.settings = settings
+        super().__init__(file, settings)
         self.keys = self.folder / settings.identity.keys
         self.fingerprint = settings.identity.key_hash
         self.database = self.folder / settings.store.file
         self.key_file = self.folder / settings.store.key_file
-        self.control = self.folder / "control.sock"
-        self.lock = self.folder / "ntf.lock"
 
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""
@@ -187,11 +184,4 @@ def _key(written: str, source: str) -> bytes:
     return key
 
 
-def parse(content: bytes, file: Path) -> Settings:
-    return reading.parse(content, file, Settings)
-
-
-def read_place(given: Path) -> Place:
-    """The configuration that a person names by its file or its folder."""
-    file = reading.find_config(given, CONFIG_NAME, "notification router")
-    return Place(file, parse(read_file(file), file))
+CONFIG_NAME = Place.config_name()

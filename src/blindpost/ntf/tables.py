@@ -89,6 +89,9 @@ class NtfStore(Protocol):
         """How many notifications were ever accepted."""
         ...
 
+    async def probe(self) -> None:
+        """Write something that changes nothing; `StoreFailedError` if the store takes no writes."""
+
     def close(self) -> None: ...
 
 

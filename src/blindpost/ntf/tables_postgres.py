@@ -255,6 +255,9 @@ class PostgresTables:
     def received(self) -> int:
         return received_of(self.store.counts)
 
+    async def probe(self) -> None:
+        await self.store.probe()
+
     def close(self) -> None:
         self.store.close()
 

@@ -213,6 +213,9 @@ class SqliteTables:
     def received(self) -> int:
         return received_of(self._counts)
 
+    async def probe(self) -> None:
+        self.store.probe()
+
     def close(self) -> None:
         self.store.close()
 

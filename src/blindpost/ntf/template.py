@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
+from blindpost.serving.sections import CONTROL_TEMPLATE
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 
-_TEMPLATE = """\
+_TEMPLATE = (
+    """\
 # Configuration of a Blindpost notification router. Every setting is here with its default. Times are in
 # seconds. After a change: `blindpost ntf start` again (SIGTERM drains first). See docs/notifications.md.
 
@@ -101,6 +103,8 @@ address = "127.0.0.1"
 port = 9465
 
 """
+    + CONTROL_TEMPLATE
+)
 
 
 def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, dsn: str) -> str:

@@ -1,4 +1,4 @@
-"""The servers that a page looks at: each has a folder, and in it a control socket that answers in numbers."""
+"""The servers that a page looks at: each has a folder, and a control socket that answers in numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from blindpost.ops.history import Counted
 from blindpost.ops.model import Card, Health, Line, Tile
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.place import control_of
 
 Answers = Mapping[str, Mapping[str, Any]]
 """What a server answered, by command."""
@@ -156,7 +157,7 @@ class Watched:
         )
 
     def _ask(self) -> dict[str, Mapping[str, Any]]:
-        control = self.folder / "control.sock"
+        control = control_of(self.folder / self.kind.config)
         return {command: ask(control, command) for command in self.kind.commands}
 
     def _remedy(self) -> str:

@@ -143,6 +143,9 @@ class RouterStore(Protocol):
     def loaded(self) -> int:
         """How many queues' records are kept in memory."""
 
+    async def probe(self) -> None:
+        """Write something that changes nothing; `StoreFailedError` if the store takes no writes."""
+
     def close(self) -> None: ...
 
 
@@ -306,6 +309,9 @@ class LmdbTables:
     def counts(self) -> dict[str, int]:
         with self.store.read() as read:
             return {table: read.count(table) for table in TABLES}
+
+    async def probe(self) -> None:
+        self.store.probe()
 
     def close(self) -> None:
         self.store.close()

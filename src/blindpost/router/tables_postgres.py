@@ -148,6 +148,9 @@ class PostgresTables:
         counts = {**self.store.counts, "senders": self.store.counts["queues"]}
         return {table: counts[table] for table in TABLES}
 
+    async def probe(self) -> None:
+        await self.store.probe()
+
     def close(self) -> None:
         self.store.close()
 

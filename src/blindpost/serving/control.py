@@ -146,8 +146,9 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
 class NotRunningError(OperatorError):
     """Nobody listens at the control socket."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: str = "") -> None:
+        remedy = f"Start it with `{start}`" if start else "Start it"
         super().__init__(
-            f"{path}: no server listens at this control socket. Start it, as with `blindpost router start`, "
+            f"{path}: no server listens at this control socket. {remedy}, "
             "or name the right configuration with --config."
         )

@@ -42,6 +42,14 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
 
 
+def readable_by_others(path: Path) -> bool:
+    """Whether a file that is there can be read by more than its owner, who may be in no safe folder."""
+    try:
+        return bool(path.stat().st_mode & 0o077)
+    except OSError:
+        return False
+
+
 def make_folder(path: Path) -> None:
     """A folder of the owner's own, with those above it."""
     with telling(path):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.health import Health
 
 _HEAD_MAX = 8 * 1024
 _TIMEOUT_S = 5.0
@@ -13,10 +14,11 @@ _CONNECTIONS_MAX = 16
 
 
 class MetricsListener:
-    """Answers GET /metrics with what `render` says, and GET /health."""
+    """Answers GET /metrics with what `render` says, GET /health with whether it is ready, and GET /live."""
 
-    def __init__(self, render: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, render: Callable[[], Awaitable[str]], health: Callable[[], Health]) -> None:
         self._render = render
+        self._health = health
         self._server: asyncio.Server | None = None
         self._open = 0
 
@@ -57,8 +59,11 @@ class MetricsListener:
         if path == b"/metrics":
             return _response("200 OK", await self._render(), "text/plain; version=0.0.4")
         if path == b"/health":
-            return _response("200 OK", "ok\n")
-        return _response("404 Not Found", "try /metrics\n")
+            health = self._health()
+            return _response("200 OK" if health.ready else "503 Service Unavailable", f"{health.sentence}\n")
+        if path == b"/live":
+            return _response("200 OK", "the event loop turns\n")
+        return _response("404 Not Found", "try /metrics, /health or /live\n")
 
 
 def _response(status: str, body: str, kind: str = "text/plain") -> bytes:

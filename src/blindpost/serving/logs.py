@@ -1,7 +1,8 @@
 """Log lines for operators, plain or as JSON, without anything that could name a user.
 
 The text of an exception may hold whatever the failing code had in its hands, so only its type and the
-places in the code are written.
+places in the code are written. Libraries write nothing: their lines hold what they were given, tokens and
+addresses too. A warning that comes again and again is written once, counted, and told once a minute.
 """
 
 from __future__ import annotations
@@ -9,13 +10,90 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 log = logging.getLogger("blindpost")
+
+COUNTED_S = 60.0
+"""For so long a line that comes again is only counted."""
+_KINDS_MAX = 1_000
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+class Ours(logging.Filter):
+    """Only what this program says."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] == log.name
+
+
+class Repeated(logging.Filter):
+    """Lets a warning through once a minute, and counts those like it, whatever numbers they hold."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._kinds: dict[str, tuple[float, int, logging.LogRecord]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or getattr(record, "is_sum", False):
+            return True
+        kind = _NUMBERS.sub("#", record.getMessage()) + _where(record)
+        found = self._kinds.get(kind)
+        now = self._now()
+        if found is not None and now - found[0] < COUNTED_S:
+            self._kinds[kind] = found[0], found[1] + 1, record
+            return False
+        if found is None and len(self._kinds) >= _KINDS_MAX:
+            self.tell(everything=True)
+        if found is not None and found[1]:
+            _tell_sum(found)
+        self._kinds[kind] = now, 0, record
+        return True
+
+    def tell(self, *, everything: bool = False) -> None:
+        """Say how often those lines came whose minute is over."""
+        now = self._now()
+        for kind, found in tuple(self._kinds.items()):
+            if everything or now - found[0] >= COUNTED_S:
+                del self._kinds[kind]
+                if found[1]:
+                    _tell_sum(found)
+
+
+def _where(record: logging.LogRecord) -> str:
+    """The failing line, so that two failures under one message are two."""
+    trace = record.exc_info[2] if record.exc_info else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f" {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _tell_sum(found: tuple[float, int, logging.LogRecord]) -> None:
+    _, count, record = found
+    told = "this came %d times more in the last minute: %s"
+    logging.getLogger(record.name).log(
+        record.levelno, told, count, record.getMessage(), extra={"is_sum": True}
+    )
+
+
+_repeated = Repeated()
+
+
+async def tell_repeated() -> None:
+    """Say how often warnings were repeated, as far as their minute is over."""
+    _repeated.tell()
+
+
+def tell_all_repeated() -> None:
+    """The same at the end of the process."""
+    _repeated.tell(everything=True)
 
 
 class _Lines(logging.Formatter):
@@ -46,12 +124,15 @@ class _JsonLines(_Lines):
 
 def set_up(form: str, level: str) -> None:
     """Everything that is logged in this process goes to standard error in this form."""
+    tell_all_repeated()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _Lines("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(Ours())
+    handler.addFilter(_repeated)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    root.setLevel(logging.CRITICAL)
+    log.setLevel(level.upper())
 
 
 def keep_quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

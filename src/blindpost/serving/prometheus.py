@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blindpost.engine.histogram import Histogram
+from blindpost.engine.loop import EngineMeters
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -20,7 +21,7 @@ class Text:
     ) -> None:
         lines = self._metrics.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
         for suffix, labels, value in samples:
-            written = ",".join(f'{label}="{text}"' for label, text in labels)
+            written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
             lines.append(f"{name}{suffix}{f'{{{written}}}' if written else ''} {_number(value)}")
 
     def gauge(self, name: str, help_text: str, value: float) -> None:
@@ -43,6 +44,18 @@ class Text:
 
     def done(self) -> str:
         return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
+
+
+def engine_metrics(text: Text, prefix: str, meters: EngineMeters) -> None:
+    """What every server's engine counts about itself."""
+    text.histogram(prefix + "turn_seconds", "From the start of a turn to its answers", meters.turn_s)
+    text.histogram(prefix + "commit_seconds", "Making a turn durable", meters.commit_s)
+    text.counter(prefix + "turn_events_total", "Blocks and events decided", meters.events)
+    text.counter(prefix + "turns_refused_total", "Turns that the store refused", meters.turns_refused)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _number(value: float) -> str:

@@ -106,6 +106,20 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class ControlSection(Section):
+    """`[control]`: where operators' commands reach the server."""
+
+    socket: str = "control.sock"
+
+
+CONTROL_TEMPLATE = """\
+[control]
+# The socket through which `status` and the other commands of an operator speak to the running server.
+socket = "control.sock"
+
+"""
+
+
 class MetricsSection(Section):
     """`[metrics]`: read without a password, so only from this machine. Each kind of server has its port."""
 

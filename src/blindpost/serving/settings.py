@@ -27,19 +27,6 @@ class Section(BaseModel):
 S = TypeVar("S", bound=Section)
 
 
-def find_config(given: Path, name: str, kind: str) -> Path:
-    """The configuration that a person names by its file or its folder."""
-    file = given / name if given.is_dir() else given
-    if not file.exists():
-        folder = given.parent if given.suffix == ".toml" else given
-        command = {"router": "router", "notification router": "ntf", "delivery service": "ds"}[kind]
-        raise OperatorError(
-            f"{file}: no {kind} is set up here. Create one with `blindpost {command} init {folder}`, "
-            "or name another place with --config."
-        )
-    return file.absolute()
-
-
 def parse(content: bytes, file: Path, settings: type[S]) -> S:
     """The settings in a file, complete and checked."""
     try:

@@ -24,6 +24,7 @@ from blindpost.store.contract import Durability, StoreVersionError
 
 META = "meta"
 _VERSION_KEY = b"schema version"
+_PROBE_KEY = b"probe"
 _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
@@ -189,6 +190,10 @@ class LmdbStore:
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""
         self.write(lambda write: write.apply(changes))
+
+    def probe(self) -> None:
+        """Write a row that nobody reads, to learn whether the store takes writes."""
+        self.write(lambda write: write.put(META, _PROBE_KEY, b""))
 
     def write(self, work: Callable[[Write], None]) -> None:
         """Run `work` in one transaction; it may be run again when the map had to grow."""

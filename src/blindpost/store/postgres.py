@@ -153,6 +153,10 @@ class PostgresStore:
                 log.error("the database refused to read: %s", self._told(error))
                 raise StoreFailedError("the database refused to read") from error
 
+    async def probe(self) -> None:
+        """Write what is there already, to learn whether the database takes writes."""
+        await self.fetch("UPDATE state SET version = version RETURNING version")
+
     async def aside(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """Run one statement beside whatever the owner's connection is doing; durable when this returns.
 

@@ -107,6 +107,11 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             raise StoreFailedError(f"{self.path}: {error}") from error
 
+    def probe(self) -> None:
+        """Write what is there already, to learn whether the store takes writes."""
+        with self.transaction() as sql:
+            sql.execute(f"PRAGMA application_id = {_APPLICATION}")
+
     @property
     def reading(self) -> sqlite3.Connection:
         """For statements that only read."""

@@ -91,6 +91,15 @@ class Server(Keeper):
             session.close()
         await self.emptied()
 
+    async def wait_empty(self, timeout_s: float) -> None:
+        """Close every session; those whose peers do not read in time are cut."""
+        stopping = asyncio.ensure_future(self.stop())
+        done, _ = await asyncio.wait([stopping], timeout=timeout_s)
+        if not done:
+            for session in tuple(self.sessions):
+                session.abort()
+        await stopping
+
     def renew(self, plan: Plan) -> None:
         """Sessions from now on follow `plan`, with new certificates say; those that are there stay."""
         self._plan = plan

@@ -8,64 +8,29 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from blindpost.ds.client import Client
-from blindpost.serving.control import ask
-from tests.support.serving.commands import COMMAND, ENVIRONMENT, run
-from tests.support.serving.processes import free_port
-
-READY = b"the delivery service is ready"
-START_S = 60.0
+from blindpost.serving.children import free_port
+from tests.support.serving.commands import Started, run
 
 
-class StartedDs:
+class StartedDs(Started):
     """The service of one folder; `start` and `end` it as often as you like."""
 
+    kind = "ds"
+
     def __init__(self, folder: Path, port: int, fingerprint: bytes) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.port = port
         self.fingerprint = fingerprint
-        self.log = b""
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, "ds", "start", "-c", str(self.folder)),
-            stderr=asyncio.subprocess.PIPE,
-            env=ENVIRONMENT,
-        )
-        assert self._process.stderr is not None
-        async with asyncio.timeout(START_S):
-            while READY not in (line := await self._process.stderr.readline()):
-                assert line, f"the service did not start: {self.log.decode()}"
-                self.log += line
-        self.log += line
-
-    async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        process, self._process = self._process, None
-        assert process is not None
-        assert process.stderr is not None
-        process.send_signal(number)
-        self.log += await process.stderr.read()
-        return await process.wait()
 
     def hang_up(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+        self.child.send(signal.SIGHUP)
 
     async def client(self, token: bytes = b"", *, quic: bool = False) -> Client:
         return await Client.connect(
             "127.0.0.1", self.port, token=token, fingerprint=self.fingerprint, quic=quic
         )
-
-    async def status(self) -> dict[str, Any]:
-        """What the service says about itself."""
-        return await asyncio.to_thread(ask, self.folder / "control.sock", "status")
-
-    async def close(self) -> None:
-        if self._process is not None:
-            await self.end()
 
 
 def configure(folder: Path, before: str, after: str) -> None:

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from blindpost.serving.children import free_port
 from blindpost.wire.ntf.pushes import Push, decode_apns_body
-from tests.support.serving.processes import Forked, forking, free_port
+from tests.support.serving.processes import Forked, forking
 
 KEY_FILE = "apple.p8"
 CERTIFICATE_FILE = "apple.pem"

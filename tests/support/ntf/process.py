@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from typer.testing import CliRunner
 
 from blindpost.cli.ntf import app
 from blindpost.client.ntf import NtfClient
-from blindpost.serving.control import ask
+from blindpost.serving.children import free_port
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import KEY_ID, ApnsServer
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 from tests.support.ntf.apns_process import CERTIFICATE_FILE, KEY_FILE, ApnsInProcess
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
-from tests.support.serving.processes import free_port
-
-READY = b"the notification router is ready"
-START_S = 60.0
+from tests.support.serving.commands import Started
 
 
 def invoke(*arguments: str | Path) -> str:
@@ -37,57 +31,17 @@ def invoke(*arguments: str | Path) -> str:
     return done.stdout
 
 
-class StartedNtf:
+class StartedNtf(Started):
     """The notification router of one folder; `start` and `end` it as often as you like."""
 
+    kind = "ntf"
+
     def __init__(self, folder: Path, port: int, fingerprint: bytes) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.server = Server((Host("127.0.0.1"),), str(port), fingerprint)
-        self.log = b""
-        self.environment = dict(ENVIRONMENT)
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Returns when the router serves."""
-        assert self._process is None, "the router runs"
-        self._process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, "ntf", "start", "-c", str(self.folder)),
-            stderr=asyncio.subprocess.PIPE,
-            env=self.environment,
-        )
-        assert self._process.stderr is not None
-        line = b""
-        async with asyncio.timeout(START_S):
-            while READY not in line:
-                line = await self._process.stderr.readline()
-                assert line, f"the router did not start: {self.log.decode()}"
-                self.log += line
-        self._reading = asyncio.create_task(self._read(self._process.stderr))
-
-    async def _read(self, stream: asyncio.StreamReader) -> None:
-        while line := await stream.readline():
-            self.log += line
-
-    async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal and wait for the end; the exit code."""
-        process, self._process = self._process, None
-        assert process is not None
-        assert self._reading is not None
-        process.send_signal(number)
-        code = await process.wait()
-        await self._reading
-        return code
 
     async def connect(self) -> NtfClient:
         return await NtfClient.connect(self.server)
-
-    async def status(self) -> dict[str, Any]:
-        return await asyncio.to_thread(ask, self.folder / "control.sock", "status")
-
-    async def close(self) -> None:
-        if self._process is not None:
-            await self.end()
 
 
 def configure(folder: Path, *edits: tuple[str, str]) -> None:

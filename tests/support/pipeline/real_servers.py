@@ -73,7 +73,7 @@ async def notified(folder: Path, router: StartedRouter) -> Told:
                 await _until_ledger(ntf, place * OWN_MESSAGES + count)
                 told.secrets.append(device.client.agreement.session_id)
                 await device.client.close()
-                told.all = await ntf.status()
+                told.all = await ntf.ask("status")
                 told.own = told.own or told.all
         assert await ntf.end(signal.SIGTERM) == 0
     assert seal_folder(told.journal) is not None
@@ -100,7 +100,7 @@ async def _until_ledger(ntf: ntf_process.StartedNtf, received: int, *, retried: 
     """Until so many have come, and have ended or are to be pushed again."""
 
     async def reached() -> bool:
-        status = await ntf.status()
+        status = await ntf.ask("status")
         counters, waiting = status["counters"], status["ledger"]["waiting"]
         if counters["notifications_received"] != received:
             return False

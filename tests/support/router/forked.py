@@ -5,21 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blindpost.router.running.process import RouterProcess, serve
-from blindpost.router.running.reading import read_place
-from blindpost.serving import logs
+from blindpost.router.running.process import RouterService
+from blindpost.router.running.settings import Place
+from blindpost.serving.process import Process, serve
 from tests.support.serving.forking import lives, ready
 
 
 def live(folder: Path) -> None:
     """One life of the router of this folder."""
-    place = read_place(folder)
-    logs.set_up(place.settings.log.format, place.settings.log.level)
 
-    def serving(process: RouterProcess) -> None:
-        ready(process.ports[0])
+    def serving(process: Process[RouterService]) -> None:
+        (port, *_) = process.ports
+        ready(int(port))
 
-    serve(place, serving)
+    serve(RouterService, Place.read(folder), serving)
 
 
 if __name__ == "__main__":

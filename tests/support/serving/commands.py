@@ -8,20 +8,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from blindpost.client.smp import SmpClient
-from blindpost.serving.control import ask
+from blindpost.serving.children import COMMAND, Child, DidNotStartError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 
-COMMAND = (sys.executable, "-m", "blindpost.cli")
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-READY = b"the router is ready"
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -49,67 +46,73 @@ def edit(folder: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-class StartedRouter:
-    """`blindpost router start` in a process."""
+class Started:
+    """A server in a process of its own that can be killed, started again, asked and read."""
 
-    def __init__(self, folder: Path, process: asyncio.subprocess.Process) -> None:
+    kind = ""
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process = process
-        self.log = b""
+        self.environment = dict(ENVIRONMENT)
         self.status: dict[str, Any] = {}
-        self._told = asyncio.Event()
-        self._reading: asyncio.Task[None] | None = None
+        self.child = Child(
+            self.kind, folder, log=folder.with_name(f"{folder.name}.log"), environment=self.environment
+        )
 
-    async def ready(self) -> None:
-        assert self.process.stderr is not None
-        while READY not in self.log:
-            line = await self.process.stderr.readline()
-            assert line, f"the router did not start: {self.log.decode()}"
-            self.log += line
-        self._reading = asyncio.create_task(self._read())
-        self.status = await self.ask("status")
+    @property
+    def log(self) -> bytes:
+        return self.child.log
 
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.log += line
-            self._told.set()
+    async def start(self) -> None:
+        """Returns when it serves."""
+        try:
+            self.status = await asyncio.to_thread(self.child.start)
+        except DidNotStartError as error:
+            raise AssertionError(str(error)) from error
 
-    async def told(self, text: bytes) -> None:
+    async def told(self, text: bytes, count: int = 1) -> None:
         """Wait until the log says so."""
-        while text not in self.log:
-            self._told.clear()
-            await self._told.wait()
+        while True:
+            if self.log.count(text) >= count:
+                return
+            await asyncio.sleep(0.01)
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        return await asyncio.to_thread(ask, self.folder / "control.sock", command, **arguments)
+        return await asyncio.to_thread(self.child.ask, command, **arguments)
+
+    async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        code = await asyncio.to_thread(self.child.end, number)
+        assert code is not None, "it was not started"
+        return code
+
+    async def close(self) -> None:
+        if self.child.runs:
+            await self.end(signal.SIGKILL)
+
+
+class StartedRouter(Started):
+    """`blindpost router start` in a process."""
+
+    kind = "router"
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        return await super().end(number)
 
     async def connect(self, host: str = "127.0.0.1") -> SmpClient:
         server = Server((Host(host),), str(self.status["ports"][0]), unb64(str(self.status["fingerprint"])))
         return await SmpClient.connect(server)
 
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit code."""
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        code = await self.process.wait()
-        if self._reading is not None:
-            await self._reading
-        return code
-
 
 @asynccontextmanager
 async def started(folder: Path) -> AsyncIterator[StartedRouter]:
     """The router of this folder until the end of the block, whatever happens."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, "router", "start", "-c", str(folder), stderr=asyncio.subprocess.PIPE, env=ENVIRONMENT
-    )
-    router = StartedRouter(folder, process)
+    router = StartedRouter(folder)
     try:
-        await router.ready()
+        await router.start()
         yield router
     finally:
-        await router.end(signal.SIGKILL)
+        await router.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ import lmdb
 from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
 from blindpost.router.tables import TABLES
+from blindpost.serving.children import free_port
 from blindpost.serving.control import ask
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
@@ -26,23 +25,9 @@ from tests.support.serving.commands import ENVIRONMENT, edit, init
 
 START_S, END_S = 60.0, 30.0
 ROOT = Path(__file__).parents[3]
-BELOW_EPHEMERAL = range(20_000, 32_000)
-"""Ports that the system gives to no outgoing connection, so that a router finds its own free again."""
 
 Dump = dict[str, dict[bytes, bytes]]
 """Every row of every table."""
-
-
-def free_port() -> int:
-    """A port on which nobody listens, the same after a restart."""
-    for port in random.sample(BELOW_EPHEMERAL, 100):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class Forked:

@@ -99,5 +99,8 @@ class FaultyStore:
     def counts(self) -> dict[str, int]:
         return self.tables.counts()
 
+    async def probe(self) -> None:
+        await self.tables.probe()
+
     def close(self) -> None:
         self.tables.close()

@@ -8,7 +8,6 @@ from pathlib import Path
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.audit import Findings, audit, repair
 from blindpost.router.bulk_lmdb import LmdbBulk
-from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, in_database, open_any_store, store_name
 from blindpost.router.tables import LmdbTables
@@ -21,7 +20,7 @@ from blindpost.store.lmdb import copy_store
 async def audit_place(place: Place, *, repairs: bool) -> Findings:
     """Audit the store of a router; while it runs, a copy of it, which cannot be repaired."""
     try:
-        with locked(place):
+        with place.locked():
             return await _audited(place, await open_any_store(place), repairs=repairs)
     except RunningError:
         if repairs or in_database(place):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import blindpost
 from blindpost.engine.loop import StoreFailedError
-from blindpost.router.running.process import locked
-from blindpost.router.running.reading import CONFIG_NAME, parse
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import CONFIG_NAME, Place
 from blindpost.router.running.stores import DATA_FILE, in_database
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, read_file, sync_folder, telling, write_file
@@ -70,7 +68,7 @@ def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
         shutil.copytree(backup, fresh)
         (fresh / MANIFEST).unlink()
         if aside is not None:
-            with locked(place):
+            with place.locked():
                 _keep_ca_key(folder / KEYS, fresh / KEYS)
                 folder.rename(aside)
         elif folder.exists():
@@ -99,12 +97,12 @@ def _check(backup: Path) -> None:
         )
     if not (backup / STORE / DATA_FILE).exists():
         raise OperatorError(f"{backup}: the store is missing in this backup.")
-    settings = parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME)
+    settings = Place.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME)
     Identity(backup / KEYS).load(Place(backup / CONFIG_NAME, settings).fingerprint)
 
 
 def _place(backup: Path, folder: Path) -> Place:
-    place = Place(folder / CONFIG_NAME, parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME))
+    place = Place(folder / CONFIG_NAME, Place.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME))
     if (place.keys, place.store) != (folder / KEYS, folder / STORE):
         raise OperatorError(
             f"{backup}: its configuration keeps keys or store in other places than {folder}. "

@@ -46,10 +46,10 @@ def budget(settings: Settings) -> Budget:
     return Budget(source_bytes=settings.limits.inbox_kib * 1024)
 
 
-def limit_sizes(settings: Settings) -> LimitSizes:
+def limit_sizes(settings: Settings, connections: int) -> LimitSizes:
     limits = settings.limits
     return LimitSizes(
-        connections=limits.connections,
+        connections=connections,
         connections_per_address=limits.connections_per_address,
         handshakes=limits.handshakes,
         new_per_second=limits.new_per_second,

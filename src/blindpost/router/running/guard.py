@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -183,12 +182,3 @@ class GuardedServer(Server):
         self._router.guard.sockets[session.own_port].closed += 1
         if session in self._router.addresses:
             self._router.limits.disconnect(self._router.addresses.pop(session))
-
-    async def wait_empty(self, timeout_s: float) -> None:
-        """Close every session; those whose peers do not read in time are cut."""
-        stopping = asyncio.ensure_future(self.stop())
-        done, _ = await asyncio.wait([stopping], timeout=timeout_s)
-        if not done:
-            for session in tuple(self.sessions):
-                session.abort()
-        await stopping

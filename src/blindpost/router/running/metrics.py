@@ -15,7 +15,7 @@ from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
 from blindpost.router.model import Domain
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.names import OURS, REFERENCE, all_counters
-from blindpost.serving.prometheus import Labels, Text
+from blindpost.serving.prometheus import Labels, Text, engine_metrics
 from blindpost.wire.smp.handshake import ServiceRole
 
 PERIODS = ((60, "0-60"), (300, "60-300"), (1200, "300-1200"), (3600, "1200-3600"))
@@ -113,9 +113,10 @@ def _note(gauges: Gauges, ages: Sequence[int]) -> None:
         gauges.in_flight_periods[period_of(age)] += 1
 
 
-def render(router: GuardedRouter, gauges: Gauges, services: Services, active: Mapping[str, int]) -> str:
+def render(
+    text: Text, router: GuardedRouter, gauges: Gauges, services: Services, active: Mapping[str, int]
+) -> None:
     """Everything that is measured, as text."""
-    text = Text()
     text.metric(
         REFERENCE + "info",
         "gauge",
@@ -131,10 +132,9 @@ def render(router: GuardedRouter, gauges: Gauges, services: Services, active: Ma
     _services(text, services)
     _loaded(text, router.store.loaded)
     _acknowledged(text, router.plan.meters.ack_s, gauges)
-    _engine(text, router)
+    engine_metrics(text, OURS + "router_", router.engine.meters)
     _sockets(text, router, gauges)
     _guard(text, router)
-    return text.done()
 
 
 def _stored(text: Text, gauges: Gauges) -> None:
@@ -215,14 +215,6 @@ def _acknowledged(text: Text, ack_s: Histogram, gauges: Gauges) -> None:
     )
     longest = max(ack_s.maximum, gauges.in_flight_oldest_s)
     text.gauge(REFERENCE + "delivery_ack_time_max", "The longest time from delivery to ACK", longest)
-
-
-def _engine(text: Text, router: GuardedRouter) -> None:
-    meters = router.engine.meters
-    text.histogram(OURS + "router_turn_seconds", "From the start of a turn to its answers", meters.turn_s)
-    text.histogram(OURS + "router_commit_seconds", "Making a turn durable", meters.commit_s)
-    text.counter(OURS + "router_turn_events_total", "Blocks and events decided", meters.events)
-    text.counter(OURS + "router_turns_refused_total", "Turns that the store refused", meters.turns_refused)
 
 
 def _sockets(text: Text, router: GuardedRouter, gauges: Gauges) -> None:

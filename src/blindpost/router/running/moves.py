@@ -18,7 +18,6 @@ from blindpost.router.moving.exporting import Files, certificate_of_files, expor
 from blindpost.router.moving.importing import Importer, Source
 from blindpost.router.moving.progress import Progress, Report
 from blindpost.router.running import choices
-from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_any_store, open_store, store_name
 from blindpost.router.tables import LmdbTables, RouterStore
@@ -56,7 +55,7 @@ class Moved:
 async def import_files(to: Place, source: Source, report: Path, progress: Progress) -> Moved:
     """Take everything that `source` tells into the empty store of a router, or go on with it."""
     source = _usable(source)
-    with locked(to):
+    with to.locked():
         async with _opened(to, open_any_store) as (store, bulk):
             return await _import(to, source, store, bulk, report, progress)
 
@@ -91,7 +90,7 @@ async def copy(source: Place, to: Place, progress: Progress) -> Moved:
     """Take everything from one router's store into the empty one of another, or go on with it."""
     if source.file == to.file:
         raise OperatorError(f"{to.file}: a router cannot be copied into itself.")
-    with locked(source), locked(to):
+    with source.locked(), to.locked():
         async with _opened(source) as (_, old), _opened(to, open_any_store) as (store, bulk):
             copier = Copier(old, f"store of {source.folder}", store, bulk, progress)
             if not await copier.run():
@@ -104,7 +103,7 @@ async def copy(source: Place, to: Place, progress: Progress) -> Moved:
 
 async def export_files(source: Place, files: Files, report_path: Path, progress: Progress) -> Moved:
     """Write everything that a router's store holds, as far as the files can tell it."""
-    with locked(source), telling(files.store_log):
+    with source.locked(), telling(files.store_log):
         async with _opened(source) as (_, bulk):
             report = Report(report_path)
             try:

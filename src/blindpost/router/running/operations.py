@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import blindpost
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
 from blindpost.router.running.metrics import look
@@ -18,7 +16,7 @@ from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
 from blindpost.wire.text import b64, unb64
 
 if TYPE_CHECKING:
-    from blindpost.router.running.process import RouterProcess
+    from blindpost.router.running.process import RouterService
     from blindpost.serving.control import Answer
 
 Request = Mapping[str, Any]
@@ -30,34 +28,26 @@ _DECISION_TIMEOUT_S = 30.0
 class Operations:
     """The commands of the control socket."""
 
-    def __init__(self, process: RouterProcess) -> None:
-        self._process = process
+    def __init__(self, service: RouterService) -> None:
+        self._service = service
 
     @property
     def commands(self) -> dict[str, Answer]:
         return {
-            "status": self.status,
             "stats": self.stats,
             "connections": self.connections,
             "queue": self.queue,
             "block": self.block,
             "unblock": self.unblock,
             "delete": self.delete,
-            "renew": self.renew,
         }
 
-    async def status(self, request: Request) -> dict[str, Any]:
-        process = self._process
-        gauges = await look(process.router, process.server)
+    async def status(self) -> dict[str, Any]:
+        service = self._service
+        gauges = await look(service.router, service.server)
         return {
-            "version": blindpost.__version__,
-            "pid": os.getpid(),
-            "state": "draining" if process.router.draining else "running",
-            "uptime_s": int(time.monotonic() - process.started),
-            "ports": process.ports,
-            "metrics_port": process.metrics_port,
-            "fingerprint": b64(process.credentials.fingerprint),
-            "durability": process.place.settings.store.durability,
+            "fingerprint": b64(service.credentials.fingerprint),
+            "durability": service.place.settings.store.durability,
             "connections": gauges.connections,
             "handshakes": gauges.handshakes,
             "subscriptions": gauges.subscriptions,
@@ -68,21 +58,21 @@ class Operations:
         }
 
     async def stats(self, request: Request) -> dict[str, Any]:
-        meters = self._process.router.plan.meters
+        meters = self._service.router.plan.meters
         return {
-            "since": self._process.counters.since,
+            "since": self._service.counters.since,
             "counts": {meter.value: meters[meter] for meter in Meter},
-            "active": self._process.activity.counts(int(time.time())),
-            "stored": self._process.router.store.counts(),
+            "active": self._service.activity.counts(int(time.time())),
+            "stored": self._service.router.store.counts(),
         }
 
     async def connections(self, request: Request) -> dict[str, Any]:
-        process = self._process
-        gauges, guard = await look(process.router, process.server), process.router.guard
+        service = self._service
+        gauges, guard = await look(service.router, service.server), service.router.guard
         return {
             "connections": gauges.connections,
             "handshakes": gauges.handshakes,
-            "addresses": process.limits.addresses,
+            "addresses": service.limits.addresses,
             "by_version": {str(version): count for version, count in sorted(gauges.versions.items())},
             "subscribed": gauges.subscribed,
             "subscribed_to_notifications": gauges.notifier_subscribed,
@@ -113,10 +103,6 @@ class Operations:
     async def delete(self, request: Request) -> dict[str, Any]:
         return await self._operate(Action.DELETE, request)
 
-    async def renew(self, request: Request) -> dict[str, Any]:
-        self._process.renew()
-        return {"outcome": "new connections use the new certificate"}
-
     async def _operate(
         self, action: Action, request: Request, blocked: BLOCKED | None = None
     ) -> dict[str, Any]:
@@ -130,7 +116,7 @@ class Operations:
             if not outcome.done():
                 outcome.set_result(text)
 
-        self._process.router.engine.put_own(OperatorCommand(action, entity_id, done, blocked))
+        self._service.router.engine.put_own(OperatorCommand(action, entity_id, done, blocked))
         try:
             async with asyncio.timeout(_DECISION_TIMEOUT_S):
                 text = await outcome

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
-from blindpost.serving.journal import JournalSection
+from blindpost.serving import place as places
 from blindpost.serving.outbound import OutboundSection
+from blindpost.serving.place import ServerSettings
 from blindpost.serving.sections import (
     EVERYWHERE,
     Count,
@@ -18,7 +19,6 @@ from blindpost.serving.sections import (
     HostText,
     IdentitySection,
     Listening,
-    LogSection,
     MetricsSection,
     NetworkText,
     Port,
@@ -97,11 +97,7 @@ class RouterMetricsSection(MetricsSection):
     port: Port = 9_464
 
 
-class ControlSection(Section):
-    socket: str = "control.sock"
-
-
-class Settings(Section):
+class Settings(ServerSettings):
     """Everything that an operator can set."""
 
     address: AddressSection
@@ -112,10 +108,7 @@ class Settings(Section):
     limits: LimitsSection = LimitsSection()
     outbound: OutboundSection = OutboundSection()
     times: TimesSection = TimesSection()
-    log: LogSection = LogSection()
     metrics: RouterMetricsSection = RouterMetricsSection()
-    control: ControlSection = ControlSection()
-    journal: JournalSection = JournalSection()
 
     def router_address(self, key_hash: bytes) -> RouterAddress:
         """What is handed out to users; it holds the password, if there is one."""
@@ -125,17 +118,19 @@ class Settings(Section):
         return RouterAddress(Scheme.SMP, Server(hosts, port, key_hash), password)
 
 
-class Place:
-    """A configuration file and the folder that its relative paths start from."""
+class Place(places.Place[Settings]):
+    """A router's configuration and its folder."""
+
+    word, title = "router", "router"
+    model = Settings
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self.file = file
-        self.folder = file.parent
-        self.settings = settings
+        super().__init__(file, settings)
         self.keys = self.folder / settings.identity.keys
         self.fingerprint = settings.identity.key_hash
         self.store = self.folder / settings.store.folder
-        self.control = self.folder / settings.control.socket
         self.counters = self.folder / "counters.json"
         self.activity = self.folder / "activity.json"
-        self.lock = self.folder / "router.lock"
+
+
+CONFIG_NAME = Place.config_name()

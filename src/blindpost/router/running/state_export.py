@@ -16,7 +16,6 @@ from blindpost.journal.keeping import can_seal
 from blindpost.router.bulk import CHUNK_ITEMS, chunks
 from blindpost.router.model import Domain, ServiceRecord
 from blindpost.router.running.journaling import SERVICE_ROLES
-from blindpost.router.running.process import locked
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import DATA_FILE, in_database, store_name
 from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmdb_state, postgres_state
@@ -78,7 +77,7 @@ async def export_state(
 
 def _is_running(place: Place) -> bool:
     try:
-        with locked(place):
+        with place.locked():
             return False
     except RunningError:
         return True

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE
 from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
+from blindpost.serving.sections import CONTROL_TEMPLATE
 
-_TEMPLATE = """\
+_TEMPLATE = (
+    """\
 # Configuration of a Blindpost router. Every setting is here with its default; what begins with # has no
 # effect. Times are in seconds. After a change: `blindpost router start` again (SIGTERM drains first).
 
@@ -92,11 +94,10 @@ enabled = false
 address = "127.0.0.1"
 port = 9464
 
-[control]
-# The socket through which `blindpost router status` and the operator's commands speak to the router.
-socket = "control.sock"
-
-""" + JOURNAL_TEMPLATE.format(default="the first host, its dots as -")
+"""
+    + CONTROL_TEMPLATE
+    + JOURNAL_TEMPLATE.format(default="the first host, its dots as -")
+)
 
 
 def config_text(

@@ -1,0 +1,95 @@
+"""Where a server lives: its configuration file, the folder around it, and what every server has there."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+from blindpost.serving import locking
+from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import read_file
+from blindpost.serving.journal import JournalSection
+from blindpost.serving.sections import ControlSection, LogSection, MetricsSection
+from blindpost.serving.settings import Section, parse
+
+
+class ServerSettings(Section):
+    """The tables that every server's configuration has."""
+
+    log: LogSection = LogSection()
+    metrics: MetricsSection
+    control: ControlSection = ControlSection()
+    journal: JournalSection = JournalSection()
+
+
+S = TypeVar("S", bound=ServerSettings)
+
+
+class Place(Generic[S]):
+    """A configuration file and the folder that its relative paths start from."""
+
+    word: ClassVar[str]
+    """The word after `blindpost`; it names the configuration file and the lock too."""
+    title: ClassVar[str]
+    """What people call such a server, after "the"."""
+    model: ClassVar[type[ServerSettings]]
+    """What may stand in the file."""
+    init_options: ClassVar[str] = ""
+    """What `init` needs besides the folder."""
+
+    def __init__(self, file: Path, settings: S) -> None:
+        self.file = file
+        self.folder = file.parent
+        self.settings = settings
+        self.control = self.folder / settings.control.socket
+        self.lock = self.folder / f"{self.word}.lock"
+
+    @classmethod
+    def config_name(cls) -> str:
+        return f"{cls.word}.toml"
+
+    @classmethod
+    def parse(cls, content: bytes, file: Path) -> S:
+        """The settings in a file, complete and checked."""
+        return cast(S, parse(content, file, cls.model))
+
+    @classmethod
+    def read(cls, given: Path) -> Self:
+        """The configuration that a person names by its file or its folder."""
+        file = given / cls.config_name() if given.is_dir() else given
+        if not file.exists():
+            folder = given.parent if given.suffix == ".toml" else given
+            raise OperatorError(
+                f"{file}: no {cls.title} is set up here. Create one with `blindpost {cls.word} init "
+                f"{folder}{cls.init_options}`, or name another place with --config."
+            )
+        file = file.absolute()
+        return cls(file, cls.parse(read_file(file), file))
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder: there is one server, or one command that needs it stopped, at a time."""
+        return locking.locked(
+            self.lock,
+            f"a {self.title} is running in this folder. Look at it with `blindpost {self.word} status`, "
+            "or stop it first.",
+        )
+
+
+def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, Any]:
+    """The answer of the server that runs in this place."""
+    try:
+        return ask(place.control, command, **arguments)
+    except NotRunningError as error:
+        raise NotRunningError(place.control, f"blindpost {place.word} start -c {place.folder}") from error
+
+
+def control_of(file: Path) -> Path:
+    """The control socket that a server's configuration names, for those who need nothing else of it."""
+    try:
+        named = tomllib.loads(file.read_text(encoding="utf-8")).get("control", {}).get("socket")
+    except (OSError, ValueError, AttributeError):
+        named = None  # the server itself says what is wrong with its file
+    return file.parent / (named if isinstance(named, str) else ControlSection().socket)

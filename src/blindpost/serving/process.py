@@ -1,0 +1,281 @@
+"""The process of every server: from its lock to its last answer.
+
+What a server is stands in its room, as a `Service`; what it means to run one stands here, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import blindpost
+from blindpost.journal.keeping import JournalKeeper
+from blindpost.serving import descriptors, logs
+from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import readable_by_others
+from blindpost.serving.health import LOOK_S, Watch
+from blindpost.serving.http import MetricsListener
+from blindpost.serving.journal import keeping_of
+from blindpost.serving.logs import keep_quiet, log
+from blindpost.serving.place import Place, ServerSettings
+from blindpost.serving.prometheus import Text
+from blindpost.serving.service import Ports, Service
+from blindpost.serving.settings import Section
+from blindpost.serving.tasks import Tasks
+
+COLLECT_AFTER = (20_000, 10, 10)
+"""A turn makes thousands of objects and hardly a cycle: looking for cycles less often is cheaper."""
+MEASURE_S_MAX = 2.0
+"""What a server cannot say in this time is left out of its metrics."""
+WORK = "deciding"
+
+V = TypeVar("V", bound=Service[Any])
+
+
+class Process(Generic[V]):
+    """One server as it runs."""
+
+    def __init__(self, place: Place[Any], service: V) -> None:
+        """Use `open`."""
+        self.place = place
+        self.service = service
+        self.started = time.monotonic()
+        self.draining = False
+        self.ports: Ports = ()
+        self.metrics_port: int | None = None
+        self.tasks = Tasks()
+        self.watch = Watch(service, self._folders())
+        self._journal = self._open_journal()
+        self._control = ControlSocket(
+            place.control, {"status": self._status, "reload": self._reload, **service.commands()}
+        )
+        self._metrics = MetricsListener(self._render, lambda: self.watch.health)
+        self._stop = asyncio.Event()
+
+    @classmethod
+    async def open(cls, kind: type[V], place: Place[Any]) -> Self:
+        """The server of this place, not listening yet."""
+        wanted = kind.wanted_connections(place)
+        possible = descriptors.allow(wanted)
+        service = await kind.open(place, possible)
+        try:
+            process = cls(place, service)
+            descriptors.tell(wanted, possible, kind.connections_setting)
+            return process
+        except BaseException:
+            await service.close()
+            raise
+
+    def _folders(self) -> list[Path]:
+        journal = self.place.settings.journal
+        written = [self.place.folder, *([self.place.folder / journal.folder] if journal.enabled else [])]
+        return [folder for folder in written if folder.is_dir()]
+
+    def _open_journal(self) -> JournalKeeper | None:
+        service, place = self.service, self.place
+        keeping = keeping_of(place.settings.journal, place.folder, service.journal_name)
+        if keeping is None:
+            return None
+        journal = JournalKeeper(keeping, service.role, service.read_meters)
+        service.journaled(journal)
+        return journal
+
+    def stop(self) -> None:
+        """Drain and end."""
+        self._stop.set()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until `stop`, then return when everything accepted is durable and answered."""
+        asyncio.get_running_loop().set_exception_handler(keep_quiet)
+        service, tasks = self.service, self.tasks
+        for file in filter(readable_by_others, service.secrets()):
+            log.warning("%s can be read by other users of this machine: `chmod 600` it", file)
+        try:
+            await service.begin()
+            tasks.start(WORK, service.work)
+            await self._listen()
+            for each in service.rounds():
+                tasks.repeat(each.name, each.every_s, each.work, at_start=each.at_start)
+            for name, work in service.tasks().items():
+                tasks.start(name, work)
+            if self._journal is not None:
+                tasks.start("the journal", self._journal.run)
+            ready()
+            await self._stop.wait()
+        finally:
+            await self._end()
+
+    async def _listen(self) -> None:
+        metrics = self.place.settings.metrics
+        self.ports = await self.service.listen()
+        await self.watch.look()
+        self.tasks.repeat("the look at its health", LOOK_S, self._look)
+        self.tasks.repeat("counted log lines", logs.COUNTED_S, logs.tell_repeated)
+        if metrics.enabled:
+            self.metrics_port = await self._metrics.listen(metrics.address, metrics.port)
+        await self._control.listen()
+
+    async def _look(self) -> None:
+        await self.watch.look()
+
+    async def _end(self) -> None:
+        """Take in nothing more, decide and answer what came, close every connection, then the store."""
+        self.draining = True
+        service = self.service
+        await self._step("closing the listeners", service.stop_listening)
+        await self.tasks.cancel(keep=WORK)
+        service.stop()
+        await self.tasks.finish(WORK)
+        await self._step("draining", lambda: service.drain(service.drain_s))
+        if self._journal is not None:
+            await self._step("closing the journal", self._journal.close)
+        await self._metrics.close()
+        await self._control.close()
+        await self.watch.close()
+        await self._step("closing the store", service.close)
+        logs.tell_all_repeated()
+
+    async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """One step of the end; if it fails, the others are taken all the same."""
+        try:
+            await work()
+        except OperatorError as error:
+            log.error("%s: %s", name, error)
+        except Exception:
+            log.exception("%s failed", name)
+
+    # --- what operators ask
+
+    def reload(self) -> dict[str, list[str]]:
+        """Take over the certificates on disk, and the settings that can change while it runs."""
+        place, service = self.place, self.service
+        fresh = type(place).read(place.file)
+        changed = _changed(place.settings, fresh.settings)
+        service.reload(fresh)
+        taken = service.reloads | {"log"}
+        place.settings = place.settings.model_copy(
+            update={name: getattr(fresh.settings, name) for name in taken}
+        )
+        logs.set_up(place.settings.log.format, place.settings.log.level)
+        log.info("certificates and settings were read again, for new connections")
+        told = {
+            "taken": [name for name in changed if name.partition(".")[0] in taken],
+            "after_a_restart": [name for name in changed if name.partition(".")[0] not in taken],
+        }
+        if told["taken"]:
+            log.info("in use now: %s", ", ".join(told["taken"]))
+        if told["after_a_restart"]:
+            log.warning("these settings need a restart: %s", ", ".join(told["after_a_restart"]))
+        return told
+
+    def hung_up(self) -> None:
+        """SIGHUP."""
+        try:
+            self.reload()
+        except OperatorError as error:
+            log.error("nothing was changed: %s", error)
+
+    async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return self.reload()
+
+    async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        health = self.watch.health
+        return {
+            "version": blindpost.__version__,
+            "pid": os.getpid(),
+            "state": "draining" if self.draining else "running",
+            "ready": health.ready,
+            "health": health.sentence,
+            "uptime_s": int(time.monotonic() - self.started),
+            "ports": dict(self.ports) if isinstance(self.ports, Mapping) else list(self.ports),
+            "metrics_port": self.metrics_port,
+            **await self.service.status(),
+        }
+
+    async def _render(self) -> str:
+        """What the server measures, if it can; what the frame knows, in any case."""
+        try:
+            async with asyncio.timeout(MEASURE_S_MAX):
+                text = Text()
+                await self.service.measure(text)
+        except Exception as error:
+            log.warning("the metrics are not complete: %s", type(error).__name__)
+            text = Text()
+        health, own = self.watch.health, f"blindpost_{self.place.word}_"
+        text.gauge(own + "live", "The event loop turns", 1)
+        sentence = (("reason", health.sentence),)
+        text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
+        text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self.started)
+        text.gauge(own + "descriptors_left", "Files that can still be opened", descriptors.left())
+        for name, count in self.tasks.failures.items():
+            help_text = "Background work that failed and was begun again"
+            text.counter(own + "task_failures_total", help_text, count, (("task", name),))
+        return text.done()
+
+
+Ready = Callable[[Process[V]], None]
+
+
+def _changed(before: ServerSettings, after: ServerSettings) -> list[str]:
+    """The settings that differ, as `table.name`."""
+    found: list[str] = []
+    for table in type(before).model_fields:
+        old, new = getattr(before, table), getattr(after, table)
+        if old != new:
+            names = type(old).model_fields if isinstance(old, Section) else ()
+            differ = [f"{table}.{name}" for name in names if getattr(old, name) != getattr(new, name)]
+            found += differ or [table]
+    return found
+
+
+def _told_ports(ports: Ports) -> str:
+    if isinstance(ports, Mapping):
+        return ", ".join(f"{name} on port {port}" for name, port in ports.items())
+    return f"on port {', '.join(map(str, sorted(set(ports))))}" if ports else ""
+
+
+async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> None:
+    loop = asyncio.get_running_loop()
+    process = await Process.open(kind, place)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _signalled, process, number)
+    loop.add_signal_handler(signal.SIGHUP, process.hung_up)
+
+    await process.run(lambda: ready(process))
+
+
+def tell_ready(process: Process[Any]) -> None:
+    """The line that says which ports were opened."""
+    words = [_told_ports(process.ports)]
+    if process.metrics_port is not None:
+        words.append(f"metrics on port {process.metrics_port}")
+    log.info("the %s is ready %s", process.place.title, ", ".join(filter(None, words)))
+
+
+def _signalled(process: Process[Any], number: signal.Signals) -> None:
+    log.info("%s: no new connections, answering what was accepted", number.name)
+    process.stop()
+
+
+def serve(kind: type[V], place: Place[Any], ready: Ready[V] = tell_ready) -> None:
+    """Run the server of this place until it is told to stop."""
+    logs.set_up(place.settings.log.format, place.settings.log.level)
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        with place.locked():
+            asyncio.run(_serve(kind, place, ready))
+    except (OperatorError, OSError):
+        raise
+    except Exception:
+        log.critical("the %s ended by a mistake of its own", place.title, exc_info=True)
+        sys.exit(1)
+    log.info("the %s has stopped; everything it accepted is stored and answered", place.title)

@@ -1,0 +1,154 @@
+"""What a server room hands to the frame: its parts, opened, and what is done with them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from cryptography import x509
+
+from blindpost.journal.keeping import JournalKeeper
+from blindpost.journal.minutes import Reading
+from blindpost.serving.control import Answer
+from blindpost.serving.place import Place
+from blindpost.serving.prometheus import Text
+
+P = TypeVar("P", bound=Place[Any])
+
+Ports = Sequence[int] | Mapping[str, int]
+"""The ports that were opened, by what is spoken there if a server speaks more than one thing."""
+
+DRAIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Work that is done again and again."""
+
+    name: str
+    every_s: float
+    work: Callable[[], Awaitable[None]]
+    at_start: bool = False
+
+
+class Service(ABC, Generic[P]):
+    """One server, apart from its process.
+
+    The frame calls `begin`, starts `work`, calls `listen`, and starts `rounds` and `tasks`. At the end it
+    calls `stop_listening`, ends the background work, calls `stop`, waits for `work`, then `drain` and
+    `close`.
+    """
+
+    role: ClassVar[str]
+    """The server's role in the journal."""
+    reloads: ClassVar[frozenset[str]] = frozenset()
+    """The tables of the configuration that `reload` takes over without a restart."""
+    connections_setting: ClassVar[str] = "listen.connections"
+    """The setting that says how many connections there may be."""
+
+    def __init__(self, place: P) -> None:
+        self.place = place
+
+    @staticmethod
+    @abstractmethod
+    def wanted_connections(place: P) -> int:
+        """How many connections there may be at once, which decides how many files may be open."""
+
+    @classmethod
+    @abstractmethod
+    async def open(cls, place: P, connections: int) -> Self:
+        """The server of this place, with its keys and its store, for at most so many connections."""
+
+    # --- life
+
+    async def begin(self) -> None:
+        """What must be done before anybody can connect."""
+
+    @abstractmethod
+    async def listen(self) -> Ports:
+        """Open every listener; `OperatorError` if one cannot be."""
+
+    @abstractmethod
+    async def work(self) -> None:
+        """Decide until `stop`; return when everything accepted is durable and answered."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    @abstractmethod
+    async def stop_listening(self) -> None:
+        """Take no new connections; those that are open stay."""
+
+    @abstractmethod
+    async def drain(self, seconds: float) -> None:
+        """Close every connection once its last answers have left, and cut it after this time."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the store; also after a start that failed."""
+
+    @property
+    def drain_s(self) -> float:
+        return DRAIN_S
+
+    def rounds(self) -> Sequence[Round]:
+        return ()
+
+    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What runs all the time beside `work`, by name."""
+        return {}
+
+    def reload(self, place: P) -> None:
+        """Use the certificates that are on disk now, and the tables of `place` that `reloads` names."""
+
+    # --- what the frame looks after
+
+    @abstractmethod
+    async def probe(self) -> None:
+        """Write to the store; `StoreFailedError` says why it takes no writes."""
+
+    @property
+    def commits(self) -> tuple[int, int]:
+        """How many turns the store has taken, and how many it has refused."""
+        return 0, 0
+
+    def certificates(self) -> Sequence[x509.Certificate]:
+        """What those who connect are shown."""
+        return ()
+
+    def trouble(self) -> str | None:
+        """What else keeps it from serving, in one sentence."""
+        return None
+
+    def secrets(self) -> Sequence[Path]:
+        """Files that only the server's user may read."""
+        return ()
+
+    # --- what it tells
+
+    @property
+    @abstractmethod
+    def journal_name(self) -> str:
+        """Its name in the journal if the configuration gives none."""
+
+    @abstractmethod
+    async def read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
+        """Counters and levels of one moment, for the journal."""
+
+    def journaled(self, journal: JournalKeeper) -> None:
+        """There is a journal; single events of the operator's own devices may be recorded in it."""
+
+    @abstractmethod
+    async def status(self) -> dict[str, Any]:
+        """Numbers only: nothing about anybody."""
+
+    @abstractmethod
+    async def measure(self, text: Text) -> None:
+        """Everything that is measured, for Prometheus."""
+
+    def commands(self) -> Mapping[str, Answer]:
+        """What an operator may ask besides what every server answers."""
+        return {}

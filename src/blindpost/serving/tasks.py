@@ -1,0 +1,92 @@
+"""Background work of a server: what fails is told once, counted and begun again; it ends nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.logs import log
+
+Work = Callable[[], Awaitable[None]]
+
+FIRST_S, MOST_S = 1.0, 60.0
+"""The pause after a failure, and how long it grows to."""
+STEADY_S = 60.0
+"""After work that ran so long the pause is the first one again."""
+
+
+class Tasks:
+    """Tasks by name, each kept alive until `finish` or `cancel` ends it."""
+
+    def __init__(self, first_s: float = FIRST_S) -> None:
+        self.failures: Counter[str] = Counter()
+        """How often each of them has failed."""
+        self._first_s = first_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._finishing: set[str] = set()
+
+    def start(self, name: str, work: Work) -> None:
+        """Do `work`, and again after a pause whenever it fails; once, if it returns."""
+        self.failures[name] += 0
+        self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
+
+    def repeat(self, name: str, every_s: float, work: Work, *, at_start: bool = False) -> None:
+        """Do `work` every so many seconds."""
+
+        async def again() -> None:
+            if not at_start:
+                await asyncio.sleep(every_s)
+            while True:
+                await work()
+                await asyncio.sleep(every_s)
+
+        self.start(name, again)
+
+    async def finish(self, name: str) -> None:
+        """Wait until a task that was told to stop has ended; one that fails now is not begun again."""
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            self._finishing.add(name)
+            await task
+
+    async def cancel(self, *, keep: str) -> None:
+        """End all but this one."""
+        left = {name: task for name, task in self._tasks.items() if name != keep}
+        self._tasks = {name: task for name, task in self._tasks.items() if name == keep}
+        for task in left.values():
+            task.cancel()
+        await asyncio.gather(*left.values(), return_exceptions=True)
+
+    async def _keep(self, name: str, work: Work) -> None:
+        delay_s = self._first_s
+        while True:
+            started = time.monotonic()
+            try:
+                await work()
+                return
+            except asyncio.CancelledError as error:
+                own = asyncio.current_task()
+                if own is None or own.cancelling():
+                    raise
+                self._failed(name, error, delay_s)
+            except Exception as error:
+                self._failed(name, error, delay_s)
+            if name in self._finishing:
+                return
+            if time.monotonic() - started > STEADY_S:
+                delay_s = self._first_s
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, MOST_S)
+
+    def _failed(self, name: str, error: BaseException, delay_s: float) -> None:
+        """Our own messages are for people; the text of any other exception may hold a user's data."""
+        self.failures[name] += 1
+        if isinstance(error, StoreFailedError | OperatorError):
+            log.error("%s: %s; tried again in %.0f s", name, error, delay_s)
+        else:
+            info = (type(error), error, error.__traceback__)
+            log.error("%s failed; it begins again in %.0f s", name, delay_s, exc_info=info)
