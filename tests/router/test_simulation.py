@@ -153,7 +153,8 @@ def keep_subscription(turn: Turn, client: Client, loser: Client | None, recipien
 def test_it_finds_a_delivery_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blindpost.router.subscriptions._displaced", keep_subscription)
     report = found(tmp_path, EVERYTHING)
-    assert "ERR(error=<Code.NO_MSG" in report
+    symptoms = ("ERR(error=<Code.NO_MSG", "a message arrived with another body")
+    assert any(symptom in report for symptom in symptoms), report
 
 
 def walk_on(
@@ -193,4 +194,5 @@ def test_it_finds_a_walk_that_goes_on_after_a_takeover(
     monkeypatch.setattr("blindpost.router.services.walk_step", walk_on)
     monkeypatch.setattr("blindpost.router.plan.SERVE_STEP", 1)
     report = found(tmp_path, {name: SERVICES[name] for name in SERVICES if name != "break_queue"})
-    assert "said without reason" in report
+    symptoms = ("said without reason", "messages of 1 queues never came")
+    assert any(symptom in report for symptom in symptoms), report
