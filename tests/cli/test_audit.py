@@ -10,29 +10,16 @@ from typing import Any
 
 import pytest
 
-from blindpost.client.options import SmpOptions
-from blindpost.client.smp import SmpClient
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.changes import PutService, SetMember
 from blindpost.router.model import Domain, ServiceRecord
 from blindpost.router.tables import LmdbTables
-from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import SUBS
-from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import SOKS
-from blindpost.wire.text import unb64
+from tests.support.router.connecting import connected
 from tests.support.router.routers import Queue, new_queue
-from tests.support.router.services import new_service
-from tests.support.serving.commands import StartedRouter, init, run, started
-
-CREDENTIALS = new_service()
-
-
-async def connected(router: StartedRouter) -> SmpClient:
-    key_hash = unb64(str(router.status["fingerprint"]))
-    server = Server((Host("127.0.0.1"),), str(router.status["ports"][0]), key_hash)
-    return await SmpClient.connect(server, SmpOptions(service=(ServiceRole.MESSAGING, CREDENTIALS)))
+from tests.support.serving.commands import init, run, started
 
 
 async def make_queues(folder: Path, count: int) -> list[Queue]:

@@ -14,14 +14,11 @@ from typing import Any
 
 import lmdb
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from benchmarks.store_logs import Shape, write_files
 from blindpost.cli.main import main
 from blindpost.client.errors import RefusedError
 from blindpost.crypto.boxes import BoxKey
-from blindpost.crypto.credentials import issue_router, make_authority
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
@@ -43,6 +40,7 @@ from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest
 from blindpost.wire.store_log import CreateQueue, encode_store_line
 from blindpost.wire.text import b64
 from tests.support.router.routers import Queue, a_message, new_key, pushed
+from tests.support.router.smp_server import smp_server_keys
 from tests.support.serving.commands import ENVIRONMENT, started
 
 Call = Callable[..., str]
@@ -116,20 +114,6 @@ def a_queue(number: int) -> tuple[CreateQueue, Queue]:
         QueueMode.MESSAGING,
     )
     return created, queue
-
-
-def smp_server_keys(folder: Path) -> bytes:
-    """The files that smp-server keeps of its identity; its fingerprint."""
-    now = int(time.time())
-    authority = make_authority(now, system_entropy, Algorithm.ED448)
-    online = issue_router(authority, "localhost", now, system_entropy, Algorithm.ED448)
-    folder.mkdir()
-    for name, key in (("ca.key", authority.key), ("server.key", online.key)):
-        pem = key.for_certificates().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (folder / name).write_bytes(pem)
-    for name, der in (("ca.crt", authority.certificate), ("server.crt", online.chain[0])):
-        (folder / name).write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
-    return online.fingerprint
 
 
 async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path, call: Call) -> None:

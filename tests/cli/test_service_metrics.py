@@ -9,10 +9,10 @@ import pytest
 from blindpost.client.smp import SmpClient
 from blindpost.wire.smp.commands import DEL, SUB, SUBS
 from blindpost.wire.smp.responses import OK, SOK, SOKS
-from tests.cli.test_audit import connected
-from tests.cli.test_metrics import scraped, with_metrics
+from tests.support.router.connecting import connected
 from tests.support.router.routers import new_queue
 from tests.support.serving.commands import StartedRouter, started
+from tests.support.serving.metrics import scraped, with_metrics
 
 
 async def gauges(router: StartedRouter) -> tuple[float, float]:

@@ -25,12 +25,12 @@ from blindpost.client.smp import SmpClient
 from blindpost.serving.children import free_port
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.text import ub64
-from tests.cli.test_moving import smp_server_keys
 from tests.support.docs.documents import ROOT
 from tests.support.docs.executed import Place, all_commands, commands_at, place
 from tests.support.docs.packages import copy_sources
 from tests.support.docs.typing_reader import Reader, see_what_is_installed
 from tests.support.router.routers import new_queue
+from tests.support.router.smp_server import smp_server_keys
 
 pytestmark = pytest.mark.timeout(900)
 KEY = "5a" * 32

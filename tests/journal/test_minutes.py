@@ -14,7 +14,7 @@ from blindpost.journal.folder import DAY_S
 from blindpost.journal.minutes import MinuteJournal, Reading
 from blindpost.journal.schema import P_COUNTERS, P_FUNNEL, P_HISTOGRAMS, P_TOKEN_TRANSITIONS
 from blindpost.journal.seal import seal_folder
-from tests.journal.test_seal import rows
+from tests.support.journal.sealed import rows
 
 DAY = 20_000 * DAY_S
 AUTHOR = Author("ntf-1", "ntf", "0" * 16)

@@ -35,18 +35,10 @@ from blindpost.journal.schema import (
     Table,
 )
 from blindpost.journal.seal import Rules, seal_folder
+from tests.support.journal.sealed import rows
 
 DAY = 20_000 * DAY_S
 AUTHOR = Author("smp-1", "smp", "00112233aabbccdd")
-
-
-def rows(root: Path, table: Table) -> list[dict[str, Any]]:
-    """All visible rows of a table, as any reader finds them."""
-    found: list[dict[str, Any]] = []
-    for path in sorted((root / table.tier.value / table.name).glob("date=*/*.parquet")):
-        if not path.name.startswith("."):
-            found += pq.ParquetFile(path).read().to_pylist()
-    return found
 
 
 def once(found: Sequence[dict[str, Any]], table: Table) -> dict[tuple[Any, ...], dict[str, Any]]:

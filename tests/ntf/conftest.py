@@ -1,4 +1,4 @@
-"""A notification router for each test, on a network in memory; tests of claims run on both stores."""
+"""A notification router for each test, on a network in memory; some tests run on both stores."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from blindpost.testing.network import MemoryNetwork
 from tests.support.ntf.routers import RunningNtf, running_ntf
 from tests.support.router.routers import DATABASE_FILE
+from tests.support.store.both import on_both_stores
 from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
@@ -17,13 +18,8 @@ STORES = ("sqlite", "postgres")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the router promises, it promises with either store."""
-    claims = [claim for mark in metafunc.definition.iter_markers("claim") for claim in mark.args]
-    on_both = any(claim.startswith(("NTF-", "SVC-")) for claim in claims)
-    chooses = "database" in metafunc.fixturenames
-    uses_store = "tmp_path" in metafunc.fixturenames or "ntf" in metafunc.fixturenames
-    if on_both and uses_store and not chooses:
-        metafunc.parametrize("store_kind", STORES, indirect=True)
+    """What the notification router promises with either store is shown with both."""
+    on_both_stores(metafunc, STORES)
 
 
 @pytest.fixture(autouse=True)

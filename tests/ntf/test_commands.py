@@ -44,6 +44,7 @@ AUTH = ERR(Code.AUTH)
 NO_AUTH, HAS_AUTH = (ERR(CMD(error)) for error in (CommandError.NO_AUTH, CommandError.HAS_AUTH))
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-06")
 @pytest.mark.parametrize("version", [2, 3])
 async def test_each_command_of_a_block_is_answered_for_itself(ntf: RunningNtf, version: int) -> None:
@@ -125,6 +126,7 @@ def all_commands(device: Device, subscription_id: bytes) -> list[tuple[Command, 
     ]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-36")
 async def test_nothing_is_done_without_a_signature(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -142,6 +144,7 @@ async def test_nothing_is_done_without_a_signature(ntf: RunningNtf) -> None:
     assert await device.sub_status(subscription_id) == b"NEW"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-35")
 async def test_ping_is_bare(ntf: RunningNtf) -> None:
     line = await open_ntf_line(ntf)
@@ -151,6 +154,7 @@ async def test_ping_is_bare(ntf: RunningNtf) -> None:
     assert await line.ask(PING()) == PONG()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-38")
 async def test_lengths_that_run_past_their_block_are_errors_and_no_more(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -196,6 +200,7 @@ class Counting(OneByOne):
         ]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-51")
 @pytest.mark.parametrize("algorithm", [Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519])
 async def test_nobody_learns_what_exists(tmp_path: Path, algorithm: Algorithm) -> None:

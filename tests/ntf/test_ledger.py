@@ -73,6 +73,7 @@ async def test_a_notification_is_pushed_with_its_metadata(ntf: RunningNtf) -> No
     assert ntf.router.plan.meters.push_s.count == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-53")
 async def test_a_push_names_the_newest_of_several_queues(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -201,6 +202,7 @@ async def test_a_refused_token_rejects_all_that_waits(ntf: RunningNtf) -> None:
     assert ntf.router.plan.meters[Meter.RECEIVED_AUTH] == 3
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-59")
 async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
     async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
@@ -302,6 +304,7 @@ async def test_what_is_deleted_while_it_waits_is_dropped(ntf: RunningNtf) -> Non
     assert ended(ntf) == {"dropped": 2}, "the answer to the push comes too late"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-58")
 async def test_what_was_accepted_is_pushed_after_a_restart(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()

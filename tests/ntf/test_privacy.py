@@ -47,6 +47,7 @@ def found_in(haystack: bytes, markers: Iterable[bytes]) -> list[bytes]:
     return [marker for marker in markers if any(way in haystack for way in written_ways(marker))]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-61")
 async def test_secrets_are_sealed_at_rest_and_never_told(
     ntf: RunningNtf, caplog: pytest.LogCaptureFixture
@@ -98,6 +99,7 @@ async def test_secrets_are_sealed_at_rest_and_never_told(
     assert found_in(metrics, [*secrets, *names, device.token_id, subscription_id]) == []
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-47")
 async def test_periodic_notifications_alone_tell_nothing_about_queues(
     ntf: RunningNtf, caplog: pytest.LogCaptureFixture
@@ -124,6 +126,7 @@ async def test_periodic_notifications_alone_tell_nothing_about_queues(
     assert found_in(await raw.dump() + caplog.text.encode(), markers) == []
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-40")
 async def test_an_observer_of_the_device_learns_no_message_router(
     ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +160,7 @@ async def test_an_observer_of_the_device_learns_no_message_router(
     assert len(network.connections) == before, "the device connects to nobody else"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-60")
 async def test_pushes_of_a_kind_have_one_size_and_periods_their_own_moments(ntf: RunningNtf) -> None:
     client = await ntf.connect()

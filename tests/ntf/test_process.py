@@ -23,15 +23,13 @@ from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import ApnsServer
 from blindpost.wire.addresses import RouterAddress
-from blindpost.wire.ntf.commands import TVFY
-from blindpost.wire.ntf.responses import OK
-from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.text import b64
 from tests.support.ntf.apns_process import apns_in_process
+from tests.support.ntf.devices import verified
 from tests.support.ntf.load import Kept, Load, kept_notifications
 from tests.support.ntf.notified import notified_queues
 from tests.support.ntf.process import StartedNtf, at, at_process, configure, invoke, ntf_in_process
-from tests.support.ntf.routers import Device, device_token
+from tests.support.ntf.routers import Device
 from tests.support.router.routers import running_router
 from tests.support.serving.processes import Forked, router_in_process, until
 
@@ -49,16 +47,6 @@ QUICK = (
     ("device_code_pushes = 10", "device_code_pushes = 1000"),
     ("address_code_pushes = 200", "address_code_pushes = 100000"),
 )
-
-
-async def verified(ntf: StartedNtf, apple: ApnsServer, number: int) -> Device:
-    """A device of the test provider that has shown its code."""
-    device = Device(await ntf.connect(), device_token(f"{number:08x}", PushProvider.APNS_TEST))
-    await device.register()
-    name = device.name.token.decode()
-    await apple.until(lambda: bool(apple.sent_to(name)))
-    assert await device.ask(TVFY(device.code(apple.sent_to(name)[-1].push))) == OK()
-    return device
 
 
 async def all_active(device: Device, subscription_ids: list[bytes]) -> None:

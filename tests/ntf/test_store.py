@@ -38,6 +38,7 @@ from tests.support.serving.waiting import until
 STATES = ("NEW", "PENDING", "ACTIVE", "INACTIVE", "END", "DELETED", "AUTH", "SERVICE", "ERR")
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-64")
 async def test_triggers_keep_what_recomputation_finds(ntf: RunningNtf) -> None:
     device = await active_device(ntf)

@@ -62,6 +62,7 @@ async def until_members(store: NtfStore, queues: list[SmpQueue]) -> None:
         await a_moment()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-61")
 async def test_one_certificate_for_each_message_router_is_made_stored_and_used_again(tmp_path: Path) -> None:
     presented: dict[int, list[bytes]] = {}
@@ -109,6 +110,7 @@ async def test_one_certificate_for_each_message_router_is_made_stored_and_used_a
             assert service_id is not None
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-62")
 async def test_at_start_nsubs_comes_before_any_nsub(tmp_path: Path) -> None:
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
@@ -127,6 +129,7 @@ async def test_at_start_nsubs_comes_before_any_nsub(tmp_path: Path) -> None:
         assert set(watch.subscribed) == {queue.notifier_id for queue in new}
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-71")
 async def test_a_restart_costs_one_command_and_drift_costs_all_of_them(tmp_path: Path) -> None:
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
@@ -222,6 +225,7 @@ async def test_a_crash_while_queues_are_associated_is_not_drift_of_all(tmp_path:
             assert sorted(watch.subscribed) == sorted(queue.notifier_id for queue in queues[20:])
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-32")
 async def test_statuses_follow_the_message_router_down_and_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,6 +286,7 @@ async def test_a_restarting_message_router_gets_its_queues_back(tmp_path: Path) 
                         await ntf.apple.next()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-72")
 async def test_recovery_is_bounded_and_survives_a_crash(tmp_path: Path) -> None:
     """The service is lost at the message router: state is cleared at once, queues return in batches."""

@@ -79,6 +79,7 @@ async def members(ntf: RunningNtf, server: Server) -> SmpRouter:
     return found
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-63")
 @pytest.mark.parametrize("refusal", [Code.SERVICE, Code.AUTH])
 async def test_when_the_service_is_lost_everything_about_it_is_cleared_and_all_queues_are_asked_for(
@@ -120,6 +121,7 @@ async def test_when_the_service_is_lost_everything_about_it_is_cleared_and_all_q
         assert {request.entity_id for request in smp.requests[1:]} == {queue.notifier_id for queue in queues}
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-72")
 async def test_no_more_queues_than_a_batch_wait_for_their_answers(tmp_path: Path) -> None:
     """The message router takes its time: what it has not answered is never more than the limit."""
@@ -138,6 +140,7 @@ async def test_no_more_queues_than_a_batch_wait_for_their_answers(tmp_path: Path
         await until_all(ntf.router.store, queues, "ACTIVE", associated=True)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-33")
 async def test_each_end_of_a_subscription_has_its_own_status(tmp_path: Path) -> None:
     refusals: dict[bytes, SMPError] = {

@@ -52,6 +52,7 @@ async def members(ntf: RunningNtf, server: Server = SMP) -> QueueSet:
     return found.members
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-28", "NTF-55")
 async def test_a_repeated_subscription_is_the_same_and_another_key_is_refused(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -68,6 +69,7 @@ async def test_a_repeated_subscription_is_the_same_and_another_key_is_refused(nt
     assert await device.subscribe(elsewhere) != first
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-29")
 async def test_only_the_owner_of_the_token_handles_its_subscriptions(ntf: RunningNtf) -> None:
     owner = await active_device(ntf)
@@ -94,6 +96,7 @@ async def test_a_token_must_be_verified_before_it_subscribes(ntf: RunningNtf) ->
     await device.subscribe(some_queue())
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-31")
 async def test_every_status_is_told(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -124,6 +127,7 @@ async def test_an_error_as_long_as_may_be_still_fits_into_a_block(ntf: RunningNt
     assert await device.sub_status(subscription_id) == b"ERR " + b"x" * 250
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-34")
 async def test_what_is_unsubscribed_is_pushed_no_more(ntf: RunningNtf) -> None:
     device = await active_device(ntf)

@@ -50,6 +50,7 @@ async def registered(ntf: RunningNtf, name: DeviceToken | None = None) -> tuple[
     return device, device.code(push)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-11", "NTF-13", "NTF-14")
 async def test_the_code_reaches_the_device_and_nobody_else(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
@@ -65,6 +66,7 @@ async def test_the_code_reaches_the_device_and_nobody_else(ntf: RunningNtf) -> N
     assert await device.status() == "CONFIRMED"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-12")
 async def test_only_the_registered_key_speaks_for_a_token(ntf: RunningNtf) -> None:
     device = Device(await ntf.connect())
@@ -79,6 +81,7 @@ async def test_only_the_registered_key_speaks_for_a_token(ntf: RunningNtf) -> No
     assert await device.status() in {"REGISTERED", "CONFIRMED"}
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-15")
 async def test_a_code_makes_the_token_active_and_may_come_twice(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
@@ -92,6 +95,7 @@ async def test_a_code_makes_the_token_active_and_may_come_twice(ntf: RunningNtf)
     assert await device.status() == "ACTIVE"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-16", "NTF-17")
 async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -112,6 +116,7 @@ async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
             assert payload.endswith(device.token_id + b"TKN " + words.encode())
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-18")
 async def test_the_provider_moves_a_token(ntf: RunningNtf) -> None:
     ntf.apple.open.clear()
@@ -132,6 +137,7 @@ async def test_the_provider_moves_a_token(ntf: RunningNtf) -> None:
     assert await device.status() == "INVALID,EXPIRED"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-17", "NTF-19")
 @pytest.mark.parametrize("reason", InvalidReason)
 async def test_a_refused_token_tells_why_and_is_left_alone(ntf: RunningNtf, reason: InvalidReason) -> None:
@@ -176,6 +182,7 @@ async def test_an_invalid_token_registers_again_with_the_keys_it_had(ntf: Runnin
     assert await device.ask(TVFY(code)) == OK()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-20", "NTF-21", "NTF-23")
 async def test_a_replaced_device_keeps_everything_and_must_show_a_new_code(ntf: RunningNtf) -> None:
     device, old_code = await registered(ntf)
@@ -242,6 +249,7 @@ async def test_what_is_said_about_the_former_device_does_not_concern_the_new_one
     assert ntf.ledger()["waiting"] == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-24")
 async def test_a_deleted_token_is_gone_with_all_it_had(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -262,6 +270,7 @@ async def test_a_deleted_token_is_gone_with_all_it_had(ntf: RunningNtf) -> None:
     assert (counts["tokens"], counts["subscriptions"], counts["notifications"]) == (0, 0, 0)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-25")
 async def test_periods_below_twenty_minutes_are_refused(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
@@ -281,6 +290,7 @@ async def test_periods_below_twenty_minutes_are_refused(ntf: RunningNtf) -> None
     assert len(ntf.apple.of_kind(CheckPush)) == 2
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-26")
 async def test_periodic_notifications_come_in_their_rhythm_and_survive_a_restart(tmp_path: Path) -> None:
     network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
@@ -337,6 +347,7 @@ async def test_a_failed_check_waits_for_its_next_period(ntf: RunningNtf) -> None
     assert len(ntf.apple.of_kind(CheckPush)) == 2
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-54")
 async def test_a_repeated_registration_is_the_same_and_other_keys_take_nothing(ntf: RunningNtf) -> None:
     device = Device(await ntf.connect())
@@ -377,6 +388,7 @@ async def test_the_token_that_is_verified_last_has_the_device(ntf: RunningNtf) -
     await second.subscribe(queue)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-50")
 async def test_a_foreign_device_token_gains_nothing(ntf: RunningNtf) -> None:
     owner = await active_device(ntf)
@@ -395,6 +407,7 @@ async def test_a_foreign_device_token_gains_nothing(ntf: RunningNtf) -> None:
     assert await owner.status() == "ACTIVE"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-56")
 async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
@@ -418,6 +431,7 @@ async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: 
     assert await device.ask(TVFY(third)) == OK(), "its time is over only until it has come back"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-57")
 async def test_nobody_can_make_the_router_flood_a_device(tmp_path: Path) -> None:
     rules = NtfRules(device_code_pushes=4, address_code_pushes=6)

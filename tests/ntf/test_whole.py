@@ -120,6 +120,7 @@ async def fetched(client: SmpClient, queue: SmpQueue) -> MSG:
     return found
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-30")
 async def test_a_subscribed_queue_wakes_its_device(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
@@ -141,6 +142,7 @@ async def test_a_subscribed_queue_wakes_its_device(tmp_path: Path) -> None:
         assert open_meta(queue.secret, again).msg_id != meta.msg_id
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-44", "NTF-45")
 async def test_no_body_travels_and_unflagged_messages_notify_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +187,7 @@ async def stored_secret(here: World, device: Device) -> list[bytes]:
     return [token.secret.raw, token.dh_key.raw]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-41", "NTF-42")
 async def test_message_routers_learn_nothing_about_devices(tmp_path: Path) -> None:
     """One session for all users; nothing in it names a token, and the order is that of random numbers."""
@@ -226,6 +229,7 @@ async def test_message_routers_learn_nothing_about_devices(tmp_path: Path) -> No
         assert changes > 5
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-43")
 async def test_the_ids_of_queues_stay_between_their_users_and_the_message_router(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -260,6 +264,7 @@ def files_of(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.glob("ntf.db*"))
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-49")
 async def test_apple_sees_ciphertext_of_one_size_with_nothing_in_common(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
@@ -291,6 +296,7 @@ async def test_apple_sees_ciphertext_of_one_size_with_nothing_in_common(tmp_path
             windows |= own
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-52")
 async def test_messages_outlive_pushes_that_nobody_gets(tmp_path: Path) -> None:
     """Whatever becomes of pushes, the messages are in their queues."""
@@ -322,6 +328,7 @@ def opened(queue: SmpQueue, msg: MSG) -> bytes:
     return bytes(message.body)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-39")
 async def test_after_a_restart_everything_goes_on_without_the_devices(tmp_path: Path) -> None:
     credentials = new_credentials()
@@ -355,6 +362,7 @@ async def test_after_a_restart_everything_goes_on_without_the_devices(tmp_path: 
             await device.client.close()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-19")
 @pytest.mark.parametrize(
     ("answer", "reason"),
@@ -391,6 +399,7 @@ async def test_what_apple_rejects_for_good_is_not_pushed_to_again(
         assert await good.status() == "ACTIVE"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-59")
 async def test_outages_and_throttling_delay_and_never_invalidate(tmp_path: Path) -> None:
     async with world(tmp_path, QUICK_RULES) as here:
@@ -447,6 +456,7 @@ def device_items(here: World, device: Device) -> tuple[PushItem, ...]:
     return device.items(delivered[-1].push) if delivered else ()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("NTF-48")
 async def test_senders_cannot_tell_whether_a_queue_notifies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,15 +24,15 @@ from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import ApnsServer
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.smp.responses import MSG
-from tests.canary.test_canary import reached, set_up, singing
-from tests.cli.test_metrics import http
-from tests.ntf.test_process import verified
+from tests.support.canary.canaries import reached, set_up, singing
 from tests.support.ds.process import ds_in_process
+from tests.support.ntf.devices import verified
 from tests.support.ntf.notified import notified_queues
 from tests.support.ntf.process import at, configure, ntf_in_process
 from tests.support.ops.browser import browser, needs_chromium
 from tests.support.router.routers import a_message, new_queue, pushed
 from tests.support.serving.commands import init, run
+from tests.support.serving.metrics import http
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
 METRICS = (("only.\nenabled = false", "only.\nenabled = true"), ("port = 9464", "port = 0"))

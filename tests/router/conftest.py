@@ -1,4 +1,4 @@
-"""A router for each test, on a network in memory; tests of claims run on both stores."""
+"""A router for each test, on a network in memory; some tests run on both stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from blindpost.testing.network import MemoryNetwork
 from tests.support.router.routers import DATABASE_FILE, RunningRouter, running_router
+from tests.support.store.both import on_both_stores
 from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
@@ -16,12 +17,8 @@ STORES = ("lmdb", "postgres")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the router promises about subscriptions and services, it promises with either store."""
-    claims = [claim for mark in metafunc.definition.iter_markers("claim") for claim in mark.args]
-    on_both = any(claim.startswith(("SUB-", "SVC-")) for claim in claims)
-    chooses = "database" in metafunc.fixturenames
-    if on_both and "tmp_path" in metafunc.fixturenames and not chooses:
-        metafunc.parametrize("store_kind", STORES, indirect=True)
+    """What the router promises with either store is shown with both."""
+    on_both_stores(metafunc, STORES)
 
 
 @pytest.fixture(autouse=True)

@@ -102,6 +102,7 @@ async def test_an_empty_store_is_good(running: RunningRouter) -> None:
     assert await looks_right(bulk_of(running), running.router.store)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-70")
 @pytest.mark.parametrize(
     "wrong",
@@ -125,6 +126,7 @@ async def test_a_corrupted_counter_is_found_and_repaired(
     await case.check_all_good()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-70")
 async def test_one_queue_is_in_a_set_once_however_often_it_comes(case: Case, tmp_path: Path) -> None:
     """An id counted twice would cancel itself out of the hash: it cannot be."""

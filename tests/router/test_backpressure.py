@@ -68,6 +68,7 @@ async def unstuffed(line: Line, queues: list[Queue]) -> None:
         assert await pushed(line, queue) == b"stuffing"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-25")
 async def test_a_message_for_a_full_connection_waits_and_comes_once(running: RunningRouter) -> None:
     line, sender = await lines_of(running, 2)
@@ -102,6 +103,7 @@ async def test_que_shows_what_waits(running: RunningRouter) -> None:
     assert (info.info.sub.thread, info.info.sub.delivered) == (SubThread.PENDING, None)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-10")
 @pytest.mark.claim("SUB-26")
 async def test_a_delivery_that_waited_is_not_made_to_a_connection_that_was_displaced(
@@ -122,6 +124,7 @@ async def test_a_delivery_that_waited_is_not_made_to_a_connection_that_was_displ
     await quiet(line, other)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-26")
 @pytest.mark.claim("SUB-54")
 @pytest.mark.parametrize("meanwhile", ["taken by a reader", "deleted", "displaced", "in flight", "gone"])
@@ -172,6 +175,7 @@ async def test_a_delivery_that_waited_is_decided_anew(running: RunningRouter, me
             assert await pushed(other, queue) == expected
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-54")
 async def test_a_connection_that_is_full_again_keeps_what_is_due(running: RunningRouter) -> None:
     line, sender = await lines_of(running, 2)
@@ -229,6 +233,7 @@ async def test_a_notification_for_a_full_connection_waits(running: RunningRouter
     assert running.router.store.counts()["notifications"] == 0
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-13")
 async def test_a_full_connection_does_not_delay_what_others_are_told(running: RunningRouter) -> None:
     full, other, taker, sender = await lines_of(running, 4)
@@ -249,6 +254,7 @@ def held_by_us() -> int:
     return sum(trace.size for trace in ours.traces)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-59")
 async def test_a_connection_that_never_reads_costs_little(running: RunningRouter) -> None:
     """However much is due to it: no task for it, no message in memory, one small entry for each queue."""
@@ -272,6 +278,7 @@ async def test_a_connection_that_never_reads_costs_little(running: RunningRouter
     line.stream.session.abort()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-59")
 async def test_a_connection_that_never_reads_is_dropped_past_the_limit(running: RunningRouter) -> None:
     """What cannot be held back, such as END, fills its outbox: at the limit the connection goes."""

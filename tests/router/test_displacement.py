@@ -24,6 +24,7 @@ from tests.support.router.routers import RunningRouter
 NO_MSG = ERR(Code.NO_MSG)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-01")
 @pytest.mark.claim("SUB-02")
 @pytest.mark.claim("SUB-12")
@@ -43,6 +44,7 @@ async def test_the_last_subscriber_receives_and_the_one_before_is_told(running: 
     await quiet(one, two, sender)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-11")
 @pytest.mark.claim("SUB-12")
 async def test_deleting_a_queue_tells_its_subscriber_at_once(running: RunningRouter) -> None:
@@ -66,6 +68,7 @@ async def test_many_displaced_queues_are_told_in_one_batch(running: RunningRoute
     await quiet(one, two)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-12")
 async def test_what_a_gone_client_would_be_told_is_dropped(running: RunningRouter) -> None:
     one, two = await lines_of(running, 2)
@@ -77,6 +80,7 @@ async def test_what_a_gone_client_would_be_told_is_dropped(running: RunningRoute
     await quiet(two)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-04")
 async def test_an_old_connection_that_goes_leaves_the_new_subscriber(running: RunningRouter) -> None:
     one, two, sender = await lines_of(running, 3)
@@ -92,6 +96,7 @@ async def test_an_old_connection_that_goes_leaves_the_new_subscriber(running: Ru
     assert registry.holder(queue.recipient_id) is client_of(running, two)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-03")
 @pytest.mark.claim("SUB-46")
 async def test_what_was_not_acknowledged_comes_again_first(running: RunningRouter) -> None:
@@ -135,6 +140,7 @@ def cut_before_deciding(
     monkeypatch.setattr(running.router.plan, "prepare", prepared)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-03")
 async def test_a_message_is_not_lost_when_its_subscriber_goes_while_it_is_decided(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +156,7 @@ async def test_a_message_is_not_lost_when_its_subscriber_goes_while_it_is_decide
     assert await pushed(two, queue) == b"hello"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-09")
 @pytest.mark.parametrize("command", [SUB(), DEL()])
 async def test_a_client_that_goes_before_it_is_decided_about_still_displaces(
@@ -168,6 +175,7 @@ async def test_a_client_that_goes_before_it_is_decided_about_still_displaces(
     assert len(gone.subs) == 0
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-07")
 async def test_of_two_subscribers_in_one_turn_the_later_holds_the_queue(running: RunningRouter) -> None:
     for _ in range(10):
@@ -187,6 +195,7 @@ async def test_of_two_subscribers_in_one_turn_the_later_holds_the_queue(running:
         await quiet(one, two)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-08")
 async def test_connections_that_come_and_go_do_not_hold_up_a_registration(running: RunningRouter) -> None:
     """It is decided once, in one turn, whoever else connects or disconnects meanwhile."""
@@ -219,6 +228,7 @@ async def test_connections_that_come_and_go_do_not_hold_up_a_registration(runnin
     assert attempts == [queue.recipient_id]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-10")
 @pytest.mark.claim("SUB-56")
 async def test_a_displaced_connection_has_nothing_left_and_its_ack_does_nothing(
@@ -242,6 +252,7 @@ async def test_a_displaced_connection_has_nothing_left_and_its_ack_does_nothing(
     assert (await one.event(queue.recipient_id)).response == END()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-15")
 async def test_whoever_reads_with_get_displaces_nobody_and_is_told_nothing(running: RunningRouter) -> None:
     one, reader, three = await lines_of(running, 3)
@@ -258,6 +269,7 @@ async def test_whoever_reads_with_get_displaces_nobody_and_is_told_nothing(runni
     await quiet(one, reader, three)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-45")
 async def test_nothing_is_left_of_a_connection_that_went(running: RunningRouter) -> None:
     sender = await open_line(running)

@@ -22,6 +22,7 @@ from tests.support.router.routers import RunningRouter, running_router
 NO_MSG = ERR(Code.NO_MSG)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-14")
 async def test_get_and_sub_exclude_each_other_on_one_connection(running: RunningRouter) -> None:
     reader, subscriber = await lines_of(running, 2)
@@ -49,6 +50,7 @@ async def test_an_empty_queue_is_enough_to_decide_for_get_or_sub(running: Runnin
     await quiet(one, two)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-16")
 async def test_one_message_is_in_flight_and_the_record_of_it_is_exact(tmp_path: Path) -> None:
     now = 1_700_000_000.5
@@ -71,6 +73,7 @@ async def test_one_message_is_in_flight_and_the_record_of_it_is_exact(tmp_path: 
         assert in_flight(running, line, queue) is None
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-17")
 async def test_sub_brings_the_first_message_in_its_batch_and_marks_it(running: RunningRouter) -> None:
     line, sender = await lines_of(running, 2)
@@ -91,6 +94,7 @@ async def test_sub_brings_the_first_message_in_its_batch_and_marks_it(running: R
     assert await queue.ask(line, ACK(queue.last_id)) == OK()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-18")
 async def test_ack_removes_and_answers_with_the_next(running: RunningRouter) -> None:
     line, sender = await lines_of(running, 2)
@@ -112,6 +116,7 @@ async def test_ack_removes_and_answers_with_the_next(running: RunningRouter) -> 
     assert running.router.store.counts()["messages"] == 0
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-19")
 async def test_the_message_on_an_ack_is_in_flight_and_the_first_is_gone(running: RunningRouter) -> None:
     line, sender = await lines_of(running, 2)
@@ -187,6 +192,7 @@ async def test_sub_again_delivers_again(running: RunningRouter) -> None:
     await quiet(line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-20")
 @pytest.mark.claim("SUB-21")
 async def test_a_message_into_an_empty_queue_is_pushed_and_the_next_waits(running: RunningRouter) -> None:
@@ -211,6 +217,7 @@ async def test_whoever_sends_to_itself_hears_the_message_before_the_answer(runni
     assert [type(one.response) for one in heard if isinstance(one, Received)] == [MSG, OK]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-22")
 async def test_without_subscriber_nothing_is_delivered(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +237,7 @@ async def test_without_subscriber_nothing_is_delivered(
     assert len(steps) == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-24")
 @pytest.mark.parametrize(
     ("mode", "pending", "flight", "pushes"),
@@ -262,6 +270,7 @@ async def test_when_a_message_is_pushed(
     await quiet(line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-23")
 async def test_a_push_and_its_record_are_one_step(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
@@ -291,6 +300,7 @@ async def test_a_push_and_its_record_are_one_step(
     assert len(asyncio.all_tasks()) == tasks
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-27")
 async def test_every_way_of_delivery_encrypts_under_the_queue_secret(running: RunningRouter) -> None:
     """Opened here with the plain primitive, by nonce and secret as the protocol derives them."""
@@ -319,6 +329,7 @@ async def test_every_way_of_delivery_encrypts_under_the_queue_secret(running: Ru
                 crypto_box_open_afternm(bytes(changed), response.msg_id, secret)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-55")
 async def test_a_message_that_comes_with_the_sub_is_never_missed(running: RunningRouter) -> None:
     """In either order within one turn; then nothing more is pushed until it is acknowledged."""

@@ -55,6 +55,7 @@ async def test_the_size_is_looked_at_only_after_the_key(running: RunningRouter) 
     assert await line.ask(large, queue.sender_id, queue.sender_key) == LARGE
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-28")
 async def test_the_router_carries_any_bytes(running: RunningRouter) -> None:
     line = await open_line(running)
@@ -148,6 +149,7 @@ async def test_a_full_queue_stays_full_over_a_restart(tmp_path: Path) -> None:
         await queue.send(line, b"more")
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-29")
 async def test_message_ids_are_never_used_again(tmp_path: Path) -> None:
     """Not in one queue, not after it was emptied, not after a restart; even if all entropy were the same."""

@@ -64,6 +64,7 @@ async def snapshot(running: RunningRouter, *lines: ServiceLine) -> list[object]:
     ]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-21")
 async def test_a_queue_made_by_a_service_is_its_own_from_birth(
     running: RunningRouter, tmp_path: Path
@@ -79,6 +80,7 @@ async def test_a_queue_made_by_a_service_is_its_own_from_birth(
     assert await pushed(line, queue) == b"while away"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-22")
 async def test_a_repeated_sub_writes_nothing_and_counts_only_what_was_not_counted(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +102,7 @@ async def test_a_repeated_sub_writes_nothing_and_counts_only_what_was_not_counte
     assert running.router.plan.meters[Meter.RCV_ASSOC_DUPLICATE] == 4
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-23")
 async def test_sub_takes_a_queue_into_the_service(running: RunningRouter, tmp_path: Path) -> None:
     line, owner = await open_service(running, new_service()), await open_line(running)
@@ -113,6 +116,7 @@ async def test_sub_takes_a_queue_into_the_service(running: RunningRouter, tmp_pa
     await quiet(owner, line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-24")
 async def test_sub_by_another_service_moves_a_queue(running: RunningRouter, tmp_path: Path) -> None:
     service_a, service_b = [await open_service(running, new_service()) for _ in range(2)]
@@ -135,6 +139,7 @@ async def test_sub_by_another_service_moves_a_queue(running: RunningRouter, tmp_
     await quiet(service_a, service_b)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-25")
 async def test_a_plain_sub_takes_a_queue_out_of_its_service(running: RunningRouter, tmp_path: Path) -> None:
     line, plain, sender = (
@@ -153,6 +158,7 @@ async def test_a_plain_sub_takes_a_queue_out_of_its_service(running: RunningRout
     await quiet(line, plain)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-26")
 async def test_a_plain_sub_on_a_plain_queue_is_no_business_of_services(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +173,7 @@ async def test_a_plain_sub_on_a_plain_queue_is_no_business_of_services(
     assert writes.changes == []
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-28")
 async def test_associations_outlive_connections_and_restarts(tmp_path: Path) -> None:
     identity, credentials, notifying = new_credentials(), new_service(), new_service()
@@ -326,6 +333,7 @@ async def test_a_notifier_that_waits_changes_hands_with_what_waits(running: Runn
         assert await waiting_in(running, one, NOTIFICATIONS) == set()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-41")
 async def test_a_message_of_an_associated_queue_goes_to_its_service_and_nobody_else(
     running: RunningRouter, tmp_path: Path
@@ -356,6 +364,7 @@ async def test_a_service_reads_with_get_what_is_not_pushed_to_it(running: Runnin
     assert await queue.ask(line, ACK(queue.last_id)) == OK()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-67")
 async def test_a_takeover_leaves_alone_what_the_old_connection_has_on_its_own(
     running: RunningRouter, tmp_path: Path

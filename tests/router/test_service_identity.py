@@ -77,6 +77,7 @@ async def known(running: RunningRouter, credentials: Credentials) -> bytes | Non
     return (await seen(running, Wanted(fingerprints={fingerprint}))).fingerprints.get(fingerprint)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-13")
 async def test_a_certificate_has_one_id_for_good(tmp_path: Path) -> None:
     identity, network = new_credentials(), MemoryNetwork()
@@ -94,6 +95,7 @@ async def test_a_certificate_has_one_id_for_good(tmp_path: Path) -> None:
     assert {len(service_id) for service_id in ids[0]} == {24}
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-14")
 @pytest.mark.parametrize("batch_commands", [1, 1024], ids=["a batch each", "one batch"])
 async def test_many_first_handshakes_at_once_make_one_service(tmp_path: Path, batch_commands: int) -> None:
@@ -122,6 +124,7 @@ async def test_many_first_handshakes_at_once_make_one_service(tmp_path: Path, ba
             await line.stream.close()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-10")
 async def test_a_certificate_that_was_not_proven_in_tls_is_refused_and_not_remembered(
     running: RunningRouter, tmp_path: Path
@@ -137,6 +140,7 @@ async def test_a_certificate_that_was_not_proven_in_tls_is_refused_and_not_remem
     assert await known(running, claimed) is None
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-75")
 async def test_a_certificate_known_in_one_role_is_refused_in_another(
     running: RunningRouter, tmp_path: Path
@@ -152,6 +156,7 @@ async def test_a_certificate_known_in_one_role_is_refused_in_another(
     assert running.router.store.counts()["services"] == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-75")
 async def test_a_plain_connection_cannot_subscribe_a_service(running: RunningRouter, tmp_path: Path) -> None:
     service, plain, key = await open_service(running, new_service()), await open_line(running), new_key()
@@ -160,6 +165,7 @@ async def test_a_plain_connection_cannot_subscribe_a_service(running: RunningRou
     assert running.router.plan.state.services(Domain.MESSAGES).holder(service.service_id) is None
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-75")
 async def test_a_counter_that_would_fall_below_nothing_is_metered_and_logged(
     running: RunningRouter, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -177,6 +183,7 @@ async def test_a_counter_that_would_fall_below_nothing_is_metered_and_logged(
     assert running.router.plan.meters[Meter.SERVICE_FAULTS] == 2
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-12")
 async def test_the_certificates_key_signs_nothing_but_a_new_session_key_for_each_connection(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +211,7 @@ async def test_the_certificates_key_signs_nothing_but_a_new_session_key_for_each
         assert message.endswith(key.public.raw), "the signed wrapper ends with the session key"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-15")
 async def test_only_the_session_key_authorizes_subs(running: RunningRouter, tmp_path: Path) -> None:
     credentials = new_service()
@@ -223,6 +231,7 @@ async def test_only_the_session_key_authorizes_subs(running: RunningRouter, tmp_
     assert isinstance(await other.ask(SUBS(1, bytes(16)), other.service_id, other.session_key), SOKS)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-15")
 async def test_only_the_session_key_authorizes_nsubs(running: RunningRouter, tmp_path: Path) -> None:
     credentials = new_service()
@@ -248,6 +257,7 @@ async def signed(
     return (await line.ask_many([said]))[0]
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-17")
 async def test_each_signature_covers_its_own_bytes_and_no_others(
     running: RunningRouter, tmp_path: Path
@@ -262,6 +272,7 @@ async def test_each_signature_covers_its_own_bytes_and_no_others(
     assert await signed(line, queue, fingerprint=own) == SOK(line.service_id)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-18")
 async def test_a_substituted_service_never_gains_a_queue(running: RunningRouter, tmp_path: Path) -> None:
     """What a queue's owner signed for service A is refused on a connection of service B."""
@@ -276,6 +287,7 @@ async def test_a_substituted_service_never_gains_a_queue(running: RunningRouter,
     assert (await members(running, line_b)).count == 0
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-20")
 async def test_sub_is_answered_according_to_who_asks(running: RunningRouter, tmp_path: Path) -> None:
     service, owner = await open_service(running, new_service()), await open_line(running)

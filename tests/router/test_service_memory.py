@@ -28,6 +28,7 @@ from tests.support.serving.waiting import until
 SMALL = Limits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SUB-53")
 async def test_what_could_not_be_pushed_to_a_service_comes_when_it_reads_again(tmp_path: Path) -> None:
     """The outbox is full, SENDs come, the outbox drains: every message arrives, without reconnecting."""

@@ -62,6 +62,7 @@ async def heard_up_to(line: ServiceLine, last: type[Response]) -> list[Received]
     return order
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-36", "SVC-37")
 async def test_after_subs_come_the_first_messages_and_then_alls_once(
     running: RunningRouter, tmp_path: Path
@@ -80,6 +81,7 @@ async def test_after_subs_come_the_first_messages_and_then_alls_once(
     assert await queues[1].ask(line, ACK(queues[1].last_id)) == OK()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-30", "SVC-31")
 @pytest.mark.parametrize(
     ("more", "same_hash", "meter", "by"),
@@ -123,6 +125,7 @@ async def test_a_hash_of_any_length_and_a_negative_count_are_taken(running: Runn
         assert reply == SOKS(actual.count, actual.ids_hash)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-32")
 async def test_flag_and_counter_change_in_one_step(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,6 +159,7 @@ async def test_flag_and_counter_change_in_one_step(
     assert all(one in (before, after) for one in observed)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-33", "SVC-44", "SVC-45")
 async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRouter, tmp_path: Path) -> None:
     credentials, queues = await left(running, [1, 0, 0])
@@ -184,6 +188,7 @@ async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRout
     await quiet(old, new, other)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-44")
 async def test_no_ends_without_another_connection(running: RunningRouter, tmp_path: Path) -> None:
     credentials, queues = await left(running, [0, 0])
@@ -219,6 +224,7 @@ async def test_a_displaced_connection_does_not_take_back_by_subs_but_by_sub(runn
     assert await queues[0].ask(new, ACK(queues[0].last_id)) == NO_MSG
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-34")
 async def test_queues_are_not_counted_twice(running: RunningRouter, tmp_path: Path) -> None:
     credentials, queues = await left(running, [0, 0, 0])
@@ -272,6 +278,7 @@ def gated(
     return held, gate
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-35")
 async def test_subs_is_answered_before_anything_is_walked(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +293,7 @@ async def test_subs_is_answered_before_anything_is_walked(
         assert await pushed(line, queue) == b"0"
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-39")
 async def test_messages_leave_while_the_walk_goes_on(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -305,6 +313,7 @@ async def test_messages_leave_while_the_walk_goes_on(
     assert (await line.event(b"")).response == ALLS()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-40")
 async def test_a_second_subs_is_answered_and_nothing_more(running: RunningRouter, tmp_path: Path) -> None:
     credentials, queues = await left(running, [1, 2])
@@ -319,6 +328,7 @@ async def test_a_second_subs_is_answered_and_nothing_more(running: RunningRouter
     assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_DUPLICATE] == 2
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-42")
 async def test_a_queue_that_joins_later_needs_no_walk(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +348,7 @@ async def test_a_queue_that_joins_later_needs_no_walk(
         assert queue.recipient_id not in client.subs
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-42", "SVC-43", "SVC-68")
 async def test_a_message_that_comes_before_the_walk_does_is_pushed_once(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -366,6 +377,7 @@ async def test_a_message_that_comes_before_the_walk_does_is_pushed_once(
     await quiet(line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-43")
 async def test_sends_that_race_with_the_walk_are_delivered_once_each(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -403,6 +415,7 @@ async def test_sends_that_race_with_the_walk_are_delivered_once_each(
         assert heard[queue.recipient_id] == ([b"0", b"live"] if index % 2 else [b"live"])
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-65")
 async def test_nsubs_registers_and_walks_over_no_messages(running: RunningRouter, tmp_path: Path) -> None:
     credentials, owner = new_service(), await open_line(running)
@@ -423,6 +436,7 @@ async def test_nsubs_registers_and_walks_over_no_messages(running: RunningRouter
     await quiet(line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-66")
 async def test_a_takeover_stops_the_old_walk_and_late_acks_delete_nothing(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -455,6 +469,7 @@ async def test_a_takeover_stops_the_old_walk_and_late_acks_delete_nothing(
     assert running.router.store.counts()["messages"] == 0
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-74")
 async def test_a_service_without_queues_gets_alls(running: RunningRouter, tmp_path: Path) -> None:
     line = await open_service(running, new_service())
@@ -463,6 +478,7 @@ async def test_a_service_without_queues_gets_alls(running: RunningRouter, tmp_pa
     await quiet(line)
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-74")
 async def test_a_queue_deleted_while_it_is_walked_over_holds_up_nothing(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -485,6 +501,7 @@ async def test_a_queue_deleted_while_it_is_walked_over_holds_up_nothing(
     assert await line.subs() == set_of([*queues[:2], queues[4]])
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-74")
 async def test_a_walk_that_the_store_cannot_continue_is_told_and_goes_on_later(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -553,6 +570,7 @@ async def test_a_queue_that_fails_is_told_before_alls_and_stops_no_other(
         await line.stream.close()
 
 
+@pytest.mark.both_stores
 @pytest.mark.claim("SVC-37")
 async def test_alls_is_the_last_word_of_a_walk_and_names_nothing(
     running: RunningRouter, tmp_path: Path

@@ -23,7 +23,7 @@ from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.report.build import build
 from blindpost.pipeline.report.facts import gather
 from blindpost.pipeline.runner import run
-from tests.cli.test_journal import Lives, with_journal
+from tests.support.journal.lives import Lives, with_journal
 from tests.support.pipeline import real_servers
 from tests.support.pipeline.lakes import Row, plain
 from tests.support.pipeline.real_servers import Told, delivered, notified
