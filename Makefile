@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills ds-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -60,6 +60,9 @@ ds-kills: $(READY) ## a thousand long polls and fifty producers of a delivery se
 		BLINDPOST_DS_RECIPIENTS=100000 BLINDPOST_DS_LARGE=30 $(BIN)/python -m pytest -q tests/ds/test_kills.py \
 		tests/ds/test_waiting.py::test_nothing_is_left_of_those_who_were_here \
 		tests/ds/test_taking.py::test_a_large_queue_comes_in_parts
+
+bot-kills: $(READY) ## kill -9 a bot three hundred times under load from fifty contacts
+	BLINDPOST_BOT_KILLS=300 BLINDPOST_BOT_CONTACTS=50 $(BIN)/python -m pytest -q -s tests/bot/test_kills.py
 
 agent-scale: $(READY) ## a hundred thousand queues of one agent, and more seeds of hard times for a service
 	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=100 \

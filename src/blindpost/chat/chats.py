@@ -226,6 +226,8 @@ class Chats:
         for unit in self._noticed():
             yield unit
         while (event := await self.agent.next_event()) is not None:
+            if isinstance(event, Received) and (before := await self._heard_from(event.conn)) is not None:
+                yield before
             taken = await self._take(event)
             if taken is not None:
                 yield taken
@@ -280,6 +282,13 @@ class Chats:
             case _:
                 return self._told(AgentNews(event))
         return None
+
+    async def _heard_from(self, conn: Connection) -> Unit | None:
+        """Who speaks is connected, also if we died before we could take note of it."""
+        chat = book.find_contact(self.agent.records, conn.id)
+        if chat is None or chat.state is not ContactState.CONNECTING:
+            return None
+        return await self._connected(conn)
 
     async def _received(self, event: Received) -> Unit | None:
         """A message. What is not ours to read is acknowledged, and no more is said about it."""

@@ -29,11 +29,12 @@ class Person:
     def __init__(self, chats: Chats) -> None:
         self.chats = chats
         self.aside: list[ChatEvent] = []
+        self.patience_s = PATIENCE_S
         self._units = chats.units()
 
     async def unit(self) -> Unit:
         virtual = isinstance(asyncio.get_running_loop(), VirtualClock)
-        async with asyncio.timeout(3600 if virtual else PATIENCE_S):
+        async with asyncio.timeout(3600 if virtual else self.patience_s):
             return await anext(self._units)
 
     async def unit_with(self, kind: type[ChatEvent]) -> Unit:
