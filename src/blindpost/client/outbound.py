@@ -31,6 +31,7 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC = [
     ipaddress.ip_network(text)
     for text in (
+        "192.0.0.0/24",  # protocol assignments
         "192.88.99.0/24",  # 6to4 relays
         "2001::/23",  # Teredo and other special uses, which carry IPv4 addresses among others
         "2002::/16",  # 6to4, with an IPv4 address inside
