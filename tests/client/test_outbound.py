@@ -102,21 +102,21 @@ async def test_what_was_checked_is_what_is_connected_to() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f.1", "0177.0.0.1"])
 async def test_other_ways_to_write_this_machine_lead_nowhere(host: str) -> None:
-    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     async with listening:
         with pytest.raises(OSError, match=r"."):
             await Outbound().network.connect(asyncio.Protocol, host, port)
         protocol = await Outbound(["127.0.0.0/8"]).network.connect(Kept, "127.0.0.1", port)
-        protocol.transport.abort()
+        await protocol.over.wait()
 
 
 class Kept(asyncio.Protocol):
-    transport: asyncio.Transport
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
 
 
 def server(host: str, identity: int = 0, port: str = "") -> Server:

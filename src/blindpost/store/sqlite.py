@@ -139,6 +139,16 @@ class SqliteStore:
             partial.unlink(missing_ok=True)
             raise
 
+    def erase(self) -> None:
+        """Fold the log into the file and empty it: what was replaced or deleted is then in neither.
+
+        Deleted rows are overwritten in the file itself (`secure_delete`); the log keeps them until this.
+        """
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.OperationalError as error:
+            raise StoreFailedError(f"{self.path}: {error}") from error
+
     def close(self) -> None:
         """Folds the log into the file and lets go of it."""
         self._connection.close()
@@ -156,6 +166,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, durability: Durability)
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability is Durability.FULL else 'NORMAL'}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreInUseError(path) from error

@@ -31,7 +31,7 @@ def insert(
     done = db.sql.execute(
         "INSERT INTO commands (host, port, server_key_hash, conn_id, corr_id, command_tag, command,"
         " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*place, conn_id, corr_id, tag, db.vault.seal(content), now),
+        (*place, conn_id, corr_id, tag, db.vault.seal(content, "commands.command", conn_id, tag, now), now),
     )
     assert done.lastrowid is not None
     return done.lastrowid
@@ -48,7 +48,8 @@ def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredComman
     row = db.sql.execute(query, (conn_id, host, port)).fetchone()
     if row is None:
         return None
-    return StoredCommand(row[0], conn_id, server, row[1], row[2], db.vault.open(row[3]), row[4])
+    content = db.vault.open(row[3], "commands.command", conn_id, row[2], row[4])
+    return StoredCommand(row[0], conn_id, server, row[1], row[2], content, row[4])
 
 
 def first_id(db: Db, conn_id: ConnId, server: Server | None) -> int | None:

@@ -11,6 +11,8 @@ from blindpost.agent.model import ConnId, ConnMode, ConnRecord, SyncState, UserI
 from blindpost.agent.store import queues
 from blindpost.agent.store.database import Db
 
+_RCV_HASH, _SND_HASH = "connections.last_rcv_msg_hash", "connections.last_snd_msg_hash"
+
 
 def insert(
     db: Db,
@@ -25,7 +27,7 @@ def insert(
 ) -> None:
     db.sql.execute(
         "INSERT INTO connections (conn_id, user_id, conn_mode, smp_agent_version, pq_support, auto_allow,"
-        " own_conn_info) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        " own_conn_info, last_rcv_msg_hash, last_snd_msg_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             conn_id,
             user_id,
@@ -33,7 +35,9 @@ def insert(
             agent_version,
             int(pq_support),
             int(auto_allow),
-            db.vault.seal(own_info),
+            db.vault.seal(own_info, "connections.own_conn_info", conn_id),
+            db.vault.seal(b"", _RCV_HASH, conn_id),
+            db.vault.seal(b"", _SND_HASH, conn_id),
         ),
     )
 
@@ -61,11 +65,11 @@ def _read(db: Db, row: tuple[Any, ...]) -> ConnRecord:
         last_rcv_id=row[7],
         last_snd_id=row[8],
         last_external_id=row[9],
-        last_rcv_hash=row[10],
-        last_snd_hash=row[11],
+        last_rcv_hash=db.vault.open(row[10], _RCV_HASH, row[0]),
+        last_snd_hash=db.vault.open(row[11], _SND_HASH, row[0]),
         enable_ntfs=bool(row[12]),
         auto_allow=bool(row[13]),
-        own_info=db.vault.open(row[14]),
+        own_info=db.vault.open(row[14], "connections.own_conn_info", row[0]),
         deleted=bool(row[15]),
     )
 
@@ -118,7 +122,7 @@ def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
     db.sql.execute_known(
         "UPDATE connections SET last_internal_msg_id = ?, last_internal_snd_msg_id = ?,"
         " last_snd_msg_hash = ? WHERE conn_id = ?",
-        (internal_id, snd_id, msg_hash, record.conn_id),
+        (internal_id, snd_id, db.vault.seal(msg_hash, _SND_HASH, record.conn_id), record.conn_id),
     )
 
     def taken(known: ConnRecord) -> ConnRecord:
@@ -131,10 +135,11 @@ def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
 def next_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> tuple[int, int]:
     """Take the next ids for a received message that has this number and hash with the peer."""
     internal_id, rcv_id = record.last_internal_id + 1, record.last_rcv_id + 1
+    sealed = db.vault.seal(msg_hash, _RCV_HASH, record.conn_id)
     db.sql.execute_known(
         "UPDATE connections SET last_internal_msg_id = ?, last_internal_rcv_msg_id = ?,"
         " last_external_snd_msg_id = ?, last_rcv_msg_hash = ? WHERE conn_id = ?",
-        (internal_id, rcv_id, external_id, msg_hash, record.conn_id),
+        (internal_id, rcv_id, external_id, sealed, record.conn_id),
     )
 
     def taken(known: ConnRecord) -> ConnRecord:
@@ -155,5 +160,5 @@ def confirmation_counted(db: Db, conn_id: ConnId, msg_hash: bytes) -> None:
     db.sql.execute(
         "UPDATE connections SET last_external_snd_msg_id = 1, last_rcv_msg_hash = ?"
         " WHERE conn_id = ? AND last_external_snd_msg_id = 0",
-        (msg_hash, conn_id),
+        (db.vault.seal(msg_hash, _RCV_HASH, conn_id), conn_id),
     )

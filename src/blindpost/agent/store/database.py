@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
-from blindpost.agent.store.vault import Vault, open_vault
+from blindpost.agent.store.upgrading import seal_anew
+from blindpost.agent.store.vault import STRETCHING, Stretching, Vault, open_vault
 from blindpost.crypto.entropy import Entropy, system_entropy
+from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 
 _KEPT_MAX = 2048
+ERASED_AFTER_S = 30.0
+"""What a transaction replaces or deletes, such as ratchet keys, is in no file any more after this time."""
 
 V = TypeVar("V")
+log = logging.getLogger(__name__)
 
 
 class Memo:
@@ -60,6 +67,7 @@ class AgentStore:
         self._file = file
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
+        self._erasing: asyncio.TimerHandle | None = None
 
     @classmethod
     def open(
@@ -69,6 +77,7 @@ class AgentStore:
         *,
         durability: Durability = Durability.FULL,
         entropy: Entropy = system_entropy,
+        stretching: Stretching = STRETCHING,
     ) -> AgentStore:
         """The store at `path`, made if there is none; a new one is sealed with the passphrase, if any."""
         file = SqliteStore.open(path, MIGRATIONS, durability, RememberingConnection)
@@ -77,8 +86,12 @@ class AgentStore:
             with file.transaction() as sql:
                 unused = "SELECT NOT EXISTS (SELECT 1 FROM settings WHERE name = 'made')"
                 (new,) = sql.execute(unused).fetchone()
-                vault = open_vault(sql, passphrase, entropy, new=bool(new))
+                vault, first = open_vault(sql, passphrase, entropy, stretching, new=bool(new))
+                if first is not None:
+                    seal_anew(sql, first, vault)
                 sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('made', x'01')")
+            if first is not None:
+                file.erase()
         except BaseException:
             file.close()
             raise
@@ -89,6 +102,16 @@ class AgentStore:
         """All of the block's changes, durable when it ends, or none."""
         with self._file.transaction():
             yield self._db
+        if self._erasing is None:
+            with contextlib.suppress(RuntimeError):  # outside of a loop closing the store erases
+                self._erasing = asyncio.get_running_loop().call_later(ERASED_AFTER_S, self._erase)
+
+    def _erase(self) -> None:
+        self._erasing = None
+        try:
+            self._file.erase()
+        except StoreFailedError as error:
+            log.warning("what was deleted stays in the store's log for now: %s", error)
 
     @property
     def reading(self) -> Db:
@@ -100,4 +123,6 @@ class AgentStore:
         self._file.backup(target)
 
     def close(self) -> None:
+        if self._erasing is not None:
+            self._erasing.cancel()
         self._file.close()

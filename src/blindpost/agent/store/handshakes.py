@@ -50,17 +50,21 @@ def _read_sized(reader: Reader) -> QueueInfo:
 
 
 def insert_confirmation(db: Db, confirmation: StoredConfirmation) -> None:
-    key = confirmation.sender_key
+    key, name = confirmation.sender_key, confirmation.confirmation_id
+
+    def sealed(value: bytes, column: str) -> bytes:
+        return db.vault.seal(value, f"conn_confirmations.{column}", name)
+
     db.sql.execute(
         "INSERT INTO conn_confirmations (confirmation_id, conn_id, sender_key, e2e_snd_pub_key,"
         " sender_conn_info, smp_reply_queues, smp_client_version) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
-            confirmation.confirmation_id,
+            name,
             confirmation.conn_id,
-            None if key is None else key.spki,
-            confirmation.e2e_key.spki,
-            db.vault.seal(confirmation.info),
-            encode(confirmation.reply_queues, _write_queues),
+            None if key is None else sealed(key.spki, "sender_key"),
+            sealed(confirmation.e2e_key.spki, "e2e_snd_pub_key"),
+            sealed(confirmation.info, "sender_conn_info"),
+            sealed(encode(confirmation.reply_queues, _write_queues), "smp_reply_queues"),
             confirmation.client_version,
         ),
     )
@@ -78,22 +82,27 @@ def find_confirmation(
     row = db.sql.execute(query, (conn_id, confirmation_id, int(accepted))).fetchone()
     if row is None:
         return None
+    name = row[0]
+
+    def opened(value: bytes, column: str) -> bytes:
+        return db.vault.open(value, f"conn_confirmations.{column}", name)
+
     return StoredConfirmation(
-        confirmation_id=row[0],
+        confirmation_id=name,
         conn_id=conn_id,
-        sender_key=None if row[1] is None else PublicKey.from_spki(row[1]),
-        e2e_key=PublicKey.from_spki(row[2]),
-        info=db.vault.open(row[3]),
-        reply_queues=decode_whole(row[4], _read_queues),
+        sender_key=None if row[1] is None else PublicKey.from_spki(opened(row[1], "sender_key")),
+        e2e_key=PublicKey.from_spki(opened(row[2], "e2e_snd_pub_key")),
+        info=opened(row[3], "sender_conn_info"),
+        reply_queues=decode_whole(opened(row[4], "smp_reply_queues"), _read_queues),
         client_version=row[5],
-        own_info=None if row[6] is None else db.vault.open(row[6]),
+        own_info=None if row[6] is None else opened(row[6], "own_conn_info"),
     )
 
 
 def accept_confirmation(db: Db, confirmation_id: str, own_info: bytes) -> None:
     db.sql.execute(
         "UPDATE conn_confirmations SET accepted = 1, own_conn_info = ? WHERE confirmation_id = ?",
-        (db.vault.seal(own_info), confirmation_id),
+        (db.vault.seal(own_info, "conn_confirmations.own_conn_info", confirmation_id), confirmation_id),
     )
 
 
@@ -115,28 +124,30 @@ class StoredInvitation(Value):
 
 
 def insert_invitation(db: Db, invitation: StoredInvitation, now: int) -> None:
+    seal, name = db.vault.seal, invitation.invitation_id
     db.sql.execute(
         "INSERT INTO conn_invitations (invitation_id, contact_conn_id, cr_invitation, link_hash,"
         " recipient_conn_info, created_at) VALUES (?, ?, ?, ?, ?, ?)",
         (
-            invitation.invitation_id,
+            name,
             invitation.contact_conn_id,
-            db.vault.seal(invitation.link.text.encode("ascii")),
-            _link_hash(invitation.link),
-            db.vault.seal(invitation.info),
+            seal(invitation.link.text.encode("ascii"), "conn_invitations.cr_invitation", name),
+            _link_hash(db, invitation.link),
+            seal(invitation.info, "conn_invitations.recipient_conn_info", name),
             now,
         ),
     )
 
 
-def _link_hash(link: InvitationLink) -> bytes:
-    return hashlib.sha256(link.text.encode("ascii")).digest()
+def _link_hash(db: Db, link: InvitationLink) -> bytes:
+    digest = hashlib.sha256(link.text.encode("ascii")).digest()
+    return db.vault.blind(digest, "conn_invitations.link_hash")
 
 
 def has_invitation(db: Db, contact_conn_id: ConnId, link: InvitationLink) -> bool:
     """Whether this very request came to the address before, decided on or not."""
     query = "SELECT EXISTS (SELECT 1 FROM conn_invitations WHERE contact_conn_id = ? AND link_hash = ?)"
-    return bool(db.sql.execute(query, (contact_conn_id, _link_hash(link))).fetchone()[0])
+    return bool(db.sql.execute(query, (contact_conn_id, _link_hash(db, link))).fetchone()[0])
 
 
 def count_invitations(db: Db, contact_conn_id: ConnId) -> int:
@@ -154,9 +165,11 @@ def find_invitation(db: Db, invitation_id: str) -> StoredInvitation | None:
     row = db.sql.execute(query, (invitation_id,)).fetchone()
     if row is None:
         return None
-    link = full_link_from_text(db.vault.open(row[1]).decode("ascii"))
+    written = db.vault.open(row[1], "conn_invitations.cr_invitation", invitation_id)
+    link = full_link_from_text(written.decode("ascii"))
     assert isinstance(link, InvitationLink)
-    return StoredInvitation(invitation_id, row[0], link, db.vault.open(row[2]))
+    info = db.vault.open(row[2], "conn_invitations.recipient_conn_info", invitation_id)
+    return StoredInvitation(invitation_id, row[0], link, info)
 
 
 def invitations_of(db: Db, contact_conn_id: ConnId) -> list[str]:
@@ -189,11 +202,14 @@ def short_link_key(db: Db, server: Server, link_id: bytes, link_key: bytes, fres
     query = "SELECT snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND link_id = ?"
     row = db.sql.execute(query, (*server_key(server), link_id)).fetchone()
     if row is not None:
-        return PrivateKey.from_pkcs8(db.vault.open(row[0]))
+        return _given(db, row[0], server, link_id)
+    place = (*server_key(server), link_id)
+    sealed_link_key = db.vault.seal(link_key, "inv_short_links.link_key", *place)
+    sealed_key = db.vault.seal(fresh.pkcs8, "inv_short_links.snd_private_key", *place)
     db.sql.execute(
         "INSERT INTO inv_short_links (host, port, server_key_hash, link_id, link_key, snd_private_key)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (*stored_server(db, server), link_id, db.vault.seal(link_key), db.vault.seal(fresh.pkcs8)),
+        (*stored_server(db, server), link_id, sealed_link_key, sealed_key),
     )
     return fresh
 
@@ -207,9 +223,14 @@ def set_short_link_sender(db: Db, server: Server, link_id: bytes, snd_id: bytes)
 
 def given_key(db: Db, server: Server, snd_id: bytes) -> PrivateKey | None:
     """The key that secures a queue since its short link was read."""
-    query = "SELECT snd_private_key FROM inv_short_links WHERE host = ? AND port = ? AND snd_id = ?"
+    query = "SELECT snd_private_key, link_id FROM inv_short_links WHERE host = ? AND port = ? AND snd_id = ?"
     row = db.sql.execute(query, (*server_key(server), snd_id)).fetchone()
-    return None if row is None else PrivateKey.from_pkcs8(db.vault.open(row[0]))
+    return None if row is None else _given(db, row[0], server, row[1])
+
+
+def _given(db: Db, stored: bytes, server: Server, link_id: bytes) -> PrivateKey:
+    place = (*server_key(server), link_id)
+    return PrivateKey.from_pkcs8(db.vault.open(stored, "inv_short_links.snd_private_key", *place))
 
 
 def forget_short_link(db: Db, server: Server, snd_id: bytes) -> None:

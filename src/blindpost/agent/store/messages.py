@@ -46,7 +46,7 @@ def insert_snd(
         message.notify,
         message.pq,
     )
-    key = message.body_key
+    key, seal, row = message.body_key, db.vault.seal, (conn_id, message.internal_id)
     db.sql.execute(
         "INSERT INTO snd_messages (conn_id, internal_snd_id, internal_id, internal_hash, previous_msg_hash,"
         " msg_encrypt_key, padded_msg_len) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -54,9 +54,9 @@ def insert_snd(
             conn_id,
             message.snd_id,
             message.internal_id,
-            message.msg_hash,
-            message.prev_hash,
-            None if key is None else db.vault.seal(dump_body_key(key)),
+            seal(message.msg_hash, "snd_messages.internal_hash", *row),
+            seal(message.prev_hash, "snd_messages.previous_msg_hash", *row),
+            None if key is None else seal(dump_body_key(key), "snd_messages.msg_encrypt_key", *row),
             message.padded_size,
         ),
     )
@@ -88,7 +88,7 @@ def _insert(
             rcv_id,
             snd_id,
             kind.value,
-            db.vault.seal(body),
+            db.vault.seal(body, "messages.msg_body", conn_id, internal_id),
             int(notify),
             int(pq),
         ),
@@ -132,15 +132,17 @@ def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery
     row = db.sql.execute(query, (conn_id, queue_number)).fetchone()
     if row is None:
         return None
+    opened, place = db.vault.open, (conn_id, row[1])
+    body_key = None if row[7] is None else opened(row[7], "snd_messages.msg_encrypt_key", *place)
     return PendingDelivery(
         delivery_id=row[0],
         internal_id=row[1],
         kind=MessageKind(row[2]),
-        body=db.vault.open(row[3]),
+        body=opened(row[3], "messages.msg_body", *place),
         created_at=row[4],
         notify=bool(row[5]),
         pq=bool(row[6]),
-        body_key=None if row[7] is None else load_body_key(db.vault.open(row[7])),
+        body_key=None if body_key is None else load_body_key(body_key),
         padded_size=row[8] or 0,
         retry_slow_us=row[9],
         retry_fast_us=row[10],
@@ -218,7 +220,7 @@ def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, ke
     if keep:
         db.sql.execute(
             "UPDATE messages SET msg_body = ? WHERE conn_id = ? AND internal_id = ?",
-            (db.vault.seal(b""), conn_id, internal_id),
+            (db.vault.seal(b"", "messages.msg_body", conn_id, internal_id), conn_id, internal_id),
         )
         db.sql.execute(
             "UPDATE snd_messages SET msg_encrypt_key = NULL WHERE conn_id = ? AND internal_id = ?",
@@ -255,7 +257,10 @@ def find_sent(db: Db, conn_id: ConnId, snd_id: int) -> SentMessage | None:
         " WHERE s.conn_id = ? AND s.internal_snd_id = ?"
     )
     row = db.sql.execute(query, (conn_id, snd_id)).fetchone()
-    return None if row is None else SentMessage(row[0], MessageKind(row[1]), row[2], row[3])
+    if row is None:
+        return None
+    msg_hash = db.vault.open(row[2], "snd_messages.internal_hash", conn_id, row[0])
+    return SentMessage(row[0], MessageKind(row[1]), msg_hash, row[3])
 
 
 def set_receipt(db: Db, conn_id: ConnId, snd_id: int, receipt_internal_id: int, status: str) -> None:
@@ -317,6 +322,7 @@ def insert_rcv(db: Db, conn_id: ConnId, message: RcvMessage) -> None:
         False,
         message.pq,
     )
+    seal, row = db.vault.seal, (conn_id, message.internal_id)
     db.sql.execute(
         "INSERT INTO rcv_messages (conn_id, internal_rcv_id, internal_id, external_snd_id, broker_id,"
         " broker_ts, rcv_queue_id, internal_hash, external_prev_snd_hash, integrity)"
@@ -329,9 +335,9 @@ def insert_rcv(db: Db, conn_id: ConnId, message: RcvMessage) -> None:
             message.broker_id,
             message.broker_ts,
             message.queue_number,
-            message.msg_hash,
-            message.prev_hash,
-            message.integrity,
+            seal(message.msg_hash, "rcv_messages.internal_hash", *row),
+            seal(message.prev_hash, "rcv_messages.external_prev_snd_hash", *row),
+            seal(message.integrity, "rcv_messages.integrity", *row),
         ),
     )
 
@@ -347,20 +353,21 @@ def find_rcv(db: Db, conn_id: ConnId, internal_id: int) -> RcvMessage | None:
     row = db.sql.execute(query, (conn_id, internal_id)).fetchone()
     if row is None:
         return None
+    opened, place = db.vault.open, (conn_id, row[0])
     return RcvMessage(
         internal_id=row[0],
         rcv_id=row[1],
         kind=MessageKind(row[2]),
-        body=db.vault.open(row[3]),
+        body=opened(row[3], "messages.msg_body", *place),
         received_at=row[4],
         pq=bool(row[5]),
         external_id=row[6],
         broker_id=row[7],
         broker_ts=row[8],
         queue_number=row[9],
-        msg_hash=row[10],
-        prev_hash=row[11],
-        integrity=row[12],
+        msg_hash=opened(row[10], "rcv_messages.internal_hash", *place),
+        prev_hash=opened(row[11], "rcv_messages.external_prev_snd_hash", *place),
+        integrity=opened(row[12], "rcv_messages.integrity", *place),
         user_ack=bool(row[13]),
         attempts=row[14],
     )
@@ -391,13 +398,14 @@ def remember_hash(db: Db, conn_id: ConnId, encrypted_hash: bytes, now: int) -> N
     """Remember a message by its ciphertext, to know it when it comes again."""
     db.sql.execute(
         "INSERT INTO encrypted_rcv_message_hashes (conn_id, hash, created_at) VALUES (?, ?, ?)",
-        (conn_id, encrypted_hash, now),
+        (conn_id, db.vault.blind(encrypted_hash, "encrypted_rcv_message_hashes.hash"), now),
     )
 
 
 def is_known_hash(db: Db, conn_id: ConnId, encrypted_hash: bytes) -> bool:
     query = "SELECT EXISTS (SELECT 1 FROM encrypted_rcv_message_hashes WHERE conn_id = ? AND hash = ?)"
-    return bool(db.sql.execute(query, (conn_id, encrypted_hash)).fetchone()[0])
+    blind = db.vault.blind(encrypted_hash, "encrypted_rcv_message_hashes.hash")
+    return bool(db.sql.execute(query, (conn_id, blind)).fetchone()[0])
 
 
 # What is old

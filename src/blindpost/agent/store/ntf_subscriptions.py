@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from blindpost.agent.model import ConnId, RcvQueue
 from blindpost.agent.notifications.model import SMP_STEPS, NotifierCreds, NtfSubscription, Step
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.ntf_tokens import store_server
-from blindpost.agent.store.queues import read_rcv
+from blindpost.agent.store.queues import read_rcv, sealed_rcv
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
@@ -180,18 +181,22 @@ def _read_creds(db: Db, row: tuple[Any, ...]) -> NotifierCreds | None:
     notifier_id, key, secret = row[-4:-1]
     if notifier_id is None:
         return None
-    return NotifierCreds(notifier_id, PrivateKey.from_pkcs8(db.vault.open(key)), db.vault.open(secret))
+    place = (row[0], row[6])
+    opened = db.vault.open(key, "rcv_queues.ntf_private_key", *place)
+    opened_secret = db.vault.open(secret, "rcv_queues.rcv_ntf_dh_secret", *place)
+    return NotifierCreds(notifier_id, PrivateKey.from_pkcs8(opened), opened_secret)
 
 
 def set_creds(db: Db, queue: RcvQueue, creds: NotifierCreds | None) -> None:
+    sealed = functools.partial(sealed_rcv, db, queue.conn_id, queue.rcv_id)
     db.sql.execute(
         "UPDATE rcv_queues SET ntf_id = ?, ntf_public_key = ?, ntf_private_key = ?, rcv_ntf_dh_secret = ?"
         " WHERE conn_id = ? AND rcv_queue_id = ?",
         (
             None if creds is None else creds.notifier_id,
-            None if creds is None else creds.key.public.spki,
-            None if creds is None else db.vault.seal(creds.key.pkcs8),
-            None if creds is None else db.vault.seal(creds.secret),
+            None if creds is None else sealed(creds.key.public.spki, "ntf_public_key"),
+            None if creds is None else sealed(creds.key.pkcs8, "ntf_private_key"),
+            None if creds is None else sealed(creds.secret, "rcv_ntf_dh_secret"),
             queue.conn_id,
             queue.number,
         ),

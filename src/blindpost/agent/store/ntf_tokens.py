@@ -37,47 +37,55 @@ def find(db: Db) -> Token | None:
 
 
 def _read(db: Db, row: tuple[Any, ...]) -> Token:
-    opened = db.vault.open
+    def opened(stored: bytes, column: str) -> bytes:
+        return db.vault.open(stored, f"ntf_tokens.{column}", row[2], row[3])
+
+    spent = opened(row[14], "tkn_spent")
     return Token(
-        device=DeviceToken(PushProvider.from_text(row[0]), row[1]),
+        device=DeviceToken(PushProvider.from_text(row[0]), opened(row[1], "device_token")),
         server=loaded_server(row[2], row[3], row[4]),
         token_id=row[5],
-        key=PrivateKey.from_pkcs8(opened(row[6])),
-        dh_key=PrivateKey.from_pkcs8(opened(row[7])),
-        secret=None if row[8] is None else opened(row[8]),
+        key=PrivateKey.from_pkcs8(opened(row[6], "tkn_priv_key")),
+        dh_key=PrivateKey.from_pkcs8(opened(row[7], "tkn_priv_dh_key")),
+        secret=None if row[8] is None else opened(row[8], "tkn_dh_secret"),
         status=TokenStatus.from_text(row[9]),
-        action=None if row[10] is None else Action.from_encoded(opened(row[10])),
+        action=None if row[10] is None else Action.from_encoded(opened(row[10], "tkn_action")),
         mode=PushMode(row[11]),
         period=row[12],
-        returned=row[13],
-        spent=tuple(row[14][start : start + DIGEST] for start in range(0, len(row[14]), DIGEST)),
+        returned=None if row[13] is None else opened(row[13], "tkn_returned"),
+        spent=tuple(spent[start : start + DIGEST] for start in range(0, len(spent), DIGEST)),
     )
 
 
 def put(db: Db, token: Token) -> None:
     """Store a token in the place of the one before it, if there was one."""
     delete(db)
-    seal = db.vault.seal
+    host, port = store_server(db, token.server)
+
+    def seal(value: bytes, column: str) -> bytes:
+        return db.vault.seal(value, f"ntf_tokens.{column}", host, port)
+
     db.sql.execute(
         "INSERT INTO ntf_tokens (provider, device_token, ntf_host, ntf_port, tkn_id, tkn_pub_key,"
         " tkn_priv_key, tkn_pub_dh_key, tkn_priv_dh_key, tkn_dh_secret, tkn_status, tkn_action, ntf_mode,"
         " tkn_period, tkn_returned, tkn_spent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             token.device.provider.text,
-            token.device.token,
-            *store_server(db, token.server),
+            seal(token.device.token, "device_token"),
+            host,
+            port,
             token.token_id,
-            token.key.public.spki,
-            seal(token.key.pkcs8),
-            token.dh_key.public.spki,
-            seal(token.dh_key.pkcs8),
-            None if token.secret is None else seal(token.secret),
+            seal(token.key.public.spki, "tkn_pub_key"),
+            seal(token.key.pkcs8, "tkn_priv_key"),
+            seal(token.dh_key.public.spki, "tkn_pub_dh_key"),
+            seal(token.dh_key.pkcs8, "tkn_priv_dh_key"),
+            None if token.secret is None else seal(token.secret, "tkn_dh_secret"),
             token.status.text,
-            None if token.action is None else seal(token.action.encoded),
+            None if token.action is None else seal(token.action.encoded, "tkn_action"),
             token.mode.value,
             token.period,
-            token.returned,
-            b"".join(token.spent),
+            None if token.returned is None else seal(token.returned, "tkn_returned"),
+            seal(b"".join(token.spent), "tkn_spent"),
         ),
     )
 
@@ -97,7 +105,7 @@ def doom(db: Db, token: Token, now: int) -> None:
             *server_key(token.server),
             token.server.key_hash,
             token.token_id,
-            db.vault.seal(token.key.pkcs8),
+            db.vault.seal(token.key.pkcs8, "ntf_tokens_to_delete.tkn_priv_key", token.token_id),
             now,
         ),
     )
@@ -110,7 +118,12 @@ def doomed(db: Db) -> list[DoomedToken]:
         " ORDER BY id"
     )
     return [
-        DoomedToken(row[0], loaded_server(*row[1:4]), row[4], PrivateKey.from_pkcs8(db.vault.open(row[5])))
+        DoomedToken(
+            row[0],
+            loaded_server(*row[1:4]),
+            row[4],
+            PrivateKey.from_pkcs8(db.vault.open(row[5], "ntf_tokens_to_delete.tkn_priv_key", row[4])),
+        )
         for row in db.sql.execute(query)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +43,12 @@ def read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
 
 
 def _read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
-    vault = db.vault
+    opened = functools.partial(_opened_rcv, db, row[0], row[6])
     link = None
     if row[21] is not None:
-        root_key = PrivateKey.from_pkcs8(vault.open(row[21]))
-        link = QueueLink(row[19], vault.open(row[20]), root_key, row[22])
+        root_key = PrivateKey.from_pkcs8(opened(row[21], "link_priv_sig_key"))
+        fixed_data = opened(row[22], "link_enc_fixed_data")
+        link = QueueLink(row[19], opened(row[20], "link_key"), root_key, fixed_data)
     return RcvQueue(
         conn_id=row[0],
         user_id=row[1],
@@ -55,10 +57,10 @@ def _read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
         rcv_id=row[6],
         snd_id=row[7],
         mode=_mode(row[8]),
-        key=PrivateKey.from_pkcs8(vault.open(row[9])),
-        dh_secret=vault.open(row[10]),
-        e2e_key=PrivateKey.from_pkcs8(vault.open(row[11])),
-        e2e_secret=None if row[12] is None else vault.open(row[12]),
+        key=PrivateKey.from_pkcs8(opened(row[9], "rcv_private_key")),
+        dh_secret=opened(row[10], "rcv_dh_secret"),
+        e2e_key=PrivateKey.from_pkcs8(opened(row[11], "e2e_priv_key")),
+        e2e_secret=None if row[12] is None else opened(row[12], "e2e_dh_secret"),
         client_version=row[13],
         status=QueueStatus(row[14]),
         primary=bool(row[15]),
@@ -72,9 +74,18 @@ def _read_rcv(db: Db, row: tuple[Any, ...]) -> RcvQueue:
     )
 
 
+def sealed_rcv(db: Db, conn_id: ConnId, rcv_id: bytes, value: bytes, column: str) -> bytes:
+    """A column of a receive queue."""
+    return db.vault.seal(value, f"rcv_queues.{column}", conn_id, rcv_id)
+
+
+def _opened_rcv(db: Db, conn_id: ConnId, rcv_id: bytes, stored: bytes, column: str) -> bytes:
+    return db.vault.open(stored, f"rcv_queues.{column}", conn_id, rcv_id)
+
+
 def insert_rcv(db: Db, queue: RcvQueue, *, to_subscribe: bool = False) -> None:
     """Store a new queue; its number must be `next_rcv_number`."""
-    vault, link = db.vault, queue.link
+    sealed, link = functools.partial(sealed_rcv, db, queue.conn_id, queue.rcv_id), queue.link
     host, port, key_hash = stored_server(db, queue.server)
     db.sql.execute(
         "INSERT INTO rcv_queues (host, port, rcv_id, server_key_hash, conn_id, user_id, rcv_queue_id,"
@@ -93,17 +104,14 @@ def insert_rcv(db: Db, queue: RcvQueue, *, to_subscribe: bool = False) -> None:
             int(queue.primary),
             queue.replaces,
             queue.status.value,
-            vault.seal(queue.key.pkcs8),
-            vault.seal(queue.dh_secret),
-            vault.seal(queue.e2e_key.pkcs8),
-            None if queue.e2e_secret is None else vault.seal(queue.e2e_secret),
+            sealed(queue.key.pkcs8, "rcv_private_key"),
+            sealed(queue.dh_secret, "rcv_dh_secret"),
+            sealed(queue.e2e_key.pkcs8, "e2e_priv_key"),
+            None if queue.e2e_secret is None else sealed(queue.e2e_secret, "e2e_dh_secret"),
             queue.snd_id,
             _mode_text(queue.mode),
             queue.client_version,
-            None if link is None else link.link_id,
-            None if link is None else vault.seal(link.link_key),
-            None if link is None else vault.seal(link.root_key.pkcs8),
-            None if link is None else link.fixed_data,
+            *_link_columns(db, queue, link),
             int(to_subscribe),
             int(queue.service_associated),
         ),
@@ -154,7 +162,7 @@ def set_rcv_confirmed(db: Db, queue: RcvQueue, e2e_secret: bytes, client_version
         queue,
         "UPDATE rcv_queues SET e2e_dh_secret = ?, smp_client_version = MIN(smp_client_version, ?),"
         " status = ? WHERE conn_id = ? AND rcv_queue_id = ?",
-        db.vault.seal(e2e_secret),
+        sealed_rcv(db, queue.conn_id, queue.rcv_id, e2e_secret, "e2e_dh_secret"),
         client_version,
         QueueStatus.CONFIRMED.value,
     )
@@ -178,10 +186,19 @@ def set_rcv_link(db: Db, queue: RcvQueue, link: QueueLink | None) -> None:
         queue,
         "UPDATE rcv_queues SET link_id = ?, link_key = ?, link_priv_sig_key = ?, link_enc_fixed_data = ?"
         " WHERE conn_id = ? AND rcv_queue_id = ?",
-        None if link is None else link.link_id,
-        None if link is None else db.vault.seal(link.link_key),
-        None if link is None else db.vault.seal(link.root_key.pkcs8),
-        None if link is None else link.fixed_data,
+        *_link_columns(db, queue, link),
+    )
+
+
+def _link_columns(db: Db, queue: RcvQueue, link: QueueLink | None) -> tuple[bytes | None, ...]:
+    if link is None:
+        return None, None, None, None
+    sealed = functools.partial(sealed_rcv, db, queue.conn_id, queue.rcv_id)
+    return (
+        link.link_id,
+        sealed(link.link_key, "link_key"),
+        sealed(link.root_key.pkcs8, "link_priv_sig_key"),
+        sealed(link.fixed_data, "link_enc_fixed_data"),
     )
 
 
@@ -209,7 +226,11 @@ class RcvQueueRequest(Value):
 
 def insert_request(db: Db, request: RcvQueueRequest) -> None:
     """Remember the keys; those of an earlier attempt for the same place are forgotten."""
-    seal = db.vault.seal
+
+    def seal(key: PrivateKey, column: str) -> bytes:
+        place = (request.conn_id, request.replaces or 0)
+        return db.vault.seal(key.pkcs8, f"rcv_queue_requests.{column}", *place)
+
     db.sql.execute(
         "INSERT OR REPLACE INTO rcv_queue_requests (host, port, server_key_hash, conn_id,"
         " replace_rcv_queue_id, rcv_private_key, rcv_dh_key, e2e_priv_key, corr_id, queue_mode,"
@@ -218,14 +239,14 @@ def insert_request(db: Db, request: RcvQueueRequest) -> None:
             *stored_server(db, request.server),
             request.conn_id,
             request.replaces or 0,
-            seal(request.key.pkcs8),
-            seal(request.dh_key.pkcs8),
-            seal(request.e2e_key.pkcs8),
+            seal(request.key, "rcv_private_key"),
+            seal(request.dh_key, "rcv_dh_key"),
+            seal(request.e2e_key, "e2e_priv_key"),
             request.corr_id,
             _mode_text(request.mode),
-            None if request.root_key is None else seal(request.root_key.pkcs8),
-            None if request.notifier is None else seal(request.notifier.key.pkcs8),
-            None if request.notifier is None else seal(request.notifier.dh_key.pkcs8),
+            None if request.root_key is None else seal(request.root_key, "link_priv_sig_key"),
+            None if request.notifier is None else seal(request.notifier.key, "ntf_private_key"),
+            None if request.notifier is None else seal(request.notifier.dh_key, "ntf_dh_key"),
         ),
     )
 
@@ -242,17 +263,23 @@ def find_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> RcvQue
     row = db.sql.execute(query, (conn_id, replaces or 0)).fetchone()
     if row is None:
         return None
-    key, dh_key, e2e_key = (_opened_key(db, stored) for stored in row[4:7])
+
+    def opened(stored: bytes, column: str) -> PrivateKey:
+        place = (conn_id, replaces or 0)
+        return PrivateKey.from_pkcs8(db.vault.open(stored, f"rcv_queue_requests.{column}", *place))
+
+    keys = (
+        opened(row[4], "rcv_private_key"),
+        opened(row[5], "rcv_dh_key"),
+        opened(row[6], "e2e_priv_key"),
+    )
     mode = QueueMode(row[8].encode("ascii"))
     server = loaded_server(*row[1:4])
-    root_key = None if row[9] is None else _opened_key(db, row[9])
-    notifier = None if row[10] is None else NotifierKeys(_opened_key(db, row[10]), _opened_key(db, row[11]))
-    keys = (key, dh_key, e2e_key)
+    root_key = None if row[9] is None else opened(row[9], "link_priv_sig_key")
+    notifier = None
+    if row[10] is not None:
+        notifier = NotifierKeys(opened(row[10], "ntf_private_key"), opened(row[11], "ntf_dh_key"))
     return RcvQueueRequest(conn_id, row[0], server, replaces, *keys, row[7], mode, root_key, notifier)
-
-
-def _opened_key(db: Db, stored: bytes) -> PrivateKey:
-    return PrivateKey.from_pkcs8(db.vault.open(stored))
 
 
 def delete_request(db: Db, conn_id: ConnId, replaces: int | None = None) -> None:
@@ -270,7 +297,9 @@ def _read_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
 
 
 def _new_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
-    vault = db.vault
+    def opened(stored: bytes, column: str) -> bytes:
+        return db.vault.open(stored, f"snd_queues.{column}", row[0], row[2])
+
     return SndQueue(
         conn_id=row[0],
         user_id=row[1],
@@ -278,9 +307,9 @@ def _new_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
         server=loaded_server(row[3], row[4], row[5]),
         snd_id=row[6],
         mode=_mode(row[7]),
-        key=PrivateKey.from_pkcs8(vault.open(row[8])),
-        e2e_public=PublicKey.from_spki(row[9]),
-        e2e_secret=vault.open(row[10]),
+        key=PrivateKey.from_pkcs8(opened(row[8], "snd_private_key")),
+        e2e_public=PublicKey.from_spki(opened(row[9], "e2e_pub_key")),
+        e2e_secret=opened(row[10], "e2e_dh_secret"),
         client_version=row[11],
         status=QueueStatus(row[12]),
         primary=bool(row[13]),
@@ -291,7 +320,9 @@ def _new_snd(db: Db, row: tuple[Any, ...]) -> SndQueue:
 
 
 def insert_snd(db: Db, queue: SndQueue) -> None:
-    vault = db.vault
+    def sealed(value: bytes, column: str) -> bytes:
+        return db.vault.seal(value, f"snd_queues.{column}", queue.conn_id, queue.number)
+
     host, port, key_hash = stored_server(db, queue.server)
     db.sql.execute(
         "INSERT INTO snd_queues (host, port, snd_id, server_key_hash, conn_id, user_id, snd_queue_id,"
@@ -308,9 +339,9 @@ def insert_snd(db: Db, queue: SndQueue) -> None:
             int(queue.primary),
             queue.replaces,
             queue.status.value,
-            vault.seal(queue.key.pkcs8),
-            queue.e2e_public.spki,
-            vault.seal(queue.e2e_secret),
+            sealed(queue.key.pkcs8, "snd_private_key"),
+            sealed(queue.e2e_public.spki, "e2e_pub_key"),
+            sealed(queue.e2e_secret, "e2e_dh_secret"),
             _mode_text(queue.mode),
             queue.client_version,
         ),

@@ -9,15 +9,19 @@ KEYS_MAX = 1024
 """How many keys a connection remembers; the oldest go first, though age removes them long before."""
 
 
+def _blind(db: Db, key_hash: bytes) -> bytes:
+    return db.vault.blind(key_hash, "processed_ratchet_key_hashes.hash")
+
+
 def is_processed(db: Db, conn_id: ConnId, key_hash: bytes) -> bool:
     query = "SELECT EXISTS (SELECT 1 FROM processed_ratchet_key_hashes WHERE conn_id = ? AND hash = ?)"
-    return bool(db.sql.execute(query, (conn_id, key_hash)).fetchone()[0])
+    return bool(db.sql.execute(query, (conn_id, _blind(db, key_hash))).fetchone()[0])
 
 
 def remember(db: Db, conn_id: ConnId, key_hash: bytes, now: int) -> None:
     db.sql.execute(
         "INSERT INTO processed_ratchet_key_hashes (conn_id, hash, created_at) VALUES (?, ?, ?)",
-        (conn_id, key_hash, now),
+        (conn_id, _blind(db, key_hash), now),
     )
     db.sql.execute(
         "DELETE FROM processed_ratchet_key_hashes WHERE processed_ratchet_key_hash_id IN"

@@ -32,7 +32,11 @@ def find_params(db: Db, conn_id: ConnId) -> PrivateParams | None:
     """The private half of parameters that were sent, while the peer's are awaited."""
     query = "SELECT x3dh_params FROM ratchets WHERE conn_id = ?"
     row = db.sql.execute(query, (conn_id,)).fetchone()
-    return None if row is None or row[0] is None else load_params(db.vault.open(row[0]))
+    return (
+        None
+        if row is None or row[0] is None
+        else load_params(db.vault.open(row[0], "ratchets.x3dh_params", conn_id))
+    )
 
 
 def set_params(db: Db, conn_id: ConnId, params: PrivateParams) -> None:
@@ -40,7 +44,7 @@ def set_params(db: Db, conn_id: ConnId, params: PrivateParams) -> None:
     db.sql.execute(
         "INSERT INTO ratchets (conn_id, x3dh_params) VALUES (?1, ?2)"
         " ON CONFLICT DO UPDATE SET x3dh_params = ?2",
-        (conn_id, db.vault.seal(dump_params(params))),
+        (conn_id, db.vault.seal(dump_params(params), "ratchets.x3dh_params", conn_id)),
     )
 
 
@@ -49,13 +53,13 @@ def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     db.sql.execute(
         "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?1, ?2)"
         " ON CONFLICT DO UPDATE SET ratchet_state = ?2, x3dh_params = NULL",
-        (conn_id, _stored(db, ratchet)),
+        (conn_id, _stored(db, conn_id, ratchet)),
     )
 
 
-def _stored(db: Db, ratchet: Ratchet) -> bytes:
+def _stored(db: Db, conn_id: ConnId, ratchet: Ratchet) -> bytes:
     """The ratchet as a column; it is likely to be asked for next."""
-    stored = db.vault.seal(dump_ratchet(ratchet))
+    stored = db.vault.seal(dump_ratchet(ratchet), "ratchets.ratchet_state", conn_id)
     db.memo.keep("ratchet", stored, ratchet)
     return stored
 
@@ -64,7 +68,7 @@ def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step while keys for another ratchet may be waiting."""
     db.sql.execute_known(
         "UPDATE ratchets SET ratchet_state = ? WHERE conn_id = ?",
-        (_stored(db, ratchet), conn_id),
+        (_stored(db, conn_id, ratchet), conn_id),
     )
     db.sql.replace_known("ratchet", conn_id, lambda _: ratchet)
 
@@ -72,23 +76,29 @@ def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
 def set_sending(db: Db, conn_id: ConnId, ratchet: Ratchet, public: E2EParams) -> None:
     """The ratchet of a joiner, with what a repeated confirmation must carry."""
     set_ratchet(db, conn_id, ratchet)
+    written = encode(public, write_e2e_params)
     db.sql.execute(
         "UPDATE ratchets SET x3dh_pub_params = ? WHERE conn_id = ?",
-        (encode(public, write_e2e_params), conn_id),
+        (db.vault.seal(written, "ratchets.x3dh_pub_params", conn_id), conn_id),
     )
 
 
 def find_public(db: Db, conn_id: ConnId) -> E2EParams | None:
     row = db.sql.execute("SELECT x3dh_pub_params FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
-    return None if row is None or row[0] is None else decode_whole(row[0], read_e2e_params)
+    if row is None or row[0] is None:
+        return None
+    return decode_whole(db.vault.open(row[0], "ratchets.x3dh_pub_params", conn_id), read_e2e_params)
 
 
 def find_ratchet(db: Db, conn_id: ConnId) -> Ratchet | None:
+    def opened(stored: bytes) -> bytes:
+        return db.vault.open(stored, "ratchets.ratchet_state", conn_id)
+
     def read() -> Ratchet | None:
         row = db.sql.execute("SELECT ratchet_state FROM ratchets WHERE conn_id = ?", (conn_id,)).fetchone()
         if row is None or row[0] is None:
             return None
-        return db.memo.of("ratchet", row[0], lambda: load_ratchet(db.vault.open(row[0])))
+        return db.memo.of("ratchet", row[0], lambda: load_ratchet(opened(row[0])))
 
     return db.sql.known("ratchet", conn_id, read)
 
@@ -105,8 +115,9 @@ def skipped_keys(db: Db, conn_id: ConnId) -> SkippedKeys:
     for stored, number, key in db.sql.execute(query, (conn_id,)):
         header_key = opened.get(stored)
         if header_key is None:
-            header_key = opened[stored] = db.vault.open(stored)
-        loaded.setdefault(header_key, {})[number] = load_message_key(db.vault.open(key))
+            header_key = opened[stored] = db.vault.open(stored, "skipped_messages.header_key", conn_id)
+        message_key = db.vault.open(key, "skipped_messages.msg_key", conn_id, number)
+        loaded.setdefault(header_key, {})[number] = load_message_key(message_key)
     return loaded
 
 
@@ -116,16 +127,16 @@ def change_skipped(db: Db, conn_id: ConnId, change: SkippedChange, now: int) -> 
         case SkippedRemoved(header_key, number):
             query = "SELECT rowid, header_key FROM skipped_messages WHERE conn_id = ? AND msg_n = ?"
             for rowid, stored in db.sql.execute(query, (conn_id, number)).fetchall():
-                if db.vault.open(stored) == header_key:
+                if db.vault.open(stored, "skipped_messages.header_key", conn_id) == header_key:
                     db.sql.execute("DELETE FROM skipped_messages WHERE rowid = ?", (rowid,))
         case SkippedAdded(keys):
             for header_key, numbered in keys.items():
-                sealed = db.vault.seal(header_key)
+                sealed = db.vault.seal(header_key, "skipped_messages.header_key", conn_id)
                 db.sql.executemany(
                     "INSERT INTO skipped_messages (conn_id, header_key, msg_n, msg_key, created_at)"
                     " VALUES (?, ?, ?, ?, ?)",
                     (
-                        (conn_id, sealed, number, db.vault.seal(dump_message_key(key)), now)
+                        (conn_id, sealed, number, _sealed_key(db, conn_id, number, key), now)
                         for number, key in numbered.items()
                     ),
                 )
@@ -134,3 +145,7 @@ def change_skipped(db: Db, conn_id: ConnId, change: SkippedChange, now: int) -> 
                 " WHERE conn_id = ? ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
                 (conn_id, SKIPPED_MAX),
             )
+
+
+def _sealed_key(db: Db, conn_id: ConnId, number: int, key: MessageKey) -> bytes:
+    return db.vault.seal(dump_message_key(key), "skipped_messages.msg_key", conn_id, number)

@@ -12,14 +12,14 @@ _CHUNK = 500
 def find(db: Db, space: str, key: str) -> bytes | None:
     query = "SELECT value FROM records WHERE space = ? AND key = ?"
     row = db.sql.execute(query, (space, key)).fetchone()
-    return None if row is None else db.vault.open(row[0])
+    return None if row is None else db.vault.open(row[0], "records.value", space, key)
 
 
 def put(db: Db, space: str, key: str, value: bytes) -> None:
     db.sql.execute(
         "INSERT INTO records (space, key, value) VALUES (?, ?, ?)"
         " ON CONFLICT (space, key) DO UPDATE SET value = excluded.value",
-        (space, key, db.vault.seal(value)),
+        (space, key, db.vault.seal(value, "records.value", space, key)),
     )
 
 
@@ -36,7 +36,7 @@ def scan(db: Db, space: str, after: str, until: str | None) -> Iterator[tuple[st
     )
     while rows := db.sql.execute(query, (space, after, until, _CHUNK)).fetchall():
         for key, value in rows:
-            yield key, db.vault.open(value)
+            yield key, db.vault.open(value, "records.value", space, key)
         after = rows[-1][0]
 
 

@@ -51,7 +51,7 @@ def _place(user_id: int, server: Server) -> tuple[int, str, str, bytes]:
 
 def _queue(db: Db, row: tuple[str, bytes, bytes, int, int]) -> SubQueue:
     conn_id, rcv_id, key, associated, to_subscribe = row
-    opened = PrivateKey.from_pkcs8(db.vault.open(key))
+    opened = PrivateKey.from_pkcs8(db.vault.open(key, "rcv_queues.rcv_private_key", conn_id, rcv_id))
     return SubQueue(conn_id, rcv_id, opened, bool(associated), bool(to_subscribe))
 
 
@@ -131,7 +131,10 @@ def service(db: Db, user_id: int, server: Server) -> ServiceRow | None:
     if row is None:
         return None
     certificate, key, service_id, count, ids_hash = row
-    credentials = Credentials((certificate,), PrivateKey.from_pkcs8(db.vault.open(key)))
+    place = (user_id, *server_key(server))
+    opened = db.vault.open(certificate, "client_services.service_cert", *place)
+    opened_key = db.vault.open(key, "client_services.service_priv_key", *place)
+    credentials = Credentials((opened,), PrivateKey.from_pkcs8(opened_key))
     return ServiceRow(credentials, service_id, QueueSet(count, ids_hash))
 
 
@@ -139,6 +142,7 @@ def put_credentials(db: Db, user_id: int, server: Server, credentials: Credentia
     """A new identity, also in place of an old one, whose id is then forgotten."""
     (certificate,) = credentials.chain
     host, port, key_hash = stored_server(db, server)
+    seal, place = db.vault.seal, (user_id, host, port)
     db.sql.execute(
         """INSERT INTO client_services
             (user_id, host, port, server_key_hash, service_cert, service_cert_hash, service_priv_key)
@@ -151,9 +155,9 @@ def put_credentials(db: Db, user_id: int, server: Server, credentials: Credentia
             host,
             port,
             key_hash,
-            certificate,
-            credentials.fingerprint,
-            db.vault.seal(credentials.key.pkcs8),
+            seal(certificate, "client_services.service_cert", *place),
+            seal(credentials.fingerprint, "client_services.service_cert_hash", *place),
+            seal(credentials.key.pkcs8, "client_services.service_priv_key", *place),
         ),
     )
 
