@@ -127,11 +127,13 @@ def test_the_ways_through_a_synchronisation() -> None:
         started,
         agreed,
     ]
-    assert path(SYNC, event.FORCED, event.KEY, event.KEY) == [ok, started, agreed, required]
+    assert path(SYNC, event.FORCED, event.KEY, event.KEY) == [ok, started, agreed, agreed]
     assert path(SYNC, event.KEY, event.READ) == [ok, agreed, ok]
     for state in SyncState:
         answers = SYNC.step(state, event.KEY).effects
-        assert (SyncEffect.SEND_KEYS in answers) == (state in (ok, allowed, required))
+        assert (SyncEffect.SEND_KEYS in answers) == (state is not started)
+        more = SYNC.step(state, event.KEY_ONCE_MORE).effects
+        assert (SyncEffect.SEND_KEYS in more) == (state in (ok, allowed, required))
         assert SYNC.step(state, event.KEY_AGAIN) == Move(state)
         with pytest.raises(MoveRefusedError):
             SYNC.step(state, event.KEY_REFLECTED)

@@ -73,11 +73,12 @@ def test_the_whole_exchange(tmp_path: Path, pq: bool) -> None:
             wire.hold("EREADY")
             await alice.until(lambda: alice.state is SyncState.AGREED)
             await bob.until(lambda: bob.state is SyncState.AGREED)
-            assert ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id) is None
             await bob.restart()
             assert bob.state is SyncState.AGREED
             wire.let("EREADY")
             await in_step(pair)
+            for friend in (alice, bob):
+                assert ratchets.find_params(friend.rt.ground.store.reading, friend.conn.id) is None
             assert alice.syncs == ["agreed", "ok"]
             assert bob.syncs == ["agreed", "ok"]
             await pair.talk("after")

@@ -12,11 +12,16 @@ import pytest
 
 from blindpost.agent import SyncState
 from blindpost.agent.messages.sending import enqueue_ratchet_key
-from blindpost.agent.store import ratchets
+from blindpost.agent.model import Whole
+from blindpost.agent.store import connections, ratchet_keys, ratchets
+from blindpost.agent.sync import synchronisation
+from blindpost.agent.sync.renewal import hash_of
+from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.ratchet_state import Ratchet
 from blindpost.crypto.x3dh import proposed_params
 from blindpost.testing.clock import run_virtual
+from blindpost.wire.agent.envelopes import RatchetKey
 from tests.support.agent.friends import Friend, Friends, friends
 from tests.support.agent.parties import RecordedPairs
 from tests.support.agent.ratchets import seeded
@@ -235,7 +240,7 @@ async def synchronised(pair: Friends, friend: Friend) -> None:
 @pytest.mark.claim("CON-62")
 @pytest.mark.parametrize("seed", range(6))
 def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
-    """With delays by chance: in the end the ratchets fit, or one side is told what to do."""
+    """With delays by chance: in the end the ratchets fit, and nobody had to do anything about it."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -245,18 +250,10 @@ def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
                     *(start(friend, chance.random() / 10) for friend in (pair.alice, pair.bob))
                 )
                 await pair.quiet(60)
-                for _ in range(5):
-                    states = {friend.state for friend in (pair.alice, pair.bob)}
-                    if states == {SyncState.OK}:
-                        break
-                    stuck = [
-                        friend for friend in (pair.alice, pair.bob) if friend.state is SyncState.REQUIRED
-                    ]
-                    assert stuck, f"nobody is told to act in {states}"
-                    assert all(friend.syncs[-1] == "required" for friend in stuck)
-                    await stuck[0].conn.synchronize()
-                    await pair.quiet(60)
+                assert {friend.state for friend in (pair.alice, pair.bob)} == {SyncState.OK}
+                assert "required" not in pair.alice.syncs + pair.bob.syncs
                 await pair.talk(turn)
+            assert len(pair.wire.of("R")) <= 3 * 2 * 4, "no loop"
 
     async def start(friend: Friend, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -279,15 +276,47 @@ def test_new_keys_when_keys_are_agreed(tmp_path: Path) -> None:
             sender, receiver = (alice, bob) if ready == "bob" else (bob, alice)
             with sender.rt.ground.transaction() as tx:
                 enqueue_ratchet_key(tx, sender.whole, params.public(3))
-            await receiver.until(lambda: receiver.state is SyncState.REQUIRED)
-            assert receiver.syncs == ["agreed", "required"]
-            assert receiver.sync_errors == receiver.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
+            await receiver.until(lambda: len(receiver.syncs) > 1)
+            assert receiver.syncs[:2] == ["agreed", "agreed"]
             wire.let("EREADY")
-            await pair.quiet(60)
-            if receiver.state is SyncState.REQUIRED:
-                await receiver.conn.synchronize()
             await in_step(pair)
             await pair.talk("after")
+            assert not receiver.sync_errors
+            assert len(wire.of("R")) <= 10, "no loop"
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+@pytest.mark.parametrize("seed", range(4))
+def test_both_start_at_once_and_the_peer_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The reference takes keys that it did not wait for as a mistake: our side gets it going again."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob = pair.alice, pair.bob
+            chance, real = random.Random(seed), synchronisation.key_received
+
+            def strict(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
+                record = connections.load(tx, whole.conn_id)
+                if tx.sql is not bob.rt.ground.store.reading.sql or record.sync_state is not SyncState.AGREED:
+                    real(tx, whole, envelope)
+                elif not ratchet_keys.is_processed(tx, whole.conn_id, hash_of(envelope.e2e)):
+                    ratchet_keys.remember(tx, whole.conn_id, hash_of(envelope.e2e), tx.now)
+                    connections.set_sync_state(tx, whole.conn_id, SyncState.REQUIRED)
+
+            monkeypatch.setattr(synchronisation, "key_received", strict)
+            for turn in range(3):
+                delays = [chance.random() / 10 for _ in range(2)]
+                await asyncio.gather(start(alice, delays[0]), start(bob, delays[1]))
+                await in_step(pair)
+                await pair.talk(turn)
+
+    async def start(friend: Friend, delay: float) -> None:
+        await asyncio.sleep(delay)
+        await friend.conn.synchronize(force=True)
 
     run_virtual(main())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from blindpost.agent.calls import ConnectionCalls
 from blindpost.agent.cleanup import keep_clean
 from blindpost.agent.config import AgentConfig
@@ -27,7 +29,7 @@ from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.subscriptions.reports import EventReports
 from blindpost.agent.sync.synchronisation import Synchronisation
-from blindpost.agent.work.commands import CommandWorkers
+from blindpost.agent.work.commands import JOIN, CommandWorkers
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.wire.addresses import RouterAddress
@@ -72,6 +74,7 @@ class Core:
         self.push = PushNotifications(ground, sessions, reading, [address.server for address in ntf_servers])
         acks = acking.Acks(ground, sessions, reading)
         self.rotation = Rotation(ground)
+        self.sync = Synchronisation(ground)
         self.deletion = Deletion(ground, subscriptions)
         join = joining.Joining(ground, sender, maker, reader)
         allow = allowing.Allowing(ground, sessions, maker)
@@ -80,7 +83,7 @@ class Core:
             ground,
             {
                 creating.NEW_TAG: links.run_new,
-                joining.JOIN: join.run_join,
+                JOIN: join.run_join,
                 allowing.ALLOW_SECURE: allow.run_allow_secure,
                 allowing.DUPLEX_SECURE: allow.run_duplex_secure,
                 acking.ACK_TAG: acks.run_ack,
@@ -92,7 +95,7 @@ class Core:
             subscriptions=subscriptions,
             links=links,
             rotation=self.rotation,
-            sync=Synchronisation(ground),
+            sync=self.sync,
             deletion=self.deletion,
             push=self.push,
             reading=reading,
@@ -118,6 +121,7 @@ class Core:
         self.commands.resume()
         self.delivery.resume()
         ground.spawn(self.rotation.keep_going())
+        ground.spawn(self.sync.keep_going())
         ground.spawn(self.deletion.resume())
         ground.spawn(keep_clean(ground, self.deletion))
         ground.spawn(self.push.resume())
@@ -125,11 +129,13 @@ class Core:
             await self.subscriptions.subscribe_all()
 
     async def close(self) -> None:
+        """End all parts. Whatever one of them raises, the others end, and the store is free again."""
         ground = self.ground
-        await ground.stop()
-        await self.push.close()
-        await self.subscriptions.close()
-        await ground.stop()
-        await ground.pool.close()
-        ground.store.close()
-        ground.stream.close()
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(ground.stream.close)
+            ending.callback(ground.store.close)
+            ending.push_async_callback(ground.pool.close)
+            ending.push_async_callback(ground.stop)
+            ending.push_async_callback(self.subscriptions.close)
+            ending.push_async_callback(self.push.close)
+            ending.push_async_callback(ground.stop)

@@ -19,7 +19,12 @@ from blindpost.client.errors import (
     UnexpectedResponseError,
     error_text,
 )
-from blindpost.transport.errors import HandshakeError, StageTimeoutError
+from blindpost.transport.errors import (
+    HandshakeError,
+    HandshakeIdentityError,
+    StageTimeoutError,
+    UnknownCaError,
+)
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.errors import Code, SMPError
 
@@ -130,6 +135,11 @@ class NetworkError(AgentError):
         self.server = server
         self.failure = failure
         self.kind = kind_of(failure)
+
+    @property
+    def is_impostor(self) -> bool:
+        """Whether who answers at the address is not the router that its fingerprint names."""
+        return isinstance(self.failure, UnknownCaError | HandshakeIdentityError)
 
 
 class SmpError(NetworkError):

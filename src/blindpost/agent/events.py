@@ -70,6 +70,14 @@ class Joined(ConnEvent):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class JoinDelayed(ConnEvent):
+    """A join could not be made for now, and is tried again; told again when the reason changes."""
+
+    name = "JOIN_DELAYED"
+    error: AgentError
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Connected(ConnEvent):
     """Both sides can send; `pq`: the ratchet has a post-quantum secret in it."""
 

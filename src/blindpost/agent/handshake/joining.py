@@ -27,6 +27,7 @@ from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import commands, connections, handshakes, ratchets
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.versions import Versions
+from blindpost.agent.work.commands import JOIN
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
@@ -44,7 +45,6 @@ from blindpost.wire.smp.commands import SEND
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.value import Value
 
-JOIN = "JOIN"
 SECURED_AGENT_VERSION = 7
 """From here on the initiator reads messages that come before it has allowed the connection."""
 

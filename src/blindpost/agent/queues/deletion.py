@@ -29,6 +29,7 @@ class Deletion:
     def __init__(self, ground: Ground, subscriptions: Subscriptions) -> None:
         self._ground = ground
         self._subscriptions = subscriptions
+        ground.work.deletions.listen(self._marked)
 
     async def delete(self, conn_id: ConnId, *, wait_delivery: bool) -> None:
         """Mark a connection; its queues and rows go in the background."""
@@ -37,10 +38,12 @@ class Deletion:
                 connections.load(tx, conn_id)
                 if wait_delivery:
                     rows.mark_waiting(tx, conn_id, tx.now)
+                    tx.finish_deletion(conn_id)
                 else:
-                    rows.mark(tx, conn_id)
-                listed = queues.rcv_queues(tx, conn_id, deleted=True)
-        for queue in listed:
+                    tx.delete_connection(conn_id)
+
+    def _marked(self, conn_id: ConnId) -> None:
+        for queue in queues.rcv_queues(self._ground.store.reading, conn_id, deleted=True):
             self._subscriptions.forget(queue)
         self._ground.spawn(self._finish(conn_id))
 

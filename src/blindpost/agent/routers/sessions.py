@@ -196,8 +196,10 @@ class Sessions:
     async def _attempt(self, number: int, key: SessionKey) -> Session | TransportError:
         try:
             session = await self._connect(number, key)
-        except (TransportError, StoreFailedError) as error:
+        except Exception as error:
             failure = error if isinstance(error, TransportError) else ClosedHereError(str(error))
+            if not isinstance(error, TransportError | StoreFailedError):
+                log.exception("a session could not be opened")
             loop = asyncio.get_running_loop()
             self._timers[number] = loop.call_later(self.options.failure_kept_s, self._forget, key, number)
             loop.call_soon(self._watcher.connect_failed, key, failure)

@@ -116,6 +116,12 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
     db.sql.execute("UPDATE connections SET ratchet_sync_state = ? WHERE conn_id = ?", (state.value, conn_id))
 
 
+def started_sync(db: Db) -> list[ConnId]:
+    """Connections that have offered ratchet keys and have no answer."""
+    query = "SELECT conn_id FROM connections WHERE ratchet_sync_state = 'started' AND deleted = 0"
+    return [conn_id for (conn_id,) in db.sql.execute(query)]
+
+
 def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
     """Take the next internal id and the next number on the wire for a message with this hash."""
     internal_id, snd_id = record.last_internal_id + 1, record.last_snd_id + 1

@@ -18,6 +18,12 @@ def is_processed(db: Db, conn_id: ConnId, key_hash: bytes) -> bool:
     return bool(db.sql.execute(query, (conn_id, _blind(db, key_hash))).fetchone()[0])
 
 
+def count_since(db: Db, conn_id: ConnId, since: int) -> int:
+    """How many keys were processed since then."""
+    query = "SELECT count(*) FROM processed_ratchet_key_hashes WHERE conn_id = ? AND created_at >= ?"
+    return int(db.sql.execute(query, (conn_id, since)).fetchone()[0])
+
+
 def remember(db: Db, conn_id: ConnId, key_hash: bytes, now: int) -> None:
     db.sql.execute(
         "INSERT INTO processed_ratchet_key_hashes (conn_id, hash, created_at) VALUES (?, ?, ?)",

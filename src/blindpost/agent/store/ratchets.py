@@ -48,6 +48,10 @@ def set_params(db: Db, conn_id: ConnId, params: PrivateParams) -> None:
     )
 
 
+def forget_params(db: Db, conn_id: ConnId) -> None:
+    db.sql.execute("UPDATE ratchets SET x3dh_params = NULL WHERE conn_id = ?", (conn_id,))
+
+
 def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step; keys that waited for the peer's are erased."""
     db.sql.execute(

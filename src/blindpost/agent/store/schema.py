@@ -477,7 +477,11 @@ CREATE TABLE unclaimed_connections (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED)
+_STARTED_SYNC = """
+CREATE INDEX connections_started_sync ON connections (conn_id) WHERE ratchet_sync_state = 'started';
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED, _STARTED_SYNC)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

@@ -5,13 +5,16 @@ What happens when is in `sync_tables`; here it is done.
 
 from __future__ import annotations
 
+import asyncio
+
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.events import RatchetSync
 from blindpost.agent.machines import MoveRefusedError
 from blindpost.agent.messages.sending import enqueue, enqueue_ratchet_key
-from blindpost.agent.model import ConnId, ConnRecord, ConnType, Whole
+from blindpost.agent.model import ConnId, ConnRecord, ConnType, MessageKind, SyncState, Whole
 from blindpost.agent.rotation.rotation import in_step
 from blindpost.agent.store import connections, ratchet_keys, ratchets
+from blindpost.agent.store.rotation import is_waiting
 from blindpost.agent.sync.renewal import hash_of, renewed
 from blindpost.agent.sync.tables import FAILURES, SYNC, SyncEffect, SyncEvent
 from blindpost.agent.work.ground import Ground
@@ -24,6 +27,11 @@ from blindpost.wire.agent.messages import EReady
 from blindpost.wire.agent.sizes import PQ_AGENT_VERSION
 from blindpost.wire.e2e import E2EParams
 
+ANSWERS_MAX, ANSWERS_WITHIN_S = 3, 600
+"""So many keys of a peer are answered in so many seconds while others are agreed."""
+REPEAT_CHECK_S = 30.0
+REPEAT_AFTER_S = (120.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0)
+"""Keys that the peer does not answer are offered again after these times, and then no more."""
 SYNC_AGENT_VERSION = 3
 """From here on a peer knows ratchet keys."""
 
@@ -58,6 +66,28 @@ class Synchronisation:
                 except MoveRefusedError as error:
                     raise prohibited(str(error)) from error
 
+    async def keep_going(self) -> None:
+        """Offer keys again that the peer has not answered: it may have taken them for a mistake, since they
+        crossed its own, and wait for others."""
+        waiting: dict[ConnId, tuple[float, int]] = {}
+        while True:
+            await asyncio.sleep(REPEAT_CHECK_S)
+            now, found = self._ground.now(), connections.started_sync(self._ground.store.reading)
+            waiting = {conn_id: waiting.get(conn_id, (now, 0)) for conn_id in found}
+            for conn_id, (since, times) in list(waiting.items()):
+                if times < len(REPEAT_AFTER_S) and now - since >= REPEAT_AFTER_S[times]:
+                    waiting[conn_id] = (now, times + 1)
+                    await self._offer_again(conn_id)
+
+    async def _offer_again(self, conn_id: ConnId) -> None:
+        async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
+            with self._ground.transaction(kem) as tx:
+                record = connections.find(tx, conn_id)
+                if record is None or record.sync_state is not SyncState.STARTED:
+                    return
+                if not is_waiting(tx, conn_id, MessageKind.RATCHET_INFO):
+                    _step(tx, connections.load_whole(tx, conn_id), SyncEvent.FORCED)
+
 
 def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
     """The peer's ratchet keys; they are processed once, however often they come."""
@@ -71,12 +101,13 @@ def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
     if peer.version not in tx.config.versions.e2e:
         raise ProtocolError(ProtocolCode.A_VERSION)
     kept = ratchets.find_params(tx, conn_id)
-    event = SyncEvent.KEY
+    often = ratchet_keys.count_since(tx, conn_id, tx.now - ANSWERS_WITHIN_S) >= ANSWERS_MAX
+    event = SyncEvent.KEY_ONCE_MORE if often else SyncEvent.KEY
     if kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash:
         event = SyncEvent.KEY_REFLECTED
     ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
     try:
-        _step(tx, whole, event, peer, _crypto_error("RATCHET_SYNC"))
+        _step(tx, whole, event, peer)
     except MoveRefusedError as error:
         raise _crypto_error("RATCHET_SYNC", error.why) from error
     except CryptoError as error:
@@ -145,11 +176,9 @@ def _step(
                 assert own is not None
                 _agree(tx, whole, own, peer)
             case SyncEffect.TELL:
-                shown = error if event is not SyncEvent.KEY or SyncEffect.REPORT in move.effects else None
-                tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, shown))
-            case SyncEffect.REPORT:
-                assert error is not None
-                tx.failed(record.conn_id, error)
+                tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, error))
+    if record.sync_state is SyncState.AGREED and move.to is SyncState.OK:
+        ratchets.forget_params(tx, record.conn_id)
     if record.sync_state.send_prohibited and not move.to.send_prohibited:
         in_step(tx, record.conn_id)
 
@@ -160,12 +189,13 @@ def _new_params(tx: Tx, record: ConnRecord, version: int) -> PrivateParams:
 
 
 def _agree(tx: Tx, whole: Whole, own: PrivateParams, peer: E2EParams) -> None:
-    """Replace the ratchet with all its skipped keys."""
+    """Replace the ratchet with all its skipped keys; our own are kept until it works, other keys may come."""
     config, conn_id = tx.config, whole.conn_id
     record = connections.load(tx, conn_id)
     made = renewed(own, peer, config.versions.e2e.high, pq_support=record.pq_support, entropy=config.entropy)
     ratchets.delete_ratchet(tx, conn_id)
     ratchets.set_ratchet(tx, conn_id, made.ratchet)
+    ratchets.set_params(tx, conn_id, own)
     if made.role is SyncRole.SENDER:
         enqueue(tx, whole, EReady(record.last_external_id), despite_sync=True)
 

@@ -1,4 +1,10 @@
-"""Ratchet synchronisation as a machine: what a failure to decrypt means for it, what it forbids to send."""
+"""Ratchet synchronisation as a machine: what a failure to decrypt means for it, what it forbids to send.
+
+Where both sides start at once and one of them again, keys come that are not an answer to ours. They are
+answered too, for the peer may wait for that. Two sides that both do so would never end: after some answers
+in a short time whoever has keys of its own under way takes the peer's for the answer to them. Then both
+have the last keys of both.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ class SyncEvent(Enum):
     ASKED = "the application asks to synchronise"
     FORCED = "the application insists on it"
     KEY = "new ratchet keys came from the peer"
+    KEY_ONCE_MORE = "new ratchet keys came, and keys were agreed often enough in a short time"
     KEY_AGAIN = "ratchet keys came that were processed before"
     KEY_REFLECTED = "our own ratchet keys came back"
     READ = "a message was decrypted"
@@ -29,9 +36,8 @@ class SyncEffect(Enum):
     OFFER_KEYS = "make ratchet keys, keep them, and send them to the peer"
     SEND_KEYS = "send our ratchet keys to the peer"
     TAKE_KEPT_KEYS = "take the ratchet keys that were kept"
-    AGREE = "replace the ratchet; as its sender, send EREADY"
+    AGREE = "replace the ratchet, keep our keys; as its sender, send EREADY"
     TELL = "tell the application the new state"
-    REPORT = "report the ratchet keys as an error"
 
 
 _E, _D = SyncEvent, SyncEffect
@@ -43,6 +49,7 @@ _STARTED: Move[SyncState, SyncEffect] = Move(SyncState.STARTED, (_D.OFFER_KEYS,)
 _ANSWERED: Move[SyncState, SyncEffect] = Move(
     SyncState.AGREED, (_D.MAKE_KEYS, _D.SEND_KEYS, _D.AGREE, _D.TELL)
 )
+_TAKEN: Move[SyncState, SyncEffect] = Move(SyncState.AGREED, (_D.TAKE_KEPT_KEYS, _D.AGREE, _D.TELL))
 _MISSED: Move[SyncState, SyncEffect] = Move(SyncState.ALLOWED, (_D.TELL,))
 _BROKEN: Move[SyncState, SyncEffect] = Move(SyncState.REQUIRED, (_D.TELL,))
 _IN_STEP: Move[SyncState, SyncEffect] = Move(SyncState.OK, (_D.TELL,))
@@ -60,6 +67,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.ASKED: _NOT_NEEDED,
                 _E.FORCED: _STARTED,
                 _E.KEY: _ANSWERED,
+                _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.OK),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: Move(SyncState.OK),
@@ -73,6 +81,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.ASKED: _STARTED,
                 _E.FORCED: _STARTED,
                 _E.KEY: _ANSWERED,
+                _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.ALLOWED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,
@@ -86,6 +95,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.ASKED: _STARTED,
                 _E.FORCED: _STARTED,
                 _E.KEY: _ANSWERED,
+                _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.REQUIRED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,
@@ -98,7 +108,8 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _UNDER_WAY,
                 _E.FORCED: _STARTED,
-                _E.KEY: Move(SyncState.AGREED, (_D.TAKE_KEPT_KEYS, _D.AGREE, _D.TELL)),
+                _E.KEY: _TAKEN,
+                _E.KEY_ONCE_MORE: _TAKEN,
                 _E.KEY_AGAIN: Move(SyncState.STARTED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: Move(SyncState.STARTED),
@@ -111,7 +122,8 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _UNDER_WAY,
                 _E.FORCED: _STARTED,
-                _E.KEY: Move(SyncState.REQUIRED, (_D.TELL, _D.REPORT)),
+                _E.KEY: _ANSWERED,
+                _E.KEY_ONCE_MORE: _TAKEN,
                 _E.KEY_AGAIN: Move(SyncState.AGREED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from blindpost.agent.errors import AgentError, CriticalError, InternalError
-from blindpost.agent.events import Failed
+from blindpost.agent.errors import AgentError, CriticalError, InternalError, NetworkError
+from blindpost.agent.events import Failed, JoinDelayed
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import commands, connections
 from blindpost.agent.store.commands import StoredCommand
@@ -23,6 +23,9 @@ from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
 
 log = logging.getLogger(__name__)
+
+JOIN = "JOIN"
+TOLD_AGAIN_S = 3600.0
 
 CommandHandler = Callable[[StoredCommand], Awaitable[None]]
 """Runs one command under the lock of its connection. It raises an `AgentError`: a temporary one is tried
@@ -79,7 +82,7 @@ class CommandWorkers:
 
     async def _run(self, command: StoredCommand) -> None:
         """Try one command until it is done, or fails for good."""
-        retry = Retry.first(MESSAGE_FAST)
+        retry, told = Retry.first(MESSAGE_FAST), _Told()
         while True:
             try:
                 async with (
@@ -94,9 +97,11 @@ class CommandWorkers:
                             commands.delete(tx, command.command_id)
                 return
             except AgentError as error:
-                if not error.retried:
+                if not error.retried or _is_hopeless(command, error):
                     self._fail(command, error)
                     return
+                if told.is_news(error.word, self._ground.now()):
+                    self._tell_delay(command, error)
             except StoreFailedError as error:
                 self._ground.stream.put(Failed(self._ground.handle(command.conn_id), _critical(error)))
             except Exception as error:
@@ -121,10 +126,37 @@ class CommandWorkers:
         first = commands.first_id(self._ground.store.reading, command.conn_id, command.server)
         return first == command.command_id
 
+    def _tell_delay(self, command: StoredCommand, error: AgentError) -> None:
+        log.warning("%s of connection %s waits: %s", command.tag, command.conn_id, error)
+        if command.tag == JOIN:
+            self._ground.stream.put(JoinDelayed(self._ground.handle(command.conn_id), error))
+
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
+        """Report it. A connection whose join failed is none."""
         with self._ground.transaction() as tx:
             commands.delete(tx, command.command_id)
             tx.failed(command.conn_id, error)
+            if command.tag == JOIN:
+                tx.delete_connection(command.conn_id)
+
+
+class _Told:
+    """What was told of a command that waits: the same is told again after an hour."""
+
+    def __init__(self) -> None:
+        self._word, self._at = "", 0.0
+
+    def is_news(self, word: str, now: float) -> bool:
+        if word == self._word and now - self._at < TOLD_AGAIN_S:
+            return False
+        self._word, self._at = word, now
+        return True
+
+
+def _is_hopeless(command: StoredCommand, error: AgentError) -> bool:
+    """Whether who asked should look again: a link whose router has another identity leads nowhere, while all
+    else that is stored waits until the right router is back."""
+    return command.tag == JOIN and isinstance(error, NetworkError) and error.is_impostor
 
 
 def _critical(error: Exception) -> AgentError:

@@ -18,6 +18,7 @@ from blindpost.agent.events import Event, Failed
 from blindpost.agent.model import ConnId, SndQueue
 from blindpost.agent.notifications.model import NtfSubscription
 from blindpost.agent.store import commands as command_rows
+from blindpost.agent.store import deletion as deletion_rows
 from blindpost.agent.store.database import Db
 from blindpost.agent.work.signals import Signal
 from blindpost.crypto.kem import KemSource
@@ -46,6 +47,8 @@ class Work:
     """The peer says that this send queue has room again."""
     commands: Signal[CommandKey] = field(default_factory=Signal)
     notifications: Signal[NtfSubscription] = field(default_factory=Signal)
+    deletions: Signal[ConnId] = field(default_factory=Signal)
+    """This connection is marked as deleted: its queues and rows are to go."""
 
 
 class Tx(Db):
@@ -108,6 +111,15 @@ class Tx(Db):
     def wake_notifications(self, row: NtfSubscription) -> None:
         """The next step of this row is to be done."""
         self._later(self._work.notifications, row)
+
+    def delete_connection(self, conn_id: ConnId) -> None:
+        """The application has no such connection any more; its queues and rows go in the background."""
+        deletion_rows.mark(self, conn_id)
+        self.finish_deletion(conn_id)
+
+    def finish_deletion(self, conn_id: ConnId) -> None:
+        """Go on with a connection that is marked."""
+        self._later(self._work.deletions, conn_id)
 
     def command(
         self, conn_id: ConnId, server: Server | None, tag: str, content: bytes = b"", corr_id: str = ""
