@@ -1,24 +1,27 @@
-"""A bot that says back what it hears: `python examples/echo_bot.py bot.db smp://...`."""
+"""A bot that says back what it hears.
 
-import asyncio
+python examples/echo_bot.py echo.db smp://FINGERPRINT@smp.example.org
+"""
+
 import sys
 
-from blindpost.agent import Agent, Connected, ContactRequested, Received
+from blindpost.agent import AgentConfig
+from blindpost.bot import Bot, Chat
 
 
-async def main(store: str, *servers: str) -> None:
-    async with Agent.open(store, servers=servers) as bot:
-        print(await bot.address(user_data=b"echo bot", auto_accept=True), flush=True)
-        async for event in bot.events():
-            match event:
-                case ContactRequested(_, request):
-                    print("asked by", request.info.decode(errors="replace"), flush=True)
-                case Connected(conn):
-                    await conn.send(b"Say something!")
-                case Received(conn, msg):
-                    await conn.send(msg.body)
-                    await msg.ack()
+def make(store: str, *servers: str, config: AgentConfig | None = None) -> Bot:
+    bot = Bot("Echo", servers=servers, store=store, welcome="Say something!", config=config)
+
+    @bot.command("shout", "say it louder")
+    async def shout(chat: Chat, text: str) -> None:
+        await chat.reply(text.upper())
+
+    @bot.message()
+    async def echo(chat: Chat) -> None:
+        await chat.reply(chat.text, quote=True)
+
+    return bot
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    make(*sys.argv[1:]).run()

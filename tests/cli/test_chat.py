@@ -1,15 +1,17 @@
-"""The terminal messenger and the echo bot, each as a process of its own, over a real router."""
+"""The terminal messenger as a process of its own, over a real router."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from blindpost.agent import Connected
-from tests.support.agent.agents import address_of, party
+from tests.support.agent.agents import address_of
 from tests.support.router.routers import running_router
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,70 @@ async def terminal(*command: str) -> AsyncIterator[Terminal]:
         await process.communicate()
 
 
+class Screen:
+    """A terminal with a person before it: keys go in, and what the screen was sent comes out."""
+
+    def __init__(self, process: asyncio.subprocess.Process, end: int) -> None:
+        self._process = process
+        self._end = end
+        self._shown = ""
+        self._more = asyncio.Event()
+        asyncio.get_running_loop().add_reader(end, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._end, 65536)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._end)
+        if b"\x1b[6n" in data:
+            os.write(self._end, b"\x1b[1;1R")  # where the cursor is, which is asked for
+        self._shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        self._more.set()
+
+    def keys(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    async def shows(self, part: str) -> str:
+        """Wait until this was on the screen; all that was there up to it, which is then forgotten."""
+        async with asyncio.timeout(PATIENCE_S):
+            while part not in self._shown:
+                self._more.clear()
+                await self._more.wait()
+        place = self._shown.index(part) + len(part)
+        place = self._shown.find("\n", place) + 1 or place
+        before, self._shown = self._shown[:place], self._shown[place:]
+        return before
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def in_terminal(*command: str) -> AsyncIterator[Screen]:
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "400", "LINES": "50"},
+    )
+    os.close(theirs)
+    try:
+        yield Screen(process, ours)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(ours)
+
+
 def chat(path: Path, server: str, name: str) -> tuple[str, ...]:
     return ("-m", "blindpost.cli", "chat", str(path), "-s", server, "--name", name)
 
@@ -73,7 +139,7 @@ async def test_two_people_talk(tmp_path: Path) -> None:
             bob.type("hello?")
             await bob.read("Nobody is there yet")
             bob.type(f"/join {link}")
-            await bob.read("Connected with Alice, post-quantum")
+            await bob.read("Connected with Alice")
             await alice.read("Connected with Bob")
             bob.type("hello Alice")
             await alice.read("Bob: hello Alice")
@@ -85,7 +151,7 @@ async def test_two_people_talk(tmp_path: Path) -> None:
             assert await alice.read(" ") == await bob.read(" ")
             bob.type("/quit")
         async with terminal(*chat(tmp_path / "b.db", server, "Bob")) as bob:
-            await bob.read("1 connections")
+            await bob.read("1 conversations")
 
 
 async def test_wrong_server_is_one_message(tmp_path: Path) -> None:
@@ -100,18 +166,67 @@ async def test_wrong_server_is_one_message(tmp_path: Path) -> None:
     assert said.decode().count("\n") == 1
 
 
-async def test_echo_bot(tmp_path: Path) -> None:
+async def test_somebody_asks_and_is_let_in(tmp_path: Path) -> None:
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)
         async with (
-            terminal("examples/echo_bot.py", str(tmp_path / "bot.db"), server) as bot,
-            party(tmp_path / "a.db", router.server) as alice,
+            terminal(*chat(tmp_path / "a.db", server, "Alice")) as alice,
+            terminal(*chat(tmp_path / "b.db", server, "Bob\x1b[2J")) as bob,
         ):
-            link = await bot.read("https://")
-            assert (await alice.agent.read_link(link)).user_data == b"echo bot"
-            conn = await alice.agent.join(link, info=b"Alice")
-            await bot.read("asked by Alice")
-            await alice.expect(Connected)
-            assert (await alice.message()).msg.body == b"Say something!"
-            await conn.send(b"something")
-            assert (await alice.message()).msg.body == b"something"
+            alice.type("/accept 1")
+            await alice.read("Nothing waits")
+            alice.type("/address")
+            link = await alice.read("https://")
+            bob.type(f"/join {link} it is me")
+            await bob.read("Connecting with Alice")
+            assert "\x1b" not in await alice.read("wants to talk with you, saying: it is me")
+            alice.type("/accept")
+            await alice.read("Connected with Bob")
+            await alice.read("it is me")
+            await bob.read("Connected with Alice")
+            alice.type("/reply hello")
+            await bob.read("> it is me")
+            await bob.read("Alice: hello")
+            bob.type("/react 🚀")
+            await alice.read("🚀")
+            alice.type("/edit hello Bob")
+            await bob.read("edited: hello Bob")
+            alice.type("/delete")
+            await bob.read("took a message back")
+            bob.type("/react boo")
+            await bob.read("/react needs")
+            bob.type("/leave")
+            await alice.read("left.")
+            bob.type("anybody?")
+            await bob.read("! nothing can be said")
+            bob.type("/list")
+            await bob.read("Alice  left")
+
+
+async def test_a_half_typed_line_stays_whole_in_a_terminal(tmp_path: Path) -> None:
+    """What comes is printed above the line that is being typed, and the line is sent as it was typed."""
+    async with running_router(tmp_path / "router") as router:
+        server = address_of(router.server)
+        async with (
+            in_terminal(*chat(tmp_path / "a.db", server, "Alice"), "--no-qr") as alice,
+            terminal(*chat(tmp_path / "b.db", server, "Bob")) as bob,
+        ):
+            await alice.shows("/help shows")
+            alice.keys("/invite\r")
+            link = re.search(r"https://\S+", await alice.shows("&c="))
+            assert link is not None
+            bob.type(f"/join {link[0]}")
+            await bob.read("Connected with Alice")
+            await alice.shows("Connected with Bob")
+            alice.keys("hello B")
+            await alice.shows("hello B")
+            bob.type("I interrupt you")
+            await alice.shows("Bob: I interrupt you")
+            alice.keys("ob\r")
+            await bob.read("Alice: hello Bob")
+            await alice.shows("Bob has it")
+            alice.keys("\x1b[A")
+            alice.keys("!\r")
+            await bob.read("Alice: hello Bob!")
+            alice.keys("/quit\r")
+            await alice.ended()

@@ -168,6 +168,7 @@ def a_journal(reader: Reader) -> None:
 SCENES: dict[str, Callable[[Reader], None]] = {
     "README.md": readme,
     "docs/canary.md": a_fleet,
+    "docs/chat.md": services,
     "docs/client-services.md": services,
     "docs/delivery-service.md": a_delivery_service,
     "docs/getting-started.md": at_the_beginning,

@@ -27,7 +27,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from blindpost.agent import Agent, AgentConfig, Transaction
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
-from blindpost.bot.chat import STATES, Chat, Outbox
+from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
 from blindpost.bot.jobs import JOBS, Job, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import NAME, Command, MessageRoute, Middleware, Outcome, Routes, Where
@@ -304,8 +304,12 @@ class Bot:
     def state_of(self, conversation: Conversation | str, kind: type[T]) -> T:
         """What is remembered of a conversation, to read."""
         target = conversation if isinstance(conversation, str) else conversation.id
-        data = self.chats.agent.records.get(STATES, f"{target} {kind.__qualname__}")
+        data = self.chats.agent.records.get(STATES, state_key(target, kind))
         return kind() if data is None else load_state(kind, data)
+
+    def shared_state(self, kind: type[T]) -> T:
+        """What all conversations share, to read."""
+        return self.state_of(EVERYBODY, kind)
 
     async def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
         """A text from outside of any handler; with a `key` once, however often it is asked for."""

@@ -37,8 +37,14 @@ from blindpost.crypto.entropy import system_entropy
 
 STATES = "bot.states"
 KEYS = "bot.keys"
+EVERYBODY = "*"
+"""Whose state is shared."""
 
 T = TypeVar("T")
+
+
+class StateChangedError(Exception):
+    """Another handler has changed a state since this one read it: it begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ class Chat(Outbox):
         self.conversation = conversation
         self.message = message
         self.member = member
-        self._states: dict[type[object], tuple[object, bytes]] = {}
+        self._states: dict[str, tuple[object, bytes | None, bytes]] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -190,11 +196,19 @@ class Chat(Outbox):
     def state(self, kind: type[T]) -> T:
         """What the bot remembers of this conversation: a dataclass whose fields all have defaults. Change
         it, and it is stored together with the answer, or neither is."""
-        found = self._states.get(kind)
+        return self._state(self.id, kind)
+
+    def shared(self, kind: type[T]) -> T:
+        """The same for all conversations. Where two handlers change it at once, one of them begins anew."""
+        return self._state(EVERYBODY, kind)
+
+    def _state(self, owner: str, kind: type[T]) -> T:
+        key = state_key(owner, kind)
+        found = self._states.get(key)
         if found is None:
-            data = self._read(STATES, f"{self.id} {kind.__qualname__}")
+            data = self._read(STATES, key)
             value = kind() if data is None else load_state(kind, data)
-            self._states[kind] = (value, dump_state(value))
+            self._states[key] = (value, data, dump_state(value))
             return value
         known = found[0]
         assert isinstance(known, kind)
@@ -213,14 +227,23 @@ class Chat(Outbox):
 
     def into(self, draft: Draft) -> None:
         super().into(draft)
-        for kind, (value, before) in self._states.items():
-            data, key = dump_state(value), f"{self.id} {kind.__qualname__}"
+        for key, (value, stored, before) in self._states.items():
+            data = dump_state(value)
             if data != before:
-                draft.add(_putting(key, data))
+                draft.add(_storing(key, stored, data))
 
 
-def _putting(key: str, data: bytes) -> Callable[[Transaction], None]:
-    return lambda tx: tx.put(STATES, key, data)
+def state_key(owner: str, kind: type[object]) -> str:
+    return f"{owner} {kind.__qualname__}"
+
+
+def _storing(key: str, before: bytes | None, data: bytes) -> Callable[[Transaction], None]:
+    def change(tx: Transaction) -> None:
+        if tx.get(STATES, key) != before:
+            raise StateChangedError("the state was changed meanwhile")
+        tx.put(STATES, key, data)
+
+    return change
 
 
 def _id(said: Said | bytes) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from blindpost.agent import ConnectionCode, ConnError, InactiveError
+from blindpost.bot.chat import StateChangedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
@@ -98,10 +99,14 @@ class Workers:
 
     async def _one(self, task: Task) -> None:
         """Handle a task until it is done; one that keeps failing is told and set aside."""
-        for attempt in range(self._patience.attempts):
+        attempt = 0
+        while attempt < self._patience.attempts:
             try:
                 await self._tried(task)
                 return
+            except StateChangedError:
+                await asyncio.sleep(0)
+                continue
             except InactiveError:
                 raise
             except ConnError as error:
@@ -114,8 +119,9 @@ class Workers:
             log.warning(
                 "a handler failed, attempt %d of %d", attempt + 1, self._patience.attempts, exc_info=failure
             )
-            if attempt < len(self._patience.pauses_s):
-                await asyncio.sleep(self._patience.pauses_s[attempt])
+            attempt += 1
+            if attempt < self._patience.attempts:
+                await asyncio.sleep(self._patience.pauses_s[attempt - 1])
                 if self.closing:
                     return
         await self._gave_up(task, failure)

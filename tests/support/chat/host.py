@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from blindpost.agent import ConfirmationReceived, Connected, Connection
+from blindpost.agent import (
+    ConfirmationReceived,
+    Connected,
+    Connection,
+    ConnEvent,
+    ReceiptsReceived,
+    Received,
+)
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import read_body, write_body, write_info
 from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberInfo, MemberRef
@@ -39,10 +46,12 @@ class Host:
     async def heard(self, name: str) -> e.AnyEvent:
         """The next thing that a member says to us in the group."""
         while True:
-            event = await self.party.message()
-            (item,) = read_body(event.msg.body)
-            assert isinstance(item, e.Message)
-            if event.conn == self.conns[name]:
+            event = await self.party.expect(ConnEvent, _is_message)
+            assert isinstance(event, Received | ReceiptsReceived)
+            await event.msg.ack()
+            if isinstance(event, Received) and event.conn == self.conns[name]:
+                (item,) = read_body(event.msg.body)
+                assert isinstance(item, e.Message)
                 return item.event
 
     async def invite(self, person: Person, name: str, role: str = "member") -> GroupOffered:
@@ -76,3 +85,20 @@ class Host:
         for other in older:
             await self.tell(other, e.MemberNew(self.info(name)))
             await self.tell(name, e.MemberIntroduced(self.info(other)))
+
+    async def invite_bot(self, link: str, name: str, role: str) -> None:
+        """Befriend a bot at its address, and take it in: it enters by itself."""
+        info = write_info(e.Message(e.ContactRequest(Profile("host")), versions=VERSIONS), pq=True)
+        contact = await self.party.agent.join(link, info)
+        await self.party.expect(Connected, lambda event: event.conn == contact)
+        accepted = write_info(e.Message(e.Accepted(), versions=VERSIONS), pq=False)
+        created = await self.party.agent.invite(accepted, pq=False)
+        self.conns[name] = created.conn
+        sender, invited = MemberRef(HOST_ID, self.role), MemberRef(self.member_id(name), role)
+        invite = GroupInvite(sender, invited, created.full.text, GroupProfile("team"))
+        await self.send(contact, e.GroupInvited(invite))
+        await self.party.expect(Connected, lambda event: event.conn == created.conn)
+
+
+def _is_message(event: ConnEvent) -> bool:
+    return isinstance(event, Received | ReceiptsReceived)

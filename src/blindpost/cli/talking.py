@@ -1,0 +1,345 @@
+"""The conversations of `blindpost chat`: what is typed, and what is shown.
+
+Lines that are typed go to the chosen conversation; lines that begin with / are commands. What others say is
+shown without control characters, so that nobody can write over the screen of somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from blindpost.agent import AgentError
+from blindpost.chat import (
+    REACTIONS,
+    Asked,
+    ChatEvent,
+    Chats,
+    Contact,
+    ContactConnected,
+    ContactGone,
+    ContactState,
+    Conversation,
+    Delivered,
+    GroupEntered,
+    GroupOffered,
+    GroupOver,
+    Incoming,
+    Member,
+    MemberCame,
+    MemberGone,
+    MessageDeleted,
+    MessageEdited,
+    MessageReceived,
+    ProfileChanged,
+    Reacted,
+    Trouble,
+)
+from blindpost.cli.output import say
+from blindpost.wire.errors import WireError
+
+OBEYED = ("Cc", "Cf", "Co", "Cs")
+"""Categories of characters that a terminal may act upon: controls, changes of direction, surrogates."""
+HARMLESS = "\n\t\u200d"
+"""Of these: lines, tabs, and what joins emoji."""
+HELP = f"""\
+/invite              make a link for one person, with a QR code
+/address             show the link for anybody
+/join LINK MESSAGE   connect by a link of either kind; an address gets the message too
+/accept NUMBER       let somebody in who asked, or enter a group; /reject does not
+/list                show all conversations
+/to NUMBER           choose who gets what you type
+/reply TEXT          answer the last message, quoting it
+/edit TEXT           let your last message say something else; /delete takes it back
+/react EMOJI         react to the last message: {" ".join(REACTIONS)}
+/code                show the security code to compare with the other's
+/leave               end the conversation
+/move                move to another router
+/quit                leave; everything is kept"""
+
+
+class Talk:
+    """Who is there, who is being talked to, and what waits for a decision."""
+
+    def __init__(self, chats: Chats, *, qr: bool) -> None:
+        self._chats = chats
+        self._qr = qr
+        known: list[Conversation] = [*chats.contacts(), *chats.groups()]
+        self._ids = [one.id for one in known]
+        self._to: str | None = self._ids[0] if self._ids else None
+        self._waiting: list[Asked | GroupOffered] = []
+        self._last: dict[str, tuple[Incoming, Member | None]] = {}
+        self._own: dict[str, bytes] = {}
+        self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
+            "/invite": self._invite,
+            "/address": self._address,
+            "/join": self._join,
+            "/accept": self._accept,
+            "/reject": self._reject,
+            "/list": self._list,
+            "/to": self._choose,
+            "/reply": self._reply,
+            "/edit": self._edit,
+            "/delete": self._delete,
+            "/react": self._react,
+            "/code": self._code,
+            "/leave": self._leave,
+            "/move": self._move,
+            "/help": self._help,
+        }
+
+    @property
+    def count(self) -> int:
+        return len(self._ids)
+
+    async def run(self, lines: AsyncIterator[str]) -> None:
+        showing = asyncio.create_task(self._show_events())
+        try:
+            async for line in lines:
+                if line.strip() == "/quit":
+                    break
+                await self._obey(line.strip())
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])
+
+    async def _obey(self, line: str) -> None:
+        """One line; what goes wrong is told, and the next line can be typed."""
+        word, _, rest = line.partition(" ")
+        try:
+            if not line.startswith("/"):
+                await self._say(line)
+            elif word in self._commands:
+                await self._commands[word](rest.strip())
+            else:
+                say(f"{word} is no command: /help shows what is")
+        except (AgentError, WireError) as error:
+            say(f"! {error}")
+
+    # What is typed
+
+    def _chosen(self) -> Conversation | None:
+        if self._to is not None:
+            found = self._chats.contact(self._to) or self._chats.group(self._to)
+            if found is not None:
+                return found
+        say("Nobody is there yet: /invite or /join somebody.")
+        return None
+
+    async def _say(self, text: str, *, quoting: bool = False) -> None:
+        if not text:
+            return
+        chat = self._chosen()
+        if chat is None:
+            return
+        last = self._last.get(chat.id)
+        quote = last[0].as_quote(last[1]) if quoting and last is not None else None
+        draft = self._chats.draft()
+        self._own[chat.id] = draft.say(chat, text, quote=quote)
+        await self._chats.commit(draft)
+
+    async def _reply(self, text: str) -> None:
+        await self._say(text, quoting=True)
+
+    async def _edit(self, text: str) -> None:
+        chat = self._chosen()
+        if chat is None or not text or chat.id not in self._own:
+            say("There is nothing of yours to edit.")
+            return
+        draft = self._chats.draft()
+        draft.edit(chat, self._own[chat.id], text)
+        await self._chats.commit(draft)
+
+    async def _delete(self, _: str) -> None:
+        chat = self._chosen()
+        if chat is None or chat.id not in self._own:
+            say("There is nothing of yours to take back.")
+            return
+        draft = self._chats.draft()
+        draft.retract(chat, self._own.pop(chat.id))
+        await self._chats.commit(draft)
+
+    async def _react(self, emoji: str) -> None:
+        chat = self._chosen()
+        last = None if chat is None else self._last.get(chat.id)
+        if chat is None or last is None or last[0].id is None or emoji not in REACTIONS:
+            say(f"/react needs a message to react to, and one of {' '.join(REACTIONS)}")
+            return
+        draft = self._chats.draft()
+        message, member = last
+        assert message.id is not None
+        draft.react(chat, message.id, emoji, author_id=None if member is None else member.id)
+        await self._chats.commit(draft)
+
+    async def _invite(self, _: str) -> None:
+        created = await self._chats.invite()
+        self._added(created.conn.id)
+        self._show_link(str(created), "Give this link to whom you want to talk to:")
+
+    async def _address(self, _: str) -> None:
+        self._show_link(str(await self._chats.address()), "Anybody can ask for a talk with this link:")
+
+    def _show_link(self, link: str, what: str) -> None:
+        say(f"{what}\n{link}")
+        if self._qr:
+            import io
+
+            import segno
+
+            drawn = io.StringIO()
+            segno.make(link).terminal(drawn, compact=True)
+            say(drawn.getvalue())
+
+    async def _join(self, rest: str) -> None:
+        link, _, message = rest.partition(" ")
+        if not link:
+            say("/join needs a link")
+            return
+        contact = await self._chats.join(link, message.strip() or None)
+        self._added(contact.id)
+        say(f"Connecting with {_plain(contact.name)}; this goes on in the background.")
+
+    def _decided(self, number: str) -> Asked | GroupOffered | None:
+        place = int(number) if number.isdigit() else len(self._waiting)
+        if not 0 < place <= len(self._waiting):
+            say("Nothing waits for a decision.")
+            return None
+        return self._waiting.pop(place - 1)
+
+    async def _accept(self, number: str) -> None:
+        match self._decided(number):
+            case Asked() as asked:
+                await self._chats.accept(asked)
+            case GroupOffered() as offered:
+                await self._chats.enter(offered)
+
+    async def _reject(self, number: str) -> None:
+        match self._decided(number):
+            case Asked() as asked:
+                await self._chats.reject(asked)
+
+    async def _list(self, _: str) -> None:
+        for number, known in enumerate(self._ids, 1):
+            chat = self._chats.contact(known) or self._chats.group(known)
+            if chat is not None:
+                say(
+                    f"{'*' if known == self._to else ' '}{number:3}  {self._called(chat)}  {chat.state.value}"
+                )
+        for number, waiting in enumerate(self._waiting, 1):
+            say(f"     {_waits(waiting)}: /accept {number} or /reject {number}")
+
+    async def _choose(self, number: str) -> None:
+        if not number.isdigit() or not 0 < int(number) <= len(self._ids):
+            say("/to needs a number that /list shows")
+            return
+        self._to = self._ids[int(number) - 1]
+        chat = self._chosen()
+        if chat is not None:
+            say(f"Now talking to {self._called(chat)}.")
+
+    async def _code(self, _: str) -> None:
+        chat = self._chosen()
+        if chat is not None:
+            conn = self._chats.agent.connection(chat.id)
+            code = str(int.from_bytes(conn.security_code, "big"))
+            say(" ".join(code[place : place + 5] for place in range(0, len(code), 5)))
+
+    async def _leave(self, _: str) -> None:
+        chat = self._chosen()
+        if chat is not None:
+            draft = self._chats.draft()
+            draft.leave(chat)
+            await self._chats.commit(draft)
+
+    async def _move(self, _: str) -> None:
+        chat = self._chosen()
+        if chat is not None:
+            await self._chats.agent.connection(chat.id).switch()
+
+    async def _help(self, _: str) -> None:
+        say(HELP)
+
+    def _added(self, known: str) -> None:
+        if known not in self._ids:
+            self._ids.append(known)
+        self._to = self._to or known
+
+    def _called(self, chat: Conversation, member: Member | None = None) -> str:
+        if isinstance(chat, Contact):
+            return _plain(chat.name)
+        return f"#{_plain(chat.name)}" if member is None else f"#{_plain(chat.name)} {_plain(member.name)}"
+
+    # What is shown
+
+    async def _show_events(self) -> None:
+        async for event in self._chats.events():
+            self._show(event)
+
+    def _show(self, event: ChatEvent) -> None:
+        match event:
+            case MessageReceived(chat, message, member):
+                self._last[chat.id] = (message, member)
+                quoted = "" if message.quoted is None else f"> {_plain(message.quoted)}\n"
+                say(f"{quoted}{self._called(chat, member)}: {_plain(message.shown)}{_marks(message)}")
+            case MessageEdited(chat, message, member):
+                say(f"{self._called(chat, member)}, edited: {_plain(message.text)}")
+            case MessageDeleted(chat, _, member):
+                say(f"{self._called(chat, member)} took a message back.")
+            case Reacted(chat, _, emoji, added, member):
+                say(f"{self._called(chat, member)} {'' if added else 'took back '}{_plain(emoji or '?')}")
+            case Delivered(chat, _) if isinstance(chat, Contact):
+                say(f"  {self._called(chat)} has it")
+            case Asked() | GroupOffered():
+                self._waiting.append(event)
+                number = len(self._waiting)
+                say(f"{_waits(event)}: /accept {number} or /reject {number}")
+            case ContactConnected(contact, first):
+                self._connected(contact, first)
+            case GroupEntered(group):
+                self._added(group.id)
+                say(f"You are in {self._called(group)}.")
+            case ContactGone(contact):
+                say(f"{self._called(contact)} left.")
+            case GroupOver(group, removed):
+                say(f"{self._called(group)}: {'you were removed' if removed else 'it was deleted'}.")
+            case MemberCame(group, member):
+                say(f"{self._called(group, member)} came.")
+            case MemberGone(group, member):
+                say(f"{self._called(group, member)} left.")
+            case ProfileChanged(contact):
+                say(f"{self._called(contact)} is how they are called now.")
+            case Trouble(chat, error, numbers):
+                where = "" if chat is None else f"{self._called(chat)}: "
+                say(f"! {where}{'not sent, ' if numbers else ''}{error}")
+
+    def _connected(self, contact: Contact, first: Incoming | None) -> None:
+        self._added(contact.id)
+        chosen = None if self._to is None else self._chats.contact(self._to)
+        if chosen is not None and chosen.state is not ContactState.CONNECTED:
+            self._to = contact.id
+        say(f"Connected with {self._called(contact)}.")
+        if first is not None:
+            self._show(MessageReceived(contact, first))
+
+
+def _waits(event: Asked | GroupOffered) -> str:
+    if isinstance(event, Asked):
+        said = "" if event.text is None else f", saying: {_plain(event.text)}"
+        return f"{_plain(event.profile.name)} wants to talk with you{said}"
+    return f"{_plain(event.contact.name)} invites you to #{_plain(event.invite.profile.name)}"
+
+
+def _marks(message: Incoming) -> str:
+    """What a message is beside its text."""
+    marks = [
+        *(["forwarded"] if message.forwarded else []),
+        *([f"disappears after {message.ttl} s"] if message.ttl else []),
+        *(["live"] if message.live else []),
+    ]
+    return f"   [{', '.join(marks)}]" if marks else ""
+
+
+def _plain(text: str) -> str:
+    """What somebody else wrote, without anything that a terminal obeys."""
+    return "".join(one if one in HARMLESS or unicodedata.category(one) not in OBEYED else "�" for one in text)
