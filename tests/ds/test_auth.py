@@ -166,3 +166,26 @@ async def test_payloads_and_tokens_are_never_told(tmp_path: Path, caplog: pytest
     for secret in (marker, token):
         assert secret.decode() not in told
         assert secret.hex() not in told
+
+
+async def test_nobody_takes_all_key_packages_of_another_alone(tmp_path: Path) -> None:
+    rules = DsRules(taken_packages=3, taken_packages_of_one=2, sender_payloads=2)
+    async with (
+        running(tmp_path, rules, authority=tokens()) as ds,
+        await ds.client(OF_ALICE) as alice,
+        await ds.client(OF_BOB) as bob,
+    ):
+        for number in range(4):
+            await alice.upload_key_package(ALICE, b"package %d" % number)
+        for _ in range(2):
+            assert await bob.fetch_key_package(ALICE)
+        told = "too many key packages were taken, try again later"
+        assert await refused(bob, FetchKeyPackage(ALICE, Auth(1, OF_BOB))) == told
+        for _ in range(2):
+            assert await alice.fetch_key_package(ALICE), "his own are not counted"
+        for _ in range(2):
+            await bob.enqueue(ALICE, b"x")
+        told = "too much was sent by one identity, try again later"
+        assert await refused(bob, Enqueue(ALICE, b"x", b"", 1, Auth(1, OF_BOB))) == told
+        await alice.enqueue(BOB, b"y")
+        assert len(await alice.fetch(ALICE)) == 2

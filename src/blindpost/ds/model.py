@@ -105,6 +105,11 @@ class DsRules:
     total_bytes: int = 64 << 30
     key_packages: int = 200
     """For each identity."""
+    sender_payloads: int = 1_000_000
+    sender_bytes: int = 16 << 30
+    taken_packages: int = 1_000
+    taken_packages_of_one: int = 20
+    """What one identity may send, and take of the key packages of others and of one other, in an hour."""
     response_bytes: int = 8 << 20
     response_payloads: int = 4096
     wait_s_max: float = 120.0

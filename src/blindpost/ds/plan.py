@@ -13,6 +13,7 @@ from blindpost.ds.checks import UNAUTHENTICATED, Refusal, queue_of, refusal
 from blindpost.ds.lab import DsLab
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, is_of, number_and_tag
+from blindpost.ds.quotas import Quotas
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
@@ -128,6 +129,7 @@ class DsPlan:
         self, store: DsStore, rules: DsRules, authority: Authority, entropy: Entropy, shell: Shell
     ) -> None:
         self.undo = Undo()
+        self._quotas = Quotas()
         self.state = State(self.undo)
         self.meters = DsMeters()
         self.lab: DsLab | None = None
@@ -164,7 +166,9 @@ class DsPlan:
         callers = await self.authority.identify([call.request.auth for call in calls])
         refusals: Refusals = {}
         for call, caller in zip(calls, callers, strict=True):
-            refused = refusal(call.request, caller)
+            refused = refusal(call.request, caller) or self._quotas.refusal(
+                call.request, caller, self.rules, self._shell.now()
+            )
             if refused is not None:
                 refusals[id(call)] = refused
         wanted = Wanted()

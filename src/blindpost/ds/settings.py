@@ -59,6 +59,10 @@ class LimitsSection(Section):
     total_payloads: Count = _DEFAULT.total_payloads
     total_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.total_bytes
     key_packages: Count = _DEFAULT.key_packages
+    sender_payloads: Count = _DEFAULT.sender_payloads
+    sender_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.sender_bytes
+    taken_packages: Count = _DEFAULT.taken_packages
+    taken_packages_of_one: Count = _DEFAULT.taken_packages_of_one
     response_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX, le=48 << 20)] = _DEFAULT.response_bytes
     wait_s_max: Positive = _DEFAULT.wait_s_max
     waits_per_connection: Count = _DEFAULT.waits_per_connection
