@@ -144,6 +144,8 @@ class NtfRules:
 
     test_provider: bool = False
     """Whether tokens of the test provider (`AT`) are taken."""
+    web_push: bool = False
+    """Whether Web Push devices are taken."""
     padded_size: int = APPLE_PADDED_SIZE
     """To how many bytes the content of a push is padded before it is encrypted."""
     push_items: int = PUSH_ITEMS_MAX

@@ -194,6 +194,9 @@ def remove_unverified(turn: Turn, token: Token) -> None:
 
 
 def _is_refused(turn: Turn, device: DeviceToken) -> bool:
+    """Whether nobody is there to push to such devices."""
+    if device.provider is PushProvider.WEB_PUSH:
+        return not turn.rules.web_push
     return device.provider is PushProvider.APNS_TEST and not turn.rules.test_provider
 
 

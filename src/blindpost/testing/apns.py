@@ -19,19 +19,17 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, PingReceived, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
+from blindpost.crypto.webpush import point_of, verify_es256
 from blindpost.ds.certificate import make_certificate
 from blindpost.ntf.push.apns import PAYLOAD_MAX, TOPIC, Endpoint
 from blindpost.ntf.push.http2 import ALPN, tls_context
-from blindpost.ntf.push.provider_tokens import COORDINATE_SIZE, SigningKey
+from blindpost.ntf.push.provider_tokens import SigningKey
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.ntf.pushes import MessagePush, Push, decode_apns_body
@@ -299,13 +297,11 @@ def _issued_at(token: str, signing: SigningKey) -> int | None:
         signature = unb64(signature_text)
         header, claims = JsonObject.from_bytes(unb64(header_text)), JsonObject.from_bytes(unb64(claims_text))
         right = header.text("alg") == "ES256" and header.text("kid") == signing.key_id
-        if not right or claims.text("iss") != signing.team_id or len(signature) != 2 * COORDINATE_SIZE:
+        if not right or claims.text("iss") != signing.team_id:
             return None
-        r, s = (int.from_bytes(half, "big") for half in (signature[:32], signature[32:]))
-        der = encode_dss_signature(r, s)
-        signing.key.public_key().verify(der, content.encode("ascii"), ec.ECDSA(hashes.SHA256()))
-        return claims.integer("iat")
-    except (WireError, InvalidSignature, UnicodeEncodeError):
+        is_ours = verify_es256(point_of(signing.key), content.encode("ascii"), signature)
+        return claims.integer("iat") if is_ours else None
+    except (WireError, UnicodeEncodeError):
         return None
 
 

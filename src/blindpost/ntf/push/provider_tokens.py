@@ -6,18 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from blindpost.crypto.webpush import es256
 from blindpost.wire.json_text import json_bytes
 from blindpost.wire.text import ub64
 
 RENEWED_AFTER_S = 1800
 """Apple refuses tokens older than an hour, and tokens that change more often than every 20 minutes."""
-
-COORDINATE_SIZE = 32
 
 
 class SigningKeyError(ValueError):
@@ -62,12 +59,6 @@ def provider_token(signing: SigningKey, issued_at: int) -> str:
     claims = json_bytes({"iss": signing.team_id, "iat": issued_at})
     content = f"{ub64(header)}.{ub64(claims)}"
     return f"{content}.{ub64(es256(signing.key, content.encode('ascii')))}"
-
-
-def es256(key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
-    """The signature as JOSE wants it: r and s, 32 bytes each, without DER around them."""
-    r, s = decode_dss_signature(key.sign(content, ec.ECDSA(hashes.SHA256())))
-    return r.to_bytes(COORDINATE_SIZE, "big") + s.to_bytes(COORDINATE_SIZE, "big")
 
 
 class ProviderTokens:

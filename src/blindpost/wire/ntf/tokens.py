@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
-from blindpost.wire.primitives import Reader, Writer
+from blindpost.wire.ntf.webpush import Subscription, read_subscription, write_subscription
+from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.value import Value
 
 NULL_TOKEN = b"test_ntf_token"
@@ -23,6 +24,7 @@ class PushProvider(Enum):
     APNS_PROD = (b"AP", "apns_prod")
     APNS_TEST = (b"AT", "apns_test")
     APNS_NULL = (b"AN", "apns_null")
+    WEB_PUSH = (b"WP", "webpush")
 
     def __init__(self, letters: bytes, text: str) -> None:
         self.letters = letters
@@ -42,14 +44,30 @@ _BY_TEXT = {provider.text: provider for provider in PushProvider}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceToken(Value):
-    """A device as its push provider knows it. Commands carry any bytes as `token`, text only some."""
+    """A device as its push provider knows it. Commands carry any bytes as `token`, text only some.
+
+    Of a Web Push device `token` is the whole encoded subscription.
+    """
 
     provider: PushProvider
     token: bytes
 
+    @classmethod
+    def web(cls, subscription: Subscription) -> DeviceToken:
+        return cls(PushProvider.WEB_PUSH, encode(subscription, write_subscription))
+
+    @property
+    def subscription(self) -> Subscription:
+        """Of a Web Push device."""
+        if self.provider is not PushProvider.WEB_PUSH:
+            raise WireError("a Web Push device expected")
+        return decode_whole(self.token, read_subscription)
+
     @property
     def text(self) -> str:
         """Provider and token for stores and settings; refused where `from_text` could not read it back."""
+        if self.provider is PushProvider.WEB_PUSH:
+            return f"{self.provider.text} {self.subscription.text}"
         if not _readable(self.provider, self.token):
             raise WireError("a device token of lower-case hexadecimal digits expected")
         return f"{self.provider.text} {self.token.decode('ascii')}"
@@ -58,6 +76,8 @@ class DeviceToken(Value):
     def from_text(cls, text: str) -> DeviceToken:
         name, space, written = text.partition(" ")
         provider = PushProvider.from_text(name)
+        if provider is PushProvider.WEB_PUSH:
+            return cls.web(Subscription.from_text(written))
         token = written.encode("utf-8", "surrogatepass")
         if not space or not _readable(provider, token):
             raise WireError("a push provider, a space and an even number of hexadecimal digits expected")
@@ -74,8 +94,14 @@ def read_device_token(reader: Reader) -> DeviceToken:
     provider = _BY_LETTERS.get(reader.take(2))
     if provider is None:
         raise WireError("a known push provider expected")
+    if provider is PushProvider.WEB_PUSH:
+        return DeviceToken.web(read_subscription(reader))
     return DeviceToken(provider, reader.short())
 
 
 def write_device_token(writer: Writer, token: DeviceToken) -> None:
-    writer.raw(token.provider.letters).short(token.token)
+    writer.raw(token.provider.letters)
+    if token.provider is PushProvider.WEB_PUSH:
+        writer.raw(token.token)
+    else:
+        writer.short(token.token)

@@ -1,0 +1,98 @@
+"""Web Push subscriptions as device tokens: on the wire, as text, and what is not one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindpost.wire.errors import WireError
+from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider, read_device_token, write_device_token
+from blindpost.wire.ntf.webpush import Subscription, decode_web_body, encode_web_body
+from blindpost.wire.primitives import decode_whole, encode
+
+AUTH, POINT = bytes(range(16)), b"\x04" + bytes(range(64))
+SUBSCRIPTION = Subscription("push.example", "8443", b"/p?a=1", AUTH, POINT)
+
+subscriptions = st.builds(
+    Subscription,
+    st.sampled_from(["push.example", "192.0.2.1", "2001:db8::1", "updates.push.services.mozilla.com"]),
+    st.sampled_from(["", "1", "443", "8443", "65535"]),
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=254).map(
+        lambda text: b"/" + text.encode()
+    ),
+    st.binary(min_size=16, max_size=16),
+    st.binary(min_size=64, max_size=64).map(lambda raw: b"\x04" + raw),
+)
+
+
+def test_the_bytes_of_a_token() -> None:
+    token = DeviceToken.web(SUBSCRIPTION)
+    expected = b"WP\x0cpush.example\x048443\x06/p?a=1\x10" + AUTH + b"\x41" + POINT
+    assert encode(token, write_device_token) == expected
+    assert decode_whole(expected, read_device_token) == token
+    assert token.text == (
+        "webpush https://push.example:8443/p?a=1 AAECAwQFBgcICQoLDA0ODw== "
+        "BAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8="
+    )
+    assert SUBSCRIPTION.endpoint == "https://push.example:8443/p?a=1"
+
+
+@given(subscriptions)
+def test_tokens_come_back_from_the_wire_and_from_text(subscription: Subscription) -> None:
+    token = DeviceToken.web(subscription)
+    assert token.subscription == subscription
+    assert decode_whole(encode(token, write_device_token), read_device_token) == token
+    again = DeviceToken.from_text(token.text).subscription
+    assert again.endpoint.replace(":443/", "/", 1) == subscription.endpoint.replace(":443/", "/", 1)
+    assert (again.auth, again.p256dh) == (subscription.auth, subscription.p256dh)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "https://push.example/x",
+        "http://push.example/x AAECAwQFBgcICQoLDA0ODw== BAA=",
+        "https://push.example AAECAwQFBgcICQoLDA0ODw== BAA=",
+        "https://push.example:0/x AAECAwQFBgcICQoLDA0ODw== BAA=",
+        "https://user@push.example:1:2/x AAECAwQFBgcICQoLDA0ODw== BAA=",
+        "https://push.example/x AAEC BAA=",
+        "https://push.example/x AAECAwQFBgcICQoLDA0ODw== BAA=",
+    ],
+)
+def test_what_is_no_subscription_is_refused(written: str) -> None:
+    with pytest.raises(WireError):
+        DeviceToken.from_text(f"webpush {written}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": b"x"},
+        {"path": b"/a b"},
+        {"path": b"/a\r\nHost: x"},
+        {"port": "65536"},
+        {"port": "x"},
+        {"auth": b""},
+        {"p256dh": b"\x02" + bytes(32)},
+        {"p256dh": b"\x05" + bytes(64)},
+        {"host": "a/b"},
+    ],
+)
+def test_hostile_parts_are_refused(change: dict[str, str | bytes]) -> None:
+    parts: dict[str, object] = {"host": "a.example", "port": "", "path": b"/", "auth": AUTH, "p256dh": POINT}
+    with pytest.raises(WireError):
+        Subscription(**(parts | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "push", [CheckPush(), VerificationPush(bytes(24), b"code"), MessagePush(bytes(24), b"news")]
+)
+def test_bodies_come_back(push: CheckPush | VerificationPush | MessagePush) -> None:
+    assert decode_web_body(encode_web_body(push)) == push
+
+
+def test_apple_devices_have_no_subscription() -> None:
+    with pytest.raises(WireError):
+        _ = DeviceToken(PushProvider.APNS_PROD, b"ab").subscription
