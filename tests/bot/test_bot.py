@@ -11,6 +11,7 @@ from typing import Literal
 
 import pytest
 
+from blindpost.agent import Transaction
 from blindpost.bot import Bot, Chat, Outbox
 from blindpost.chat import (
     Asked,
@@ -22,6 +23,9 @@ from blindpost.chat import (
     ProfileChanged,
     Reacted,
 )
+from blindpost.chat.book import save_contact
+from blindpost.chat.codec.bodies import write_info
+from blindpost.chat.codec.events import ContactRequest, Info, Message
 from blindpost.wire.smp.commands import SUB, SUBS
 from tests.support.agent.agents import on_network, quick_config
 from tests.support.agent.network import commands_sent
@@ -399,6 +403,7 @@ async def test_requests_are_decided_and_leavers_are_told_of(tmp_path: Path) -> N
             await bob.person.chats.commit(draft)
             await gone.wait()
             await bot.tell(next(bot.chats.contacts()), "hello?")
+            assert [conn.type.value for conn in bot.chats.agent.connections()] == ["contact"]
         assert bot.metrics.left == 1
 
 
@@ -491,6 +496,38 @@ async def test_nothing_is_lost_when_the_bot_stops_in_the_middle(tmp_path: Path) 
         async with made(gate).open():
             assert [await bob.hear() for _ in range(3)] == ["got 0", "got 1", "got 2"]
         assert not [event for event in bob.person.aside if isinstance(event, MessageReceived)]
+
+
+@virtual
+async def test_a_welcome_that_the_app_shows_already_is_not_there_twice(tmp_path: Path) -> None:
+    async with world(tmp_path) as place, place.bot(welcome="Hello!").open() as link:
+        bob = await place.person("Bob")
+        request = ContactRequest(bob.chats.profile, welcome_id=b"as shown")
+        info = write_info(Message(request), pq=True)
+        reply = write_info(Message(Info(bob.chats.profile)), pq=True)
+
+        def join(tx: Transaction) -> None:
+            save_contact(tx, Contact(tx.join(link, info, reply=reply).id, bob.chats.profile))
+
+        await bob.chats.agent.transact(join)
+        shown = (await bob.expect(MessageEdited)).message
+        assert (shown.text, shown.id) == ("Hello!", b"as shown")
+
+
+@virtual
+async def test_a_message_is_handled_when_it_is_whole(tmp_path: Path) -> None:
+    async with world(tmp_path) as place, with_echo(place.bot()).open() as link:
+        bob = await place.guest("Bob", link)
+        theirs = bob.person.chats.contact(bob.contact_id)
+        assert theirs is not None
+        draft = bob.person.chats.draft()
+        typing = draft.say(theirs, "/echo o", live=True)
+        draft.edit(theirs, typing, "/echo on", live=True)
+        draft.edit(theirs, typing, "/echo once")
+        draft.edit(theirs, typing, "/echo an edit is no command")
+        await bob.person.chats.commit(draft)
+        assert await bob.hear() == "once"
+        assert await bob.ask("/echo end") == "end"
 
 
 @virtual

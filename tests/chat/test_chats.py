@@ -343,6 +343,27 @@ async def test_what_was_told_and_not_taken_comes_again(tmp_path: Path) -> None:
                 await ada.heard("third")
 
 
+@virtual
+async def test_a_request_that_nobody_took_note_of_is_found(tmp_path: Path) -> None:
+    """We died between the agent's event and our note of it."""
+    network = MemoryNetwork()
+    async with (
+        running_router(tmp_path / "router", network=network) as router,
+        open_agent(tmp_path / "bob.db", router.server, network) as agent,
+    ):
+        bob = person(agent, "Bob")
+        async with open_agent(tmp_path / "ada.db", router.server, network) as ours:
+            await bob.chats.join(str(await Chats(ours, Profile("Ada")).address()))
+            while not isinstance(await ours.next_event(), ContactRequested):
+                pass
+        async with open_agent(tmp_path / "ada.db", router.server, network) as ours:
+            ada = person(ours, "Ada")
+            await ada.chats.accept(await ada.expect(Asked))
+            await bob.expect(ContactConnected)
+            await ada.expect(ContactConnected)
+            assert not [event for event in ada.aside if isinstance(event, Asked)]
+
+
 def test_links_of_preset_routers_are_completed() -> None:
     assert len(preset_servers()) == 21
     short = "https://smp6.simplex.im/a#_qlQfogHGDJ8MAF2wKmkglRBM-xHR142gDJstKiGRQQ"

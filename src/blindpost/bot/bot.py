@@ -49,6 +49,7 @@ from blindpost.chat import (
     GroupOffered,
     Incoming,
     Member,
+    MessageEdited,
     MessageReceived,
     Preference,
     Preferences,
@@ -69,6 +70,8 @@ OfferDecision = Callable[[GroupOffered], Awaitable[bool] | bool]
 
 SORRY = "Something went wrong here. Your message is kept, and somebody will look at it."
 SLEEP_MAX_S = 60.0
+LIVE = "bot.live"
+"""Messages that somebody is still typing."""
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 
@@ -377,12 +380,26 @@ class Bot:
                 return None
             case Job():
                 return await self._job(event)
+            case MessageReceived(conversation, message, member) if message.live:
+                draft.add(_remembering(LIVE, _live_key(conversation, message), b""))
+                return None
+            case MessageEdited(conversation, message, member) if self._is_live(conversation, message):
+                if message.live:
+                    return None
+                key = _live_key(conversation, message)
+                draft.add(lambda tx: tx.delete(LIVE, key))
+                self.metrics.received += 1
+                return await self._said(conversation, message, member)
             case MessageReceived(conversation, message, member):
                 self.metrics.received += 1
                 return await self._said(conversation, message, member)
             case ContactConnected(contact, first):
                 return await self._connected(event, contact, first)
         return await self._other(event)
+
+    def _is_live(self, conversation: Conversation, message: Incoming) -> bool:
+        """Whether somebody is still typing this message: it is handled when it is whole."""
+        return self.chats.agent.records.get(LIVE, _live_key(conversation, message)) is not None
 
     async def _connected(
         self, event: ContactConnected, contact: Contact, first: Incoming | None
@@ -391,7 +408,7 @@ class Bot:
         self.metrics.contacts += 1
         chat = Chat(self.chats, self._now(), contact, first)
         if self._welcome is not None:
-            chat.reply(self._welcome)
+            chat.welcome(self._welcome)
         await self._tell_handlers(event, chat)
         if first is not None:
             self.metrics.received += 1
@@ -525,6 +542,10 @@ class Bot:
 
     async def _help(self, chat: Chat) -> None:
         chat.reply(self._routes.help())
+
+
+def _live_key(conversation: Conversation, message: Incoming) -> str:
+    return f"{conversation.id} {(message.id or b'').hex()}"
 
 
 def _remembering(space: str, key: str, value: bytes) -> Callable[[Transaction], None]:

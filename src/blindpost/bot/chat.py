@@ -14,9 +14,11 @@ from blindpost.bot.typed import dump_state, load_state
 from blindpost.chat import (
     Chats,
     Contact,
+    ContactState,
     Conversation,
     Draft,
     Group,
+    GroupState,
     Incoming,
     Member,
     NotConnectedError,
@@ -82,7 +84,7 @@ class Outbox:
 
         def intent(draft: Draft) -> None:
             chat = self._chats.contact(target) or self._chats.group(target)
-            if chat is None:
+            if chat is None or chat.state in (ContactState.LEFT, GroupState.ENDED):
                 return
             inner = self._chats.draft()
             inner.send(chat, event, msg_id=msg_id, passing=(NotConnectedError,))
@@ -160,6 +162,12 @@ class Chat(Outbox):
         if quote and self.message is not None:
             quoted = self.message.as_quote(self.member)
         return self._event(self.id, NewMessage(Content(text), quoted, ttl=ttl, live=live))
+
+    def welcome(self, text: str) -> Said:
+        """The welcome of a new contact. An app that shows the one in our link already gets it as a change of
+        that, so that it is not there twice."""
+        known = None if self.contact is None else self.contact.welcome_id
+        return self.reply(text) if known is None else self.edit(known, text)
 
     def edit(self, said: Said | bytes, text: str, *, live: bool | None = None) -> Said:
         """Let a message of ours say something else."""

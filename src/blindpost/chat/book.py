@@ -21,6 +21,8 @@ MEMBERS = "chat.members"
 """Connections with members of groups: by connection, which group."""
 NOTICES = "chat.notices"
 """What was told by the agent and not yet taken by the program."""
+LEFT = "chat.left"
+"""Contacts whose connections are to be deleted."""
 OURSELVES = "chat.self"
 
 

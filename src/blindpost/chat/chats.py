@@ -25,6 +25,7 @@ from blindpost.agent import (
     ConfirmationReceived,
     Connected,
     Connection,
+    ConnError,
     ContactRequest,
     ContactRequested,
     CreatedLink,
@@ -47,7 +48,15 @@ from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.profiles import LinkProfile, Profile
 from blindpost.chat.codec.rules import wants_receipt
 from blindpost.chat.drafts import ID_SIZE, Draft
-from blindpost.chat.events import AgentNews, Asked, ChatEvent, Delivered, GroupEntered, GroupOffered, Trouble
+from blindpost.chat.events import (
+    AgentNews,
+    Asked,
+    ChatEvent,
+    Delivered,
+    GroupEntered,
+    GroupOffered,
+    Trouble,
+)
 from blindpost.chat.model import Contact, ContactState, Conversation, Group
 from blindpost.chat.notices import Notice, connected, notice_bytes, notice_from, notice_key
 from blindpost.chat.ourselves import Ourselves
@@ -189,6 +198,14 @@ class Chats:
         """All of it in one transaction."""
         if not draft.empty:
             await self.agent.transact(draft.apply, *draft.connections)
+            await self._bury()
+
+    async def _bury(self) -> None:
+        """Delete the connections with contacts who left; done at the next start, if we die before."""
+        for contact_id, _ in list(self.agent.records.scan(book.LEFT)):
+            with contextlib.suppress(ConnError):
+                await self.agent.connection(contact_id).delete(wait_delivery=True)
+            await self.agent.transact(_forgetting(contact_id))
 
     async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
         """One text; its numbers, which `Delivered` names."""
@@ -223,8 +240,13 @@ class Chats:
 
     async def units(self) -> AsyncIterator[Unit]:
         """What happens, each with its acknowledgement: for programs that do several things at once."""
+        await self._bury()
         for unit in self._noticed():
             yield unit
+        for request in self._forgotten():
+            asked = await self._requested(request)
+            if asked is not None:
+                yield asked
         while (event := await self.agent.next_event()) is not None:
             if isinstance(event, Received) and (before := await self._heard_from(event.conn)) is not None:
                 yield before
@@ -240,6 +262,15 @@ class Chats:
             if stored is not None:
                 found.append(self._notice_unit(*stored, key))
         return found
+
+    def _forgotten(self) -> list[ContactRequest]:
+        """Requests that came right before we died: the agent has them, and nobody took note of them."""
+        found = self.agent.records.get(book.OURSELVES, "address")
+        if found is None:
+            return []
+        waiting = self.agent.connection(found.decode()).requests()
+        noted = {key for key, _ in self.agent.records.scan(book.NOTICES)}
+        return [request for request in waiting if f"asked {request.id}" not in noted]
 
     def _notice_unit(self, conversation: str, event: ChatEvent, key: str) -> Unit:
         settle = self.draft()
@@ -313,10 +344,10 @@ class Chats:
         if message is not None:
             version = e.OUR_VERSIONS.agreed(message.versions) or 1
             match message.event:
-                case e.ContactRequest(profile, _, _, msg_id, content):
+                case e.ContactRequest(profile, _, welcome_id, msg_id, content):
                     text = None if content is None else content.text
                     profile = replace(profile, image=None)
-                    asked = Asked(request.id, request.conn.id, profile, text, msg_id, version)
+                    asked = Asked(request.id, request.conn.id, profile, text, msg_id, version, welcome_id)
                 case e.Info(profile):
                     asked = Asked(request.id, request.conn.id, replace(profile, image=None), version=version)
         if asked is None:
@@ -383,6 +414,10 @@ class Chats:
         host = draft.involve(group.id)
         draft.add(lambda tx: grouping.link_made(tx, draft, host, group, member, link))
         await self.commit(draft)
+
+
+def _forgetting(contact_id: str) -> Callable[[Transaction], None]:
+    return lambda tx: tx.delete(book.LEFT, contact_id)
 
 
 def _items(body: bytes) -> tuple[Item, ...]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from blindpost.agent import AgentError, Connection, Transaction
+from blindpost.agent import AgentError, Connection, ConnError, Transaction
 from blindpost.chat import book
 from blindpost.chat.codec.bodies import write_body, write_info
 from blindpost.chat.codec.content import Content, Quote
@@ -64,7 +64,10 @@ class Draft:
 
     def involve(self, conn_id: str) -> Connection:
         """Something is sent to this connection, or acknowledged."""
-        return self._conns.setdefault(conn_id, self._ourselves.agent.connection(conn_id))
+        try:
+            return self._conns.setdefault(conn_id, self._ourselves.agent.connection(conn_id))
+        except ConnError as error:
+            raise NotConnectedError("nothing can be said: the connection was deleted") from error
 
     def add(self, change: Change) -> None:
         """Anything else that belongs to the same transaction."""
@@ -178,7 +181,14 @@ class Draft:
             conn = tx.accept(request, self._ourselves.info)
             first = None if asked.text is None else FirstMessage(asked.text, asked.msg_id)
             mark = self._ourselves.mark
-            contact = Contact(conn.id, asked.profile, version=asked.version, told=mark, first=first)
+            contact = Contact(
+                conn.id,
+                asked.profile,
+                version=asked.version,
+                told=mark,
+                first=first,
+                welcome_id=asked.welcome_id,
+            )
             book.save_contact(tx, contact)
 
         self.add(change)
@@ -229,6 +239,7 @@ class Draft:
             found = book.conversation(tx, chat.id)
             if isinstance(found, Contact):
                 book.save_contact(tx, replace(found, state=ContactState.LEFT))
+                tx.put(book.LEFT, found.id, b"")
             elif found is not None:
                 book.save_group(tx, replace(found, state=GroupState.ENDED))
 

@@ -70,6 +70,7 @@ class Asked(Value):
     text: str | None = None
     msg_id: bytes | None = None
     version: int = 1
+    welcome_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

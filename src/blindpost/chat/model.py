@@ -39,6 +39,8 @@ class Contact(Value):
     told: str = ""
     """Which of our profiles they know."""
     first: FirstMessage | None = None
+    welcome_id: bytes | None = None
+    """Under which id their app shows the welcome that is in our link."""
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ def contact_bytes(contact: Contact) -> bytes:
             version=contact.version,
             told=contact.told,
             first=opt(contact.first, _write_first),
+            welcomeId=opt(contact.welcome_id, id_text),
         )
     )
 
@@ -71,6 +74,7 @@ def contact_from(contact_id: str, data: bytes) -> Contact:
         fields.number("version"),
         fields.text("told"),
         fields.opt_item("first", _read_first),
+        fields.opt_id("welcomeId"),
     )
 
 

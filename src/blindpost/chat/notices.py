@@ -34,6 +34,7 @@ def notice_bytes(notice: Notice, now: int) -> bytes:
                 text=notice.text,
                 msgId=opt(notice.msg_id, id_text),
                 version=notice.version,
+                welcomeId=opt(notice.welcome_id, id_text),
             )
         )
     return json_bytes(written(at=now))
@@ -52,6 +53,7 @@ def notice_from(records: Records, key: str, data: bytes) -> tuple[str, ChatEvent
             fields.opt_text("text"),
             fields.opt_id("msgId"),
             fields.number("version"),
+            fields.opt_id("welcomeId"),
         )
     chat = book.conversation(records, about)
     if isinstance(chat, Contact):

@@ -59,6 +59,7 @@ def settle(tx: Transaction, draft: Draft, conn: Connection, items: tuple[Item, .
                     contact = replace(contact, profile=replace(profile, image=None))
                 case e.ContactLeft():
                     contact = replace(contact, state=ContactState.LEFT)
+                    tx.put(book.LEFT, contact.id, b"")
         if contact != chat:
             book.save_contact(tx, contact)
     elif isinstance(chat, Group):
