@@ -53,6 +53,7 @@ async def browser(folder: Path, *, width: int = 1100, dark: bool = False) -> Asy
             args=list(QUIET),
             viewport={"width": width, "height": 800},
             color_scheme="dark" if dark else "light",
+            ignore_https_errors=True,
         )
         seen = Seen(context)
         context.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))

@@ -1,0 +1,158 @@
+"""One visitor of the site, over TLS or in plain: bounded in time, in memory and in number."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+
+from blindpost.web.http import Answer, Http1, Http2, Speaker
+
+VISITORS_MAX = 500
+VISITORS_PER_ADDRESS_MAX = 32
+QUIET_S = 20.0
+"""A visitor from whom nothing came for so long is sent away, also in the middle of a handshake."""
+STAY_S = 300.0
+"""No connection lasts longer."""
+_CHUNK = 65_536
+_UNSENT_MAX = 64 * 1024
+
+
+class Visitors:
+    """Everybody who is on the site now, counted by address in memory only."""
+
+    def __init__(self) -> None:
+        self.here: set[Visitor] = set()
+        self.refused = 0
+        self._by_address: Counter[str] = Counter()
+
+    def admit(self, visitor: Visitor) -> bool:
+        address = visitor.address
+        if len(self.here) >= VISITORS_MAX or self._by_address[address] >= VISITORS_PER_ADDRESS_MAX:
+            self.refused += 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+            return False
+        self.here.add(visitor)
+        self._by_address[address] += 1
+        return True
+
+    def leave(self, visitor: Visitor) -> None:
+        if visitor in self.here:
+            self.here.discard(visitor)
+            self._by_address[visitor.address] -= 1
+            if not self._by_address[visitor.address]:
+                del self._by_address[visitor.address]
+
+    def close(self) -> None:
+        for visitor in tuple(self.here):
+            visitor.abort()
+
+
+class Visitor(asyncio.Protocol):
+    """A connection that asks for pages."""
+
+    def __init__(self, answer: Answer, visitors: Visitors, context: ssl.SSLContext | None) -> None:
+        """`context` is for visitors who come by TLS."""
+        self._answer = answer
+        self._visitors = visitors
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = (
+            None if context is None else context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        )
+        self._speaker: Speaker | None = None
+        self._paused = False
+        self._over = False
+        self._transport: asyncio.Transport
+        self._quiet: asyncio.TimerHandle
+        self._stay: asyncio.TimerHandle
+        self.address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(_UNSENT_MAX)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        loop = asyncio.get_running_loop()
+        self._quiet = loop.call_later(QUIET_S, self.abort)
+        self._stay = loop.call_later(STAY_S, self.abort)
+        if not self._visitors.admit(self):
+            self.abort()
+        elif self._tls is None:
+            self._speaker = Http1(self._answer)
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._quiet.cancel()
+        self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self.abort)
+        try:
+            for plain in (data,) if self._tls is None else self._opened(self._tls, data):
+                if self._speaker is not None:
+                    self._speaker.received(plain)
+            self._talk()
+        except ssl.SSLError:
+            self._write_out()
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over = True
+        self._quiet.cancel()
+        self._stay.cancel()
+        self._visitors.leave(self)
+
+    def pause_writing(self) -> None:
+        """A visitor who does not read is not read from."""
+        self._paused = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._transport.resume_reading()
+        self._talk()
+
+    def abort(self) -> None:
+        self._over = True
+        self._transport.abort()
+
+    def _opened(self, tls: ssl.SSLObject, data: bytes) -> list[bytes]:
+        """What TLS lets through; the handshake comes first."""
+        self._incoming.write(data)
+        found: list[bytes] = []
+        try:
+            if self._speaker is None:
+                tls.do_handshake()
+                self._speaker = (Http2 if tls.selected_alpn_protocol() == "h2" else Http1)(self._answer)
+            while part := tls.read(_CHUNK):
+                found.append(part)
+            found.append(b"")
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            found.append(b"")
+        return found
+
+    def _talk(self) -> None:
+        """Say what there is to say, as long as it is taken."""
+        speaker = self._speaker
+        while speaker is not None and not (self._paused or self._over):
+            plain = speaker.more()
+            if not plain:
+                self._over = speaker.is_done
+                break
+            self._say(plain)
+        self._write_out()
+        if self._over:
+            self._transport.close()
+
+    def _say(self, plain: bytes) -> None:
+        if self._tls is None:
+            self._transport.write(plain)
+        else:
+            self._tls.write(plain)
+            self._write_out()
+
+    def _write_out(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
