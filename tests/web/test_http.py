@@ -105,6 +105,11 @@ class TestHttp1:
             said(one)
 
 
+def texts(field: tuple[bytes, bytes] | tuple[str, str]) -> tuple[str, str]:
+    name, value = (one.decode() if isinstance(one, bytes) else one for one in field)
+    return name, value
+
+
 class Browser:
     """The other end of an HTTP/2 connection."""
 
@@ -131,7 +136,7 @@ class Browser:
     def hear(self, data: bytes, *, reading: bool = True) -> None:
         for event in self.connection.receive_data(data):
             if isinstance(event, h2.events.ResponseReceived):
-                self.statuses += [str(value) for name, value in event.headers if name == ":status"]
+                self.statuses += [value for name, value in map(texts, event.headers) if name == ":status"]
             elif isinstance(event, h2.events.DataReceived):
                 size = len(event.data)
                 self.bodies[event.stream_id] = self.bodies.get(event.stream_id, 0) + size

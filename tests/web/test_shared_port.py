@@ -18,12 +18,13 @@ from tests.support.web.sites import browse, shared_port, write_certificate
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-def visitor(**options: bool) -> httpx.AsyncClient:
-    return httpx.AsyncClient(verify=False, **options)  # noqa: S501 - the certificate is the test's own
+def visitor(*, http2: bool = False) -> httpx.AsyncClient:
+    """A browser that takes the test's own certificate."""
+    return httpx.AsyncClient(verify=_trusting(), http1=not http2, http2=http2)
 
 
 async def test_a_browser_and_a_client_use_the_same_port_at_once(tmp_path: Path) -> None:
-    async with shared_port(tmp_path) as shared, visitor() as old, visitor(http1=False, http2=True) as new:
+    async with shared_port(tmp_path) as shared, visitor() as old, visitor(http2=True) as new:
         client = Recorder()
         session = await open_session(smp_client(), client, HOST, shared.port)
         session.send(b"before")
