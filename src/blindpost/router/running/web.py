@@ -1,0 +1,124 @@
+"""The router's site: its settings, what it says of the running router, and the port it shares with SMP."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import replace
+
+import blindpost
+from blindpost.router.running.settings import Place, RulesSection
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.listening import listen_at
+from blindpost.transport.network import TCP, Network
+from blindpost.web.certificates import CertificateError, WebCertificate
+from blindpost.web.connection import Visitor, Visitors
+from blindpost.web.doorman import SharedNetwork
+from blindpost.web.information import Facts, Information
+from blindpost.web.site import Site
+
+CERTIFICATE_LOOK_S = 60.0
+"""How often the files of the certificate are looked at."""
+
+
+class RouterSite:
+    """What browsers get from one router; without a certificate and a plain port, nothing."""
+
+    def __init__(self, place: Place, fingerprint: bytes) -> None:
+        self._place = place
+        self._fingerprint = fingerprint
+        self.visitors = Visitors()
+        web = place.settings.web
+        self._certificate = _certificate(place)
+        self._site = Site(self.facts, place.folder / web.folder if web.folder else None)
+        self._plain: asyncio.Server | None = None
+
+    @property
+    def network(self) -> Network:
+        """Where the router listens: a port that browsers share, if there is a certificate for them."""
+        web = self._place.settings.web
+        if self._certificate is None and not web.proxies:
+            return TCP
+        trusted = [ipaddress.ip_network(text) for text in web.proxies]
+        return SharedNetwork(self._covers, self._visitor, trusted)
+
+    def _covers(self, name: str) -> bool:
+        return self._certificate is not None and bool(name) and self._certificate.covers(name)
+
+    def _visitor(self) -> Visitor:
+        assert self._certificate is not None
+        return Visitor(self._site.answer, self.visitors, self._certificate.context)
+
+    async def listen(self) -> int | None:
+        """Open the plain port on loopback, if there is one: for a proxy on this machine."""
+        port = self._place.settings.web.plain_port
+        if port == "off":
+            return None
+
+        async def opened(host: str | None, port: int) -> int:
+            loop = asyncio.get_running_loop()
+            self._plain = await loop.create_server(
+                lambda: Visitor(self._site.answer, self.visitors, None), host, port
+            )
+            return int(self._plain.sockets[0].getsockname()[1])
+
+        return await listen_at(opened, "127.0.0.1", port)
+
+    async def look(self) -> None:
+        """Take up a certificate that was renewed."""
+        if self._certificate is not None:
+            self._certificate.renew()
+
+    def close(self) -> None:
+        if self._plain is not None:
+            self._plain.close()
+        self.visitors.close()
+
+    def facts(self) -> Facts:
+        """What the page says, from the settings that hold now."""
+        settings = self._place.settings
+        address = settings.router_address(self._fingerprint)
+        return Facts(
+            settings.address.hosts[0],
+            replace(address, password=None).text,
+            blindpost.__version__,
+            tuple(_policies(settings.rules)),
+            Information(**settings.information.model_dump()),
+        )
+
+
+def _certificate(place: Place) -> WebCertificate | None:
+    web = place.settings.web
+    if not web.certificate:
+        return None
+    try:
+        return WebCertificate(place.folder / web.certificate, place.folder / web.key)
+    except CertificateError as error:
+        raise OperatorError(f"{error} Correct web.certificate and web.key, or leave both empty.") from error
+
+
+def _policies(rules: RulesSection) -> Iterator[tuple[str, str]]:
+    """What the rules mean for those who use the router."""
+    if not rules.new_queues:
+        yield "New queues", "none are created any more; those that exist go on working"
+    elif rules.password:
+        yield "New queues", "only with the password that the operator gives out"
+    else:
+        yield "New queues", "anybody may create them"
+    kept = rules.message_ttl_s
+    yield "Messages", "kept until they are received" if kept == "never" else f"deleted after {_days(kept)}"
+    yield "Queues", f"hold up to {rules.quota} messages each"
+    if not rules.proxy:
+        yield "Private routing", "not offered to other servers"
+    elif rules.password:
+        yield "Private routing", "for those who know the password"
+    else:
+        yield "Private routing", "offered to everybody, so that other servers do not see their address"
+
+
+def _days(seconds: int) -> str:
+    days, hours = seconds // 86_400, seconds // 3_600
+    if days >= 2:
+        return f"{days} days, if nobody receives them"
+    return f"{max(hours, 1)} hours, if nobody receives them" if hours != 1 else "an hour, if nobody receives them"
