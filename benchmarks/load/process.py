@@ -154,7 +154,7 @@ def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
         folder.mkdir()
         credentials = Identity(folder / "keys").create("localhost", Algorithm.ED25519)
         fingerprint, kind = b64(credentials.fingerprint), "postgres" if keeping.dsn else "lmdb"
-        text = config_text(["localhost"], 0, ["127.0.0.1"], fingerprint, "", kind, keeping.dsn)
+        text = config_text(["localhost"], 0, ["127.0.0.1"], fingerprint, kind, keeping.dsn)
         for before, after in (
             ('durability = "full"', f'durability = "{keeping.durability}"'),
             ('# exempt = ["127.0.0.1", "::1"]', 'exempt = ["127.0.0.1"]'),

@@ -18,7 +18,7 @@ from blindpost.serving.limits import LimitSizes
 from blindpost.wire.text import b64
 
 FILE = Path("/somewhere/router.toml")
-TEXT = config_text(["smp.example.org"], 5223, ["*"], b64(bytes(32)), "")
+TEXT = config_text(["smp.example.org"], 5223, ["*"], b64(bytes(32)))
 
 
 def told(text: str) -> str:

@@ -196,7 +196,7 @@ def test_a_router_does_not_load_arrow() -> None:
     ],
 )
 def test_mistakes_in_the_configuration_are_explained(before: str, after: str, part: str) -> None:
-    text = config_text(["localhost"], 0, ["*"], b64(bytes(32)), "")
+    text = config_text(["localhost"], 0, ["*"], b64(bytes(32)))
     assert text.count(before) == 1
     with pytest.raises(OperatorError) as caught:
         Place.parse(text.replace(before, after).encode(), Path("router.toml"))

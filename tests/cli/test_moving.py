@@ -39,6 +39,7 @@ from blindpost.wire.smp.responses import OK, SOK
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from blindpost.wire.store_log import CreateQueue, encode_store_line
 from blindpost.wire.text import b64
+from tests.support.router.old_server import smp_server_keys
 from tests.support.router.routers import Queue, a_message, new_key, pushed
 from tests.support.router.smp_server import smp_server_keys
 from tests.support.serving.commands import ENVIRONMENT, started
@@ -47,7 +48,7 @@ Call = Callable[..., str]
 
 
 def new_router(call: Call, folder: Path, *arguments: str) -> dict[str, Any]:
-    at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1", "--json")
+    at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1", "--open", "--json")
     made: dict[str, Any] = json.loads(call("router", "init", folder, *at, *arguments))
     return made
 
@@ -238,7 +239,7 @@ def test_an_identity_is_taken_over_whole_or_not_at_all(tmp_path: Path, call: Cal
     old, other = tmp_path / "etc", tmp_path / "other"
     smp_server_keys(old)
     smp_server_keys(other)
-    at = ("--host", "localhost", "--adopt", old)
+    at = ("--host", "localhost", "--open", "--adopt", old)
     for name in ("server.key", "server.crt", "ca.crt", "ca.key"):
         right = (old / name).read_bytes()
         (old / name).write_bytes((other / name).read_bytes())

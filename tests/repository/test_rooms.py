@@ -18,6 +18,7 @@ FLOORS = {
     "journal": 2,
     "client": 3,
     "serving": 3,
+    "web": 3,
     "router": 4,
     "ds": 4,
     "agent": 4,

@@ -8,54 +8,9 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.moving.ini import Adopted, Fate, IniError, adopted, read_ini
+from tests.support.router.old_server import INI
 
 FACTS = Path(__file__).parents[1] / "vectors" / "smp-server-ini.md"
-
-INI = """\
-[INFORMATION]
-# server_country: ISO-3166 2-letter code
-source_code: https://example.org/source
-operator: Jane Doe
-hosting_type: dedicated
-
-[STORE_LOG]
-enable: on
-store_queues: memory
-store_messages: memory
-restore_messages: on
-expire_messages_days: 7
-expire_messages_on_start: on
-expire_messages_on_send: off
-expire_ntfs_hours: 12
-log_stats: off
-
-[AUTH]
-new_queues: on
-create_password: secret word-free
-# control_port_admin_password:
-
-[TRANSPORT]
-host: smp.example.org,abc.onion
-port: 5223,443
-log_tls_errors: off
-websockets: off
-
-[PROXY]
-socks_proxy = localhost:9050
-socks_mode: onion
-own_server_domains: example.org .example.net
-
-[INACTIVE_CLIENTS]
-disconnect: on
-ttl: 43200
-check_interval: 1800
-
-[WEB]
-static_path: /var/opt/simplex/www
-https: 443
-cert: /etc/opt/simplex/web.crt
-key: /etc/opt/simplex/web.key
-"""
 
 
 def of(text: str) -> Adopted:
@@ -80,11 +35,7 @@ def test_a_whole_file_is_understood() -> None:
         },
         "address": {"hosts": ["smp.example.org", "abc.onion"], "port": 5223},
         "listen": {"ports": [5223, 443]},
-        "outbound": {
-            "socks": "localhost:9050",
-            "socks_mode": "onion",
-            "own_domains": ["example.org", ".example.net"],
-        },
+        "outbound": {"socks": "localhost:9050", "socks_mode": "onion"},
         "times": {"idle_check_s": 1_800},
         "web": {"certificate": "/etc/opt/simplex/web.crt", "key": "/etc/opt/simplex/web.key"},
     }

@@ -65,6 +65,10 @@ def up(
         int | None,
         typer.Option(min=0, max=65_535, help="The notification router's port.", show_default="443"),
     ] = None,
+    is_open: Annotated[
+        bool,
+        typer.Option("--open", help="At the first start: no password, anybody may create queues."),
+    ] = False,
     listen: ListenOption = "127.0.0.1",
     port: PortOption = PAGE_PORT,
     report: ReportOption = None,
@@ -74,7 +78,7 @@ def up(
 
     parts = (folder / "router", folder / "ntf")
     make_folder(folder)
-    _set_up("router", parts[0], host, smp_port, "--no-qr")
+    _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
     _set_up("ntf", parts[1], host, ntf_port)
     token = _token(listen, folder / _KEPT, wanted=False)
     logs.set_up("plain", "info")

@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from blindpost.cli.adopted import tell_adopted
 from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, tell_rotated, working
+from blindpost.router.running.first import Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, Place
-from blindpost.router.running.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
-from blindpost.serving.sections import EVERYWHERE
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -49,14 +50,23 @@ class StoreChoice(Enum):
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the router keeps.")],
     host: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            "--host", help="Where users reach the router: host name, IP or onion address. May be repeated."
+            "--host",
+            help="Where users reach the router: host name, IP or onion address. May be repeated. "
+            "With --adopt, those of the old server unless named.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="The port users connect to; 0 lets the system choose one.")
-    ] = SMP_PORT,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="The port users connect to; 0 lets the system choose one.",
+            show_default=f"{SMP_PORT}, or the old server's",
+        ),
+    ] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,8 +74,16 @@ def init(
         ),
     ] = None,
     password: Annotated[
-        str, typer.Option(help="Only who knows it may create queues. Part of the printed address.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="Only those who know it may create queues; it is part of the address you hand out. "
+            "Others on this machine see command lines: better let init make one.",
+            show_default="a random one, or the old server's",
+        ),
+    ] = None,
+    is_open: Annotated[
+        bool, typer.Option("--open", help="No password: anybody may create queues on this router.")
+    ] = False,
     key_algorithm: Annotated[
         KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
     ] = KeyAlgorithm.ED25519,
@@ -83,8 +101,8 @@ def init(
     adopt: Annotated[
         Path | None,
         typer.Option(
-            help="Take over the identity of an smp-server: the folder with its ca.crt, server.crt and "
-            "server.key. The address stays the same.",
+            help="Take over from an smp-server: the folder with its ca.crt, server.crt, server.key and "
+            "smp-server.ini. The address and the password stay the same.",
             show_default=False,
         ),
     ] = None,
@@ -98,20 +116,30 @@ def init(
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
-    addresses = listen or [EVERYWHERE]
-    choices = (password, store.value, dsn)
-    checked = Place.parse(config_text(host, port, addresses, b64(bytes(32)), *choices).encode(), file)
+    if is_open and password:
+        raise OperatorError("--open and --password exclude each other. Choose one of them.")
+    given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
+    old = read_old(adopt, given) if adopt is not None else None
+    checked = Place.parse(first_settings(given, b64(bytes(32)), old).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     identity = Identity(place.keys)
     credentials = (
-        identity.create(host[0], Algorithm[key_algorithm.name]) if adopt is None else identity.adopt(adopt)
+        identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
+        if adopt is None
+        else identity.adopt(adopt)
     )
     asyncio.run(make_store(place))
-    text = config_text(host, port, addresses, b64(credentials.fingerprint), *choices)
-    write_file(file, text.encode())
+    given = replace(given, password=checked.rules.password)
+    write_file(file, first_settings(given, b64(credentials.fingerprint), old).encode())
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:
+        if old is not None and old.rows:
+            tell_adopted(old.rows)
+        if checked.rules.password:
+            say("\nOnly those who have this address may create queues: its password is part of it.")
+        else:
+            say("\nAnybody may create queues on this router: it has no password.")
         say(
             f"\nThe router is set up in {folder}.\n"
             f"  Its settings:  {file}\n"

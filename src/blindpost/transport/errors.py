@@ -77,6 +77,12 @@ class OutboxFullError(ClosedError):
     default = "the peer reads too slowly: its outbox is full"
 
 
+class DivertedError(TransportError):
+    """The connection was for another protocol, and is served by it."""
+
+    default = "the connection was not for this protocol"
+
+
 class RefusedError(ClosedError):
     default = "too many connections"
 

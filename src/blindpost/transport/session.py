@@ -226,6 +226,11 @@ class Session(asyncio.BufferedProtocol):
         self.stage = Stage.CLOSING
         self._transport.abort()
 
+    def divert(self) -> None:
+        """Give the connection up, which somebody else takes over as it is: nothing was said on it yet."""
+        self._reason = errors.DivertedError()
+        self.connection_lost(None)
+
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

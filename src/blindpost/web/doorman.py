@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blindpost.transport.network import TCP, Listener, Network, P
+from blindpost.transport.session import Session
 from blindpost.wire.client_hello import HELLO_MAX, read_client_hello
 from blindpost.wire.errors import WireError
 from blindpost.wire.proxy_header import read_proxy_header
@@ -21,7 +22,6 @@ HEADER_S = 10.0
 _HELD_MAX = HELLO_MAX + 4_096
 SMP_PROTOCOL = b"smp/1"
 
-Session = asyncio.BufferedProtocol
 Trusted = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
@@ -130,7 +130,7 @@ class Doorman(asyncio.Protocol):
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         session = self._factory()
-        assert isinstance(session, asyncio.BufferedProtocol)
+        assert isinstance(session, Session)
         self._session = session
         session.connection_made(transport)
 
@@ -146,7 +146,7 @@ class Doorman(asyncio.Protocol):
         held, self._session = bytes(self._held), None
         self._held.clear()
         if hello is not None and self._is_web(hello.server_name) and SMP_PROTOCOL not in hello.protocols:
-            session.connection_lost(None)
+            session.divert()
             visitor = self._visitor()
             self._transport.set_protocol(visitor)
             visitor.connection_made(self._transport)

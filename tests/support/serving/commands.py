@@ -33,7 +33,8 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 def init(folder: Path, *arguments: str) -> dict[str, Any]:
     """A new router at a port that the system will choose; what `init --json` printed."""
     at = ("--host", "localhost", "--port", "0", "--listen", "127.0.0.1")
-    done = run("router", "init", folder, *at, "--json", *arguments)
+    entry = () if "--password" in arguments else ("--open",)
+    done = run("router", "init", folder, *at, "--json", *entry, *arguments)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

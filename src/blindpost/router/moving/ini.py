@@ -202,11 +202,6 @@ def _choice(name: str, *values: str) -> Rule:
     return rule
 
 
-def _domains(result: Adopted, key: str, value: str) -> Told:
-    result.put("outbound.own_domains", value.replace(",", " ").split())
-    return Fate.TAKEN, "outbound.own_domains"
-
-
 _DATABASE = "the new store is chosen by --store and --dsn, and filled by `blindpost router import`"
 _DURABLE = "queues and messages are always stored before they are answered"
 _SOCKET = "operators use a Unix socket that belongs to the server's user, without passwords"
@@ -250,7 +245,7 @@ _RULES: dict[str, Rule] = {
     "TRANSPORT.control_port": _left(_SOCKET),
     "PROXY.host_mode": _choice("outbound.host_mode", "public", "onion"),
     "PROXY.required_host_mode": _flag("outbound.required_host_mode"),
-    "PROXY.own_server_domains": _domains,
+    "PROXY.own_server_domains": _left("relays of your own are not counted apart"),
     "PROXY.socks_proxy": _socks,
     "PROXY.socks_mode": _choice("outbound.socks_mode", "onion", "always"),
     "PROXY.client_concurrency": _left("a connection may have 32 commands on their way to relays"),

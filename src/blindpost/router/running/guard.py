@@ -136,7 +136,8 @@ class Door(Handler):
 
     def closed(self, session: Session, reason: errors.TransportError) -> None:
         self.handshakes -= 1
-        self.router.guard.handshakes_failed += 1
+        if not isinstance(reason, errors.DivertedError):
+            self.router.guard.handshakes_failed += 1
 
 
 class GuardedServer(Server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from blindpost.router.running.metrics import Services, look, look_at_services, r
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_store
+from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
 from blindpost.serving.identity import Identity
 from blindpost.serving.limits import AddressKeys, Limits
 from blindpost.serving.listening import listen_at
@@ -39,7 +41,7 @@ class RouterService(Service[Place]):
     """The router of one place."""
 
     role = "smp"
-    reloads = frozenset({"rules"})
+    reloads = frozenset({"rules", "information"})
     connections_setting = "limits.connections"
 
     def __init__(self, place: Place, store: OpenStore, credentials: Credentials, connections: int) -> None:
@@ -57,6 +59,7 @@ class RouterService(Service[Place]):
             budget=choices.budget(settings),
             relay_options=choices.relay_options(settings),
         )
+        self.site = RouterSite(place, credentials.fingerprint)
         self.server = GuardedServer(self._plan(credentials), self.router, AddressKeys(settings.limits.exempt))
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
         # Imported by a router that runs, not by every command: the sketches bring numpy.
@@ -86,11 +89,15 @@ class RouterService(Service[Place]):
 
     async def listen(self) -> list[int]:
         listen = self.place.settings.listen
-        return [
-            await listen_at(self.server.listen, address, port)
+        ports = [
+            await listen_at(partial(self.server.listen, network=self.site.network), address, port)
             for port in listen.ports
             for address in listen.addresses
         ]
+        site_port = await self.site.listen()
+        if site_port is not None:
+            log.info("the site is on port %d of 127.0.0.1 too, without TLS", site_port)
+        return ports
 
     async def work(self) -> None:
         await self.router.run()
@@ -100,6 +107,7 @@ class RouterService(Service[Place]):
 
     async def stop_listening(self) -> None:
         self.router.draining = True
+        self.site.close()
         await self.server.stop_listening()
 
     async def drain(self, seconds: float) -> None:
@@ -121,6 +129,7 @@ class RouterService(Service[Place]):
             Round("expiry of notifications", times.expiry_check_s, self.router.expire_notifications, True),
             Round("closing idle connections", times.idle_check_s, self._close_idle),
             Round("saving counters", times.counters_save_s, self._save_counters),
+            Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
         ]
 
     async def _close_idle(self) -> None:

@@ -93,6 +93,45 @@ class TimesSection(Section):
     drain_s: Seconds = 30
 
 
+class InformationSection(Section):
+    """What the operator says about the server on its page; empty texts are not shown."""
+
+    source_code: str = ""
+    usage_conditions: str = ""
+    condition_amendments: str = ""
+    server_country: str = ""
+    operator: str = ""
+    operator_country: str = ""
+    website: str = ""
+    admin_simplex: str = ""
+    admin_email: str = ""
+    admin_pgp: str = ""
+    admin_pgp_fingerprint: str = ""
+    complaints_simplex: str = ""
+    complaints_email: str = ""
+    complaints_pgp: str = ""
+    complaints_pgp_fingerprint: str = ""
+    hosting: str = ""
+    hosting_country: str = ""
+    hosting_type: Literal["", "virtual", "dedicated", "colocation", "owned"] = ""
+
+
+class WebSection(Section):
+    """The site that browsers see on the ports of the router."""
+
+    certificate: str = ""
+    key: str = ""
+    folder: str = ""
+    plain_port: Port | Literal["off"] = "off"
+    proxies: list[NetworkText] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _complete(self) -> WebSection:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("both certificate and key expected, or neither")
+        return self
+
+
 class RouterMetricsSection(MetricsSection):
     port: Port = 9_464
 
@@ -108,6 +147,8 @@ class Settings(ServerSettings):
     limits: LimitsSection = LimitsSection()
     outbound: OutboundSection = OutboundSection()
     times: TimesSection = TimesSection()
+    information: InformationSection = InformationSection()
+    web: WebSection = WebSection()
     metrics: RouterMetricsSection = RouterMetricsSection()
 
     def router_address(self, key_hash: bytes) -> RouterAddress:

@@ -44,7 +44,7 @@ durability = "full"
 [rules]
 # Whether new queues may be created, and the password that is needed for it ("" for none).
 new_queues = true
-password = {password}
+password = ""
 # Messages a queue may hold.
 quota = 128
 # Messages that nobody fetched are dropped after this time; "never" keeps them.
@@ -75,7 +75,42 @@ outbox_kib = 8192
 # Addresses that stand for many users, such as a Tor daemon: not counted per address.
 # exempt = ["127.0.0.1", "::1"]
 
-{outbound}[times]
+{outbound}[web]
+# A page about this router, and pages for the links that name it (https://host/a#...), on its own ports.
+# Browsers need a certificate for the router's host from a public authority: a file with the chain and one
+# with its key, as certbot and others write them. A renewed certificate is noticed within a minute.
+certificate = ""
+key = ""
+# A folder with pages of your own: index.html, link.html, media/, .well-known/ and whatever they need.
+folder = ""
+# A port on 127.0.0.1 where the site is served without TLS, for a proxy on this machine; "off" for none.
+plain_port = "off"
+# Addresses of proxies in front that speak the PROXY protocol (version 1 or 2) on the ports of [listen].
+proxies = []
+
+[information]
+# What the page says about you. Empty lines are not shown; without source_code the site offers its own source.
+operator = ""
+operator_country = ""
+website = ""
+server_country = ""
+hosting = ""
+hosting_country = ""
+# "virtual", "dedicated", "colocation" or "owned".
+hosting_type = ""
+usage_conditions = ""
+condition_amendments = ""
+admin_simplex = ""
+admin_email = ""
+admin_pgp = ""
+admin_pgp_fingerprint = ""
+complaints_simplex = ""
+complaints_email = ""
+complaints_pgp = ""
+complaints_pgp_fingerprint = ""
+source_code = ""
+
+[times]
 expiry_check_s = 7200
 idle_check_s = 3600
 # How often counters are saved; a crash loses at most this much of them, never messages.
@@ -105,7 +140,6 @@ def config_text(
     port: int,
     addresses: Sequence[str],
     fingerprint: str,
-    password: str,
     store: str = "lmdb",
     dsn: str = "",
 ) -> str:
@@ -116,7 +150,6 @@ def config_text(
         addresses=json.dumps(list(addresses)),
         fingerprint=fingerprint,
         outbound=OUTBOUND_TEMPLATE.format(whose="Senders", allow=json.dumps(allowed_for(hosts))),
-        password=json.dumps(password, ensure_ascii=False),
         store=store,
         dsn=json.dumps(dsn, ensure_ascii=False),
     )

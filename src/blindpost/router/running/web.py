@@ -119,6 +119,5 @@ def _policies(rules: RulesSection) -> Iterator[tuple[str, str]]:
 
 def _days(seconds: int) -> str:
     days, hours = seconds // 86_400, seconds // 3_600
-    if days >= 2:
-        return f"{days} days, if nobody receives them"
-    return f"{max(hours, 1)} hours, if nobody receives them" if hours != 1 else "an hour, if nobody receives them"
+    period = f"{days} days" if days >= 2 else f"{max(hours, 1)} h"
+    return f"{period}, if nobody receives them"

@@ -1,0 +1,22 @@
+"""The table of what was taken over from an old server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from blindpost.router.moving.ini import Fate, Row
+
+_COLOURS = {Fate.TAKEN: "green", Fate.CHANGED: "yellow", Fate.LEFT: "dim"}
+
+
+def tell_adopted(rows: Sequence[Row]) -> None:
+    """Every setting of the old file, and what became of it."""
+    table = Table(title="smp-server.ini", title_justify="left", show_edge=False)
+    for name in ("setting", "value", "", "what became of it"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(row.key, row.value, f"[{_COLOURS[row.fate]}]{row.fate.value}[/]", row.remark)
+    Console(highlight=False).print(table)
