@@ -86,11 +86,14 @@ def ca_key_on_a_stick(reader: Reader) -> None:
 
 def an_smp_server(reader: Reader) -> None:
     smp_server_keys(reader.folder / "simplex")
+    (reader.folder / "simplex" / "smp-server.ini").write_text(
+        "[TRANSPORT]\nhost: 127.0.0.1\n[AUTH]\nnew_queues: on\n"
+    )
     for name in ("copy", "var"):
         (reader.folder / name).mkdir()
         write_files(reader.folder / name, Shape(20), int(time.time()))
     reader.replace(
-        ("--host smp.example.org", at_home()),
+        ("--port 5224", f"--port {free_port()} --listen 127.0.0.1 --no-qr"),
         ("/etc/opt/simplex", "simplex"),
         ("/var/opt/simplex", "var"),
         ("/srv/new-router", str(reader.folder / "new-router")),
