@@ -39,8 +39,8 @@ def test_an_open_router_is_made_on_purpose(tmp_path: Path) -> None:
     said = run("router", "init", tmp_path / "open", *LOCAL, "--open").stdout
     assert settings(tmp_path / "open").rules.password == ""
     assert "Anybody may create queues" in said
-    both = run("router", "init", tmp_path / "both", *LOCAL, "--open", "--password", "x", code=1)
-    assert "exclude each other" in both.stderr
+    both = run("router", "init", tmp_path / "both", *LOCAL, "--open", "--password", "x", code=2)
+    assert "excludes --password" in both.stderr
     assert not (tmp_path / "both").exists()
 
 
@@ -91,7 +91,10 @@ def test_a_protected_server_is_never_opened_by_moving(tmp_path: Path) -> None:
 
 
 def test_a_host_must_be_known(tmp_path: Path) -> None:
-    assert "--host" in run("router", "init", tmp_path / "new", code=1).stderr
+    assert "--host" in run("router", "init", tmp_path / "new", code=2).stderr
+    smp_server_keys(tmp_path / "etc")
+    (tmp_path / "etc" / "smp-server.ini").write_text("[AUTH]\nnew_queues: on\n")
+    assert "--host" in run("router", "init", tmp_path / "new", "--adopt", tmp_path / "etc", code=1).stderr
 
 
 def test_settings_are_changed_where_they_stand() -> None:

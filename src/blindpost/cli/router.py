@@ -117,7 +117,9 @@ def init(
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
     if is_open and password:
-        raise OperatorError("--open and --password exclude each other. Choose one of them.")
+        raise typer.BadParameter("it excludes --password: choose one of them", param_hint="--open")
+    if not host and adopt is None:
+        raise typer.BadParameter("say where users reach the router", param_hint="--host")
     given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
     old = read_old(adopt, given) if adopt is not None else None
     checked = Place.parse(first_settings(given, b64(bytes(32)), old).encode(), file)
