@@ -10,7 +10,7 @@ import pytest
 
 from blindpost.router.running.settings import Place, Settings
 from blindpost.serving.toml_text import with_settings
-from tests.support.router.old_server import INI, smp_server_keys
+from tests.support.router.smp_server import INI, smp_server_keys
 from tests.support.serving.commands import run
 from tests.support.web.sites import write_certificate
 

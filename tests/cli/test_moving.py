@@ -39,7 +39,6 @@ from blindpost.wire.smp.responses import OK, SOK
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from blindpost.wire.store_log import CreateQueue, encode_store_line
 from blindpost.wire.text import b64
-from tests.support.router.old_server import smp_server_keys
 from tests.support.router.routers import Queue, a_message, new_key, pushed
 from tests.support.router.smp_server import smp_server_keys
 from tests.support.serving.commands import ENVIRONMENT, started

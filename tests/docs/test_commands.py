@@ -29,7 +29,6 @@ from tests.support.docs.documents import ROOT
 from tests.support.docs.executed import Place, all_commands, commands_at, place
 from tests.support.docs.packages import copy_sources
 from tests.support.docs.typing_reader import Reader, see_what_is_installed
-from tests.support.router.old_server import smp_server_keys
 from tests.support.router.routers import new_queue
 from tests.support.router.smp_server import smp_server_keys
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.moving.ini import Adopted, Fate, IniError, adopted, read_ini
-from tests.support.router.old_server import INI
+from tests.support.router.smp_server import INI
 
 FACTS = Path(__file__).parents[1] / "vectors" / "smp-server-ini.md"
 
