@@ -105,7 +105,8 @@ def test_a_router_that_stays_away_is_given_up(tmp_path: Path) -> None:
             await place.stop()
             await alice.conn.delete()
             await pair.quiet(DAY_S)
-            assert len(wire.of("DEL")) == deletion.ATTEMPTS_MAX
+            assert len(wire.of("DEL")) > deletion.ATTEMPTS_MAX, "those soon after the call do not count"
+            assert len(wire.of("DEL")) < 5 * deletion.ATTEMPTS_MAX
             ((_, _, _, error),) = alice.of(QueuesDeleted)[0].queues
             assert error is not None
             assert error.retried

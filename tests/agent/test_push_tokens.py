@@ -168,7 +168,28 @@ async def test_a_token_that_the_router_forgot_is_made_anew_with_its_subscription
         await phone.got(b"hello")
 
 
-async def test_a_code_that_the_router_refuses_leads_to_new_keys(
+async def test_a_wrong_code_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router knows the token and not the code: the next push brings the right one."""
+    async with phones(tmp_path) as (world, phone):
+        await phone.agent.register_push(ONE)
+        first, routers = phone.token, phone.rt.push._routers
+        real = routers.send_many
+
+        async def refusing(server: Server, calls: Sequence[Call[Command]]) -> list[Response | AgentError]:
+            if calls[0].command.TAG == b"TVFY":
+                return [NtfError(server, RefusedError(Code.AUTH))]
+            return await real(server, calls)
+
+        monkeypatch.setattr(routers, "send_many", refusing)
+        push = await world.push(VerificationPush)
+        with pytest.raises(NtfError, match="NTF AUTH"):
+            await phone.agent.verify_push(push)
+        assert phone.token.key == first.key
+        monkeypatch.setattr(routers, "send_many", real)
+        assert await phone.agent.verify_push(push) == ACTIVE
+
+
+async def test_a_token_that_the_router_does_not_know_gets_new_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with phones(tmp_path) as (world, phone):
@@ -177,7 +198,7 @@ async def test_a_code_that_the_router_refuses_leads_to_new_keys(
         real = routers.send_many
 
         async def refusing(server: Server, calls: Sequence[Call[Command]]) -> list[Response | AgentError]:
-            if calls[0].command.TAG == b"TVFY":
+            if calls[0].command.TAG in (b"TVFY", b"TCHK"):
                 return [NtfError(server, RefusedError(Code.AUTH))]
             return await real(server, calls)
 

@@ -47,6 +47,7 @@ IN_CLEAR = {
     r"enable_ntfs|pq_support|pq_encryption|auto_allow|deleted|\w+_primary|accepted|user_ack|sent|failed",
     r"\w+_assoc|to_subscribe|delete_errors|receive_attempts|(ntf|smp)_failed|service_queue_count",
     r"service_queue_ids_hash|padded_msg_len|retry_int_(slow|fast)|tkn_period|updated_by_supervisor",
+    r"first_id|last_id|event_id",
     r"\w+_ts|\w+_at|deleted_at_wait_delivery|ntf_sub_action|ntf_sub_smp_action|value|device_token|hash|link_hash",
 }
 

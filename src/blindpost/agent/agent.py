@@ -13,7 +13,9 @@ async with Agent.open("alice.db", servers=["smp://..."]) as alice:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -42,9 +44,24 @@ from blindpost.wire.links.full import ContactLink, InvitationLink
 from blindpost.wire.ntf.pushes import Push
 from blindpost.wire.ntf.status import TokenStatus
 
+log = logging.getLogger(__name__)
+
 DEFAULT_USER = 1
 
 T = TypeVar("T")
+
+
+async def _take_back(ground: Ground, making: asyncio.Task[CreatedLink], conn_id: ConnId) -> None:
+    """Delete what is being made; a start of the agent does it if this does not come to its end."""
+    try:
+        await asyncio.wait([making])
+    finally:
+        making.cancel()
+        await asyncio.wait([making])
+    if not making.cancelled() and (error := making.exception()) is not None:
+        log.warning("a link that nobody waited for was not made: %s", error)
+    with ground.transaction() as tx:
+        tx.delete_connection(conn_id)
 
 
 class Agent:
@@ -98,13 +115,31 @@ class Agent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._close(finished=kind is None)
 
-    async def close(self) -> None:
-        """End. Whatever was not done is stored, and goes on when the agent is opened again."""
+    async def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until routers have taken all messages and acknowledgements; False if they have not in time."""
+        core = self._core
+        try:
+            async with asyncio.timeout(timeout_s):
+                while tasks := {*core.delivery.tasks.values(), *core.commands.tasks.values()}:
+                    await asyncio.wait(tasks)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, *, drain_s: float = 0.0) -> None:
+        """End; with `drain_s` only when routers have taken all messages, or after so many seconds. Whatever
+        was not done is stored, and goes on when the agent is opened again."""
+        if drain_s and self._opened is not None:
+            await self.flush(drain_s)
+        await self._close(finished=True)
+
+    async def _close(self, *, finished: bool) -> None:
+        """`finished`: the program is done with the event that it took last, which is not told again then."""
         core, self._opened = self._opened, None
         if core is not None:
-            await core.close()
+            await core.close(finished=finished)
 
     @property
     def _core(self) -> Core:
@@ -191,16 +226,29 @@ class Agent:
                 auto_allow=auto_allow,
                 pq=self._config.pq if pq is None else pq,
             )
-            try:
-                created = await core.links.create(conn_id, wishes)
-            except BaseException:
-                with ground.transaction() as tx:
-                    connections.delete(tx, conn_id)
-                raise
+            created = await self._made(core, conn_id, wishes)
         except BaseException:
             ground.stream.forget(conn_id)
             raise
         ground.stream.give(conn_id)
+        return created
+
+    async def _made(self, core: Core, conn_id: ConnId, wishes: LinkWishes) -> CreatedLink:
+        """The link of a registered connection. It is made to the end also when nobody waits for it any more,
+        for only then it is known what to take back."""
+        ground = core.ground
+        making = asyncio.get_running_loop().create_task(core.links.create(conn_id, wishes))
+        try:
+            created = await asyncio.shield(making)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and not making.done():
+                ground.spawn(_take_back(ground, making, conn_id))
+            else:
+                with ground.transaction() as tx:
+                    tx.delete_connection(conn_id)
+            raise
+        with ground.transaction() as tx:
+            connections.claim(tx, conn_id)
         return created
 
     def prepare_address(

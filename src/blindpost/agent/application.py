@@ -76,7 +76,7 @@ class Transaction(Records):
 
     def accept(self, request: ContactRequest, info: bytes, *, pq: bool | None = None) -> Connection:
         """As `ContactRequest.accept`."""
-        wanted = self._tx.config.pq if pq is None else pq
+        wanted = connections.load(self._tx, request.conn.id).pq_support if pq is None else pq
         return self._begun(joining.accept_request(self._tx, request.conn.id, request.id, info, wanted))
 
     def reject(self, request: ContactRequest) -> None:

@@ -129,7 +129,7 @@ class ConnectionCalls:
     async def accept(self, request: ContactRequest, info: bytes, pq: bool | None) -> Connection:
         ground = self._ground
         with ground.transaction() as tx:
-            wanted = ground.config.pq if pq is None else pq
+            wanted = connections.load(tx, request.conn.id).pq_support if pq is None else pq
             conn_id = accept_request(tx, request.conn.id, request.id, info, wanted)
             ground.stream.hold(conn_id)
         ground.stream.give(conn_id)

@@ -25,6 +25,7 @@ from blindpost.agent.rotation.draining import Draining
 from blindpost.agent.rotation.rotation import Rotation
 from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.routers.sessions import Session
+from blindpost.agent.store import connections
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.subscriptions.reports import EventReports
@@ -101,6 +102,8 @@ class Core:
             reading=reading,
         )
         ground.stream.pressure.listen(self._pressed)
+        ground.tell_again()
+        self._unclaimed = connections.unclaimed(store.reading)
 
     def _handle(self, conn_id: ConnId) -> Connection:
         return Connection(self._calls, conn_id)
@@ -118,6 +121,9 @@ class Core:
     async def start(self) -> None:
         """Go on with everything that is stored."""
         ground = self.ground
+        with ground.transaction() as tx:
+            for conn_id in self._unclaimed:
+                tx.delete_connection(conn_id)
         self.commands.resume()
         self.delivery.resume()
         ground.spawn(self.rotation.keep_going())
@@ -128,9 +134,11 @@ class Core:
         if ground.config.subscribe:
             await self.subscriptions.subscribe_all()
 
-    async def close(self) -> None:
+    async def close(self, *, finished: bool) -> None:
         """End all parts. Whatever one of them raises, the others end, and the store is free again."""
         ground = self.ground
+        if finished:
+            ground.stream.settle()
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(ground.stream.close)
             ending.callback(ground.store.close)

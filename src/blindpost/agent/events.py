@@ -290,6 +290,14 @@ class ServiceUp(Event):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class ServiceRenewed(Event):
+    """All queues of a service have moved to its new credentials."""
+
+    name = "SERVICE_RENEWED"
+    server: Server
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ServiceDown(Event):
     name = "SERVICE_DOWN"
     server: Server

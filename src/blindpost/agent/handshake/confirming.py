@@ -167,7 +167,7 @@ def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
     request = ContactRequest(conn, invitation_id, info, pq, servers)
     if whole.record.auto_allow:
         with tx.attempt(whole.conn_id):
-            info, wanted = whole.record.own_info, tx.config.pq
+            info, wanted = whole.record.own_info, whole.record.pq_support
             accepted = accept_request(tx, whole.conn_id, invitation_id, info, wanted)
             request = replace(request, accepted=tx.handle(accepted))
     tx.emit(ContactRequested(conn, request))

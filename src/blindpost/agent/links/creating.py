@@ -113,6 +113,8 @@ def insert_new(
         ratchets.set_params(tx, conn_id, params)
     if later:
         tx.command(conn_id, None, NEW_TAG, encode(wishes, write_wishes))
+    else:
+        connections.set_unclaimed(tx, conn_id)
 
 
 class Links:

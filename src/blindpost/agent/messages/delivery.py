@@ -46,6 +46,7 @@ class DeliveryWorkers:
         self._ground = ground
         self._sender = sender
         self._workers: dict[DeliveryKey, _Worker] = {}
+        self.tasks: dict[DeliveryKey, asyncio.Task[None]] = {}
         ground.work.deliveries.listen(self.wake)
         ground.work.hurry.listen(self._hurry)
         ground.work.room.listen(self._has_room)
@@ -57,7 +58,7 @@ class DeliveryWorkers:
             worker.again = True
             return
         worker = self._workers[key] = _Worker(self._ground, self._sender, key)
-        self._ground.spawn(self._run(key, worker))
+        self.tasks[key] = self._ground.spawn(self._run(key, worker))
 
     def _hurry(self, key: DeliveryKey) -> None:
         """Do not wait any longer."""
@@ -84,7 +85,7 @@ class DeliveryWorkers:
         try:
             await worker.work()
         finally:
-            del self._workers[key]
+            del self._workers[key], self.tasks[key]
 
 
 class _Worker:

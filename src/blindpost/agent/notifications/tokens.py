@@ -188,11 +188,22 @@ class Tokens:
             await self._ask(token, TVFY(token.action.code))
         except NtfError as error:
             if error.is_auth:
-                self._drop()
-                await self._register(self._create(token.device, mode))
+                await self._refused(token, mode)
             raise
         token = replace(token, returned=sha256(token.action.code).digest())
         return self._activate(token, mode, tell_period=token.period is None)
+
+    async def _refused(self, token: Token, mode: PushMode) -> None:
+        """The router does not take a code: it was a wrong one, or the router does not know the token."""
+        try:
+            status = await self._status(token)
+        except NtfError as error:
+            if not error.is_auth:
+                raise
+            self._drop()
+            await self._register(self._create(token.device, mode))
+        else:
+            self._put(replace(token, status=status, action=None))
 
     async def _check(self, token: Token, mode: PushMode) -> TokenStatus:
         status = await self._status(token)

@@ -6,6 +6,8 @@ tried again, a bounded number of times; with `wait_delivery` messages that wait 
 
 from __future__ import annotations
 
+import asyncio
+
 from blindpost.agent.errors import AgentError
 from blindpost.agent.events import ConnectionsDeleted, QueuesDeleted
 from blindpost.agent.model import ConnId, RcvQueue
@@ -13,6 +15,7 @@ from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store import deletion as rows
 from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.retries import RECONNECT, Retry
 from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
 from blindpost.wire.smp.commands import DEL
@@ -45,21 +48,31 @@ class Deletion:
     def _marked(self, conn_id: ConnId) -> None:
         for queue in queues.rcv_queues(self._ground.store.reading, conn_id, deleted=True):
             self._subscriptions.forget(queue)
-        self._ground.spawn(self._finish(conn_id))
+        self._ground.spawn(self._finish_soon(conn_id))
+
+    async def _finish_soon(self, conn_id: ConnId) -> None:
+        """Until nothing is left at routers: one that is away for a moment is not waited for until the next
+        round. These attempts do not count."""
+        retry = Retry.first(RECONNECT)
+        while not await self._finish(conn_id, counted=False):
+            await asyncio.sleep(retry.jittered_s(self._ground.config.chance))
+            retry = retry.next()
 
     async def resume(self) -> None:
         """Try again what is left: when the agent starts, and with every cleanup."""
         for conn_id in rows.marked(self._ground.store.reading):
-            await self._finish(conn_id)
+            await self._finish(conn_id, counted=True)
 
-    async def _finish(self, conn_id: ConnId) -> None:
+    async def _finish(self, conn_id: ConnId, *, counted: bool) -> bool:
+        """Whether no queue is left to be deleted."""
         async with self._ground.locked(("deletion", conn_id)):
             for queue in queues.rcv_queues(self._ground.store.reading, conn_id, deleted=True):
-                await self._delete_queue(queue)
+                await self._delete_queue(queue, counted=counted)
             with self._ground.transaction() as tx:
                 _remove(tx, conn_id)
+                return not queues.rcv_queues(tx, conn_id, deleted=True)
 
-    async def _delete_queue(self, queue: RcvQueue) -> None:
+    async def _delete_queue(self, queue: RcvQueue, *, counted: bool) -> None:
         failed: AgentError | None = None
         try:
             call = Call(DEL(), queue.rcv_id, queue.key)
@@ -67,6 +80,8 @@ class Deletion:
         except AgentError as error:
             failed = error
         with self._ground.transaction() as tx:
+            if failed is not None and failed.retried and not counted:
+                return
             if failed is not None and failed.retried and queue.delete_errors + 1 < ATTEMPTS_MAX:
                 queues.count_delete_error(tx, queue)
                 return

@@ -113,6 +113,8 @@ def keyed(tx: Tx, whole: Whole, given: KeyedQueue) -> None:
     """QKEY came."""
     new = next((queue for queue in whole.rcv if same_queue(queue.sender_address, given.queue.address)), None)
     if new is None:
+        if rows.is_aborted(tx, whole.conn_id, given.queue.address.sender_id):
+            return
         raise ProtocolError(ProtocolCode.A_QUEUE, "QKEY: queue address not found in connection")
     event = RecipientEvent.QKEY if new.status is QueueStatus.NEW else RecipientEvent.QKEY_AGAIN
     step(_Turn(tx, whole, replaced(whole, new) or new, new, given), event)
@@ -194,6 +196,7 @@ def _do(turn: _Turn, effect: RecipientEffect) -> None:
             for queue in turn.whole.rcv:
                 if queue.replaces == old.number:
                     queues.set_rcv_deleted(tx, queue)
+                    rows.remember_aborted(tx, queue)
                     tx.command(conn_id, queue.server, DELETE_NEW, queue.rcv_id)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.RCV, _PHASES[effect]))

@@ -11,7 +11,9 @@ def find(db: Db, conn_id: ConnId) -> Awaited | None:
     def read() -> Awaited | None:
         query = "SELECT first_id, last_id, prev_hash FROM awaited_messages WHERE conn_id = ?"
         row = db.sql.execute(query, (conn_id,)).fetchone()
-        return None if row is None else Awaited(*row)
+        if row is None:
+            return None
+        return Awaited(row[0], row[1], db.vault.open(row[2], "awaited_messages.prev_hash", conn_id))
 
     return db.sql.known("awaited", conn_id, read)
 
@@ -21,5 +23,10 @@ def put(db: Db, conn_id: ConnId, awaited: Awaited | None) -> None:
     if awaited is not None:
         db.sql.execute(
             "INSERT INTO awaited_messages (conn_id, first_id, last_id, prev_hash) VALUES (?, ?, ?, ?)",
-            (conn_id, awaited.first, awaited.last, awaited.prev_hash),
+            (
+                conn_id,
+                awaited.first,
+                awaited.last,
+                db.vault.seal(awaited.prev_hash, "awaited_messages.prev_hash", conn_id),
+            ),
         )

@@ -116,6 +116,19 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
     db.sql.execute("UPDATE connections SET ratchet_sync_state = ? WHERE conn_id = ?", (state.value, conn_id))
 
 
+def set_unclaimed(db: Db, conn_id: ConnId) -> None:
+    """The program has not been given this connection; if the agent ends before that, nobody ever is."""
+    db.sql.execute("INSERT INTO unclaimed_connections (conn_id) VALUES (?)", (conn_id,))
+
+
+def claim(db: Db, conn_id: ConnId) -> None:
+    db.sql.execute("DELETE FROM unclaimed_connections WHERE conn_id = ?", (conn_id,))
+
+
+def unclaimed(db: Db) -> list[ConnId]:
+    return [conn_id for (conn_id,) in db.sql.execute("SELECT conn_id FROM unclaimed_connections")]
+
+
 def started_sync(db: Db) -> list[ConnId]:
     """Connections that have offered ratchet keys and have no answer."""
     query = "SELECT conn_id FROM connections WHERE ratchet_sync_state = 'started' AND deleted = 0"

@@ -68,6 +68,8 @@ SEALED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
     },
     "ntf_tokens_to_delete": {("tkn_id",): ("tkn_priv_key",)},
     "records": {("space", "key"): ("value",)},
+    "awaited_messages": {("conn_id",): ("prev_hash",)},
+    "events": {("name",): ("content",)},
 }
 
 BLINDED: dict[str, tuple[str, ...]] = {

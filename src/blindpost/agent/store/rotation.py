@@ -94,6 +94,18 @@ def deliver_also(db: Db, old: SndQueue, new: SndQueue) -> None:
     )
 
 
+def remember_aborted(db: Db, new: RcvQueue) -> None:
+    """The application took the rotation to this queue back; the peer may still answer to it."""
+    db.sql.execute(
+        "INSERT OR IGNORE INTO aborted_queues (conn_id, snd_id) VALUES (?, ?)", (new.conn_id, new.snd_id)
+    )
+
+
+def is_aborted(db: Db, conn_id: ConnId, snd_id: bytes) -> bool:
+    query = "SELECT EXISTS (SELECT 1 FROM aborted_queues WHERE conn_id = ? AND snd_id = ?)"
+    return bool(db.sql.execute(query, (conn_id, snd_id)).fetchone()[0])
+
+
 def has_unacknowledged(db: Db, queue: RcvQueue) -> bool:
     """Whether the application has a message of this queue in hand."""
     query = (

@@ -481,7 +481,15 @@ _STARTED_SYNC = """
 CREATE INDEX connections_started_sync ON connections (conn_id) WHERE ratchet_sync_state = 'started';
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED, _STARTED_SYNC)
+_ABORTED = """
+CREATE TABLE aborted_queues (
+    conn_id TEXT NOT NULL REFERENCES connections ON DELETE CASCADE,
+    snd_id BLOB NOT NULL,
+    PRIMARY KEY (conn_id, snd_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED, _STARTED_SYNC, _ABORTED)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

@@ -119,6 +119,10 @@ class Services:
         leaving = rows.queues_leaving(self._store.reading, user_id, server)
         return mismatch(ServiceSub(expected.service_id, expected.queues + leaving), actual) is None
 
+    def receives(self, user_id: int, server: Server) -> bool:
+        """Whether there is any queue of ours; a router where we only send has none."""
+        return (user_id, server) in rows.servers_with_queues(self._store.reading)
+
     def is_settled(self, user_id: int, server: Server) -> bool:
         """Whether no queue is being made or deleted, so that a difference can have no such reason."""
         db = self._store.reading

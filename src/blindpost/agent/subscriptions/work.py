@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from blindpost.agent.errors import network_error
-from blindpost.agent.events import AgentFailed, ServiceUp
+from blindpost.agent.events import AgentFailed, ServiceRenewed, ServiceUp
 from blindpost.agent.failures import Kind, is_service_error, kind_of
 from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.subscriptions.batches import Batches, Sweep
@@ -138,6 +138,7 @@ class SessionWork(Batches):
         if self.retiring is not None and not self.has_work:
             self.context.sessions.dismiss(self.retiring)
             self.retiring = None
+            self.context.reports.raised(ServiceRenewed(self.key.server))
 
     # The service
 
@@ -177,7 +178,8 @@ class SessionWork(Batches):
             error = Mismatch.SERVICE_ID
         elif not services.agrees(key.user_id, key.server, actual):
             error = mismatch(expected, actual)
-        self.context.reports.raised(ServiceUp(key.server, actual, error))
+        if error is not None or actual.queues.count or services.receives(key.user_id, key.server):
+            self.context.reports.raised(ServiceUp(key.server, actual, error))
         if error is not None:
             self._drifted(error, expected, actual)
         return True

@@ -38,15 +38,15 @@ class CommandWorkers:
     def __init__(self, ground: Ground, handlers: Mapping[str, CommandHandler]) -> None:
         self._ground = ground
         self._handlers = handlers
-        self._workers: dict[CommandKey, asyncio.Task[None]] = {}
+        self.tasks: dict[CommandKey, asyncio.Task[None]] = {}
         self._again: set[CommandKey] = set()
         ground.work.commands.listen(self.wake)
 
     def wake(self, key: CommandKey) -> None:
-        if key in self._workers:
+        if key in self.tasks:
             self._again.add(key)
             return
-        self._workers[key] = self._ground.spawn(self._work(key))
+        self.tasks[key] = self._ground.spawn(self._work(key))
 
     def resume(self) -> None:
         """Go on with everything that is stored."""
@@ -64,7 +64,7 @@ class CommandWorkers:
                     return
                 await self._run(command)
         finally:
-            del self._workers[key]
+            del self.tasks[key]
             self._again.discard(key)
 
     def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:

@@ -16,13 +16,16 @@ from blindpost.agent.connection import Connection
 from blindpost.agent.errors import AgentError, InactiveError, InternalError
 from blindpost.agent.events import AgentFailed
 from blindpost.agent.model import ConnId
+from blindpost.agent.store import events as event_rows
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.work.keeping import load_event
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.stream import EventStream
 from blindpost.agent.work.suspension import Operations
 from blindpost.agent.work.transactions import ID_SIZE, Tx, Work
 from blindpost.crypto.kem import KemLibrary, KemSource
 from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.errors import WireError
 from blindpost.wire.text import ub64
 
 log = logging.getLogger(__name__)
@@ -48,9 +51,28 @@ class Ground:
         self.stream = EventStream(config.events_max)
         self.operations = Operations()
         self.work = Work()
-        self.work.events.listen(self.stream.put)
+        self.work.events.listen(lambda told: self.stream.put(*told))
+        self.stream.settled.listen(self._settle)
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell_again(self) -> None:
+        """Tell what the program had not taken, or not finished with, when it ended."""
+        for stored in event_rows.waiting(self.store.reading):
+            try:
+                if stored.content is None:
+                    raise WireError("it cannot be opened")
+                event = load_event(stored.name, stored.content, self.handle)
+            except (WireError, ValueError):
+                log.exception("a stored event cannot be read")
+                self._settle(stored.event_id)
+            else:
+                self.stream.put(event, stored.event_id)
+
+    def _settle(self, event_id: int) -> None:
+        """The program is done with an event."""
+        with self.store.transaction() as db:
+            event_rows.delete(db, event_id)
 
     def now(self) -> float:
         return self.config.now()

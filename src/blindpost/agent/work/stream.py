@@ -9,21 +9,28 @@ from blindpost.agent.events import ConnEvent, Event
 from blindpost.agent.model import ConnId
 from blindpost.agent.work.signals import Signal
 
+_Kept = tuple[Event, int | None]
+
 
 class EventStream:
     """Takes events at any time and gives them one by one.
 
+    An event that is kept in the store is settled when the program asks for the next one: a program that is
+    killed before that gets it again. Nothing else has to be called for it, and a loop that handles one event
+    after the other is right by itself.
     `pressure` tells when `most` wait, so that nothing more is taken from routers, and when half of them went.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._events: deque[Event] = deque()
-        self._held: dict[ConnId, list[Event]] = {}
+        self._events: deque[_Kept] = deque()
+        self._held: dict[ConnId, list[_Kept]] = {}
+        self._last: int | None = None
         self._taker: asyncio.Event = asyncio.Event()
         self._closed = False
         self._is_full = False
         self.pressure: Signal[bool] = Signal()
+        self.settled: Signal[int] = Signal()
 
     def hold(self, conn_id: ConnId) -> None:
         """The application has not been given this connection yet: keep what is about it."""
@@ -38,37 +45,44 @@ class EventStream:
         self._held.pop(conn_id, None)
 
     def _release(self, conn_id: ConnId) -> None:
-        for event in self._held.pop(conn_id, ()):
-            self._append(event)
+        for kept in self._held.pop(conn_id, ()):
+            self._append(kept)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event, row: int | None = None) -> None:
         if isinstance(event, ConnEvent):
             held = self._held.get(event.conn.id)
             if held is not None:
-                held.append(event)
+                held.append((event, row))
                 return
-        self._append(event)
+        self._append((event, row))
 
-    def _append(self, event: Event) -> None:
-        self._events.append(event)
+    def _append(self, kept: _Kept) -> None:
+        self._events.append(kept)
         self._taker.set()
         if len(self._events) >= self._most and not self._is_full:
             self._is_full = True
             self.pressure.tell(True)
 
     def close(self) -> None:
-        """No more events: those that wait can still be taken."""
+        """No more events: those that wait can still be taken, but not settled."""
         self._closed = True
         self._taker.set()
 
+    def settle(self) -> None:
+        """The program is done with the event that it took last."""
+        row, self._last = self._last, None
+        if row is not None and not self._closed:
+            self.settled.tell(row)
+
     async def take(self) -> Event | None:
-        """The next event; None when the agent is closed and all were taken."""
+        """The next event, which settles the one before; None when the agent is closed and all were taken."""
+        self.settle()
         while not self._events:
             if self._closed:
                 return None
             self._taker.clear()
             await self._taker.wait()
-        event = self._events.popleft()
+        event, self._last = self._events.popleft()
         if self._is_full and len(self._events) <= self._most // 2:
             self._is_full = False
             self.pressure.tell(False)

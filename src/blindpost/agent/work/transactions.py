@@ -14,12 +14,14 @@ from typing import TypeVar
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
 from blindpost.agent.errors import AgentError
-from blindpost.agent.events import Event, Failed
+from blindpost.agent.events import ConnEvent, Event, Failed
 from blindpost.agent.model import ConnId, SndQueue
 from blindpost.agent.notifications.model import NtfSubscription
 from blindpost.agent.store import commands as command_rows
 from blindpost.agent.store import deletion as deletion_rows
+from blindpost.agent.store import events as event_rows
 from blindpost.agent.store.database import Db
+from blindpost.agent.work.keeping import dump_event
 from blindpost.agent.work.signals import Signal
 from blindpost.crypto.kem import KemSource
 from blindpost.wire.addresses import RouterAddress, Server
@@ -34,11 +36,15 @@ CommandKey = tuple[ConnId, Server | None]
 K = TypeVar("K")
 
 
+Told = tuple[Event, int | None]
+"""An event, and its row if it is kept until the program has taken the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What transactions hand out when they are durable."""
 
-    events: Signal[Event] = field(default_factory=Signal)
+    events: Signal[Told] = field(default_factory=Signal)
     deliveries: Signal[DeliveryKey] = field(default_factory=Signal)
     """Something waits for this send queue."""
     hurry: Signal[DeliveryKey] = field(default_factory=Signal)
@@ -86,8 +92,13 @@ class Tx(Db):
         self._after.append(lambda: signal.tell(what))
 
     def emit(self, event: Event) -> None:
-        """Tell the application, once this is durable."""
-        self._later(self._work.events, event)
+        """Tell the application, once this is durable. What it must act on is kept until it has done so."""
+        content, row = dump_event(event), None
+        if content is not None:
+            lasting = isinstance(event, ConnEvent) and not isinstance(event, Failed)
+            conn_id = event.conn.id if lasting and isinstance(event, ConnEvent) else None
+            row = event_rows.insert(self, conn_id, event.name, content)
+        self._later(self._work.events, (event, row))
 
     def failed(self, conn_id: ConnId, error: AgentError) -> None:
         self.emit(Failed(self.handle(conn_id), error))

@@ -1,0 +1,131 @@
+"""What programs run into: leaving calls halfway, ending too early, routers that are away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent import Agent, Connected, ContactRequested, Failed, QueuesDeleted, Received, Sent
+from blindpost.testing.clock import run_virtual
+from blindpost.testing.network import MemoryNetwork
+from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
+from tests.support.agent.friends import friends
+from tests.support.client.scripted_router import virtual
+from tests.support.router.routers import running_router
+
+
+@virtual
+async def test_a_cancelled_invitation_is_taken_back(tmp_path: Path) -> None:
+    async with two_parties(tmp_path) as (alice, _):
+        inviting = asyncio.create_task(alice.agent.invite())
+        asked = "SELECT count(*) FROM rcv_queue_requests"
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if alice.rt.ground.store.reading.sql.execute(asked).fetchone() == (1,):
+                break
+        inviting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await inviting
+        deleted = await alice.expect(QueuesDeleted)
+        assert [error for *_, error in deleted.queues] == [None]
+        assert alice.agent.connections() == []
+
+
+@virtual
+async def test_an_invitation_that_was_never_given_is_taken_back_by_the_next_start(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with running_router(tmp_path / "router", network=network) as router:
+        config = on_network(network, quick_config())
+        async with party(tmp_path / "a.db", router.server, config=config) as alice:
+            link = await alice.agent.invite()
+            with alice.rt.ground.transaction() as tx:
+                tx.sql.execute("INSERT INTO unclaimed_connections VALUES (?)", (link.conn.id,))
+        async with party(tmp_path / "a.db", router.server, config=config) as alice:
+            await alice.expect(QueuesDeleted)
+            assert alice.agent.connections() == []
+
+
+@virtual
+async def test_open_send_close_delivers(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with running_router(tmp_path / "router", network=network) as router:
+        config = on_network(network, quick_config())
+        async with party(tmp_path / "b.db", router.server, config=config) as bob:
+            async with party(tmp_path / "a.db", router.server, config=config) as alice:
+                ours, _ = await connect(alice, bob)
+            agent = Agent.open(tmp_path / "a.db", config=config)
+            await agent.__aenter__()
+            await agent.connection(ours.id).send(b"in passing")
+            await agent.close(drain_s=10)
+            assert (await bob.expect(Received)).msg.body == b"in passing"
+            async with party(tmp_path / "a.db", router.server, config=config) as alice:
+                await alice.agent.connection(ours.id).send(b"once more")
+                assert await alice.agent.flush()
+                await alice.expect(Sent, lambda event: event.msg_id > 0)
+
+
+def test_flush_says_that_a_router_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            for place in pair.places:
+                await place.stop()
+            await pair.alice.conn.send(b"later")
+            assert not await pair.alice.agent.flush(30)
+            for place in pair.places:
+                await place.start()
+            assert await pair.alice.agent.flush(600)
+            await pair.bob.got(b"later")
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("auto_accept", [True, False])
+@virtual
+async def test_an_address_without_post_quantum_secrets(tmp_path: Path, auto_accept: bool) -> None:
+    async with two_parties(tmp_path) as (alice, bob):
+        link = await alice.agent.address(pq=False, auto_accept=auto_accept)
+        await bob.agent.join(str(link))
+        if not auto_accept:
+            await (await alice.expect(ContactRequested)).request.accept()
+        assert not (await alice.expect(Connected)).pq
+        assert not (await bob.expect(Connected)).pq
+
+
+def test_a_rotation_that_is_taken_back_is_no_error(tmp_path: Path) -> None:
+    """The peer's answer to it comes when the queue it is about is gone."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("QKEY")
+            await alice.conn.switch()
+            await bob.until(lambda: wire.words("QKEY"))
+            await alice.conn.abort_switch()
+            await alice.until(lambda: wire.words("DEL"))
+            await pair.quiet()
+            wire.let("QKEY")
+            await pair.quiet()
+            await pair.talk("after")
+            assert not alice.of(Failed)
+            await alice.conn.switch()
+            await alice.until(lambda: len(alice.whole.rcv) == 1 and not alice.whole.rcv[0].switch)
+
+    run_virtual(main())
+
+
+def test_a_deletion_does_not_wait_for_the_round(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path, routers=1) as pair:
+            (place,) = pair.places
+            await place.stop()
+            await pair.alice.conn.delete()
+            await pair.quiet(20)
+            assert not pair.alice.of(QueuesDeleted)
+            await place.start()
+            await pair.quiet(20)
+            (deleted,) = pair.alice.of(QueuesDeleted)
+            assert [error for *_, error in deleted.queues] == [None]
+
+    run_virtual(main())
