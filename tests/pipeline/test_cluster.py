@@ -23,7 +23,7 @@ from tests.support.docs.executed import Place, commands_at
 from tests.support.docs.packages import build_wheel
 from tests.support.pipeline import journals
 from tests.support.pipeline import killed as killed_pipeline
-from tests.support.pipeline.lakes import plain, seal_journal
+from tests.support.pipeline.lakes import LASTING, plain, seal_journal
 from tests.support.pipeline.spark_cluster import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(900)
@@ -55,9 +55,9 @@ def test_the_same_rows_on_a_cluster(spark: SparkSession, started: Cluster, tmp_p
     seal_journal(folder, journals.repeated(rng, found), rng, files=3)
     wanted = [datasets()[name] for name in NAMES]
     built = build_wheel(tmp_path / "wheel")
-    here = Lake(spark, str(folder), str(tmp_path / "here"))
+    here = Lake(spark, str(folder), str(tmp_path / "here"), settings=LASTING)
     run(here, wanted)
-    there = Lake(spark, str(folder), str(tmp_path / "there"))
+    there = Lake(spark, str(folder), str(tmp_path / "there"), settings=LASTING)
     tables = [argument for name in NAMES for argument in ("--table", name)]
     program, arguments = as_documented({"hdfs:///journal": str(folder), "hdfs:///lake": there.out})
     done = started.submit(built, program, *arguments, *tables)
@@ -78,9 +78,9 @@ def test_a_killed_executor_changes_nothing(
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, found), rng, files=3)
     wanted = [datasets()[name] for name in killed_pipeline.TABLES]
-    here = Lake(spark, str(folder), str(tmp_path / "here"))
+    here = Lake(spark, str(folder), str(tmp_path / "here"), settings=LASTING)
     run(here, wanted)
-    there = Lake(spark, str(folder), str(tmp_path / "there"))
+    there = Lake(spark, str(folder), str(tmp_path / "there"), settings=LASTING)
     program = [sys.executable, "-m", "tests.support.pipeline.killed"]
     subprocess.run([*program, str(folder), there.out, stage, point, started.master], check=True)
     for dataset in wanted:

@@ -19,7 +19,7 @@ from blindpost.pipeline.runner import run
 from blindpost.pipeline.session import SparkOptions, start
 from blindpost.serving.children import COMMAND, free_port
 from tests.support.pipeline import journals
-from tests.support.pipeline.lakes import QUICK, plain, seal_journal
+from tests.support.pipeline.lakes import LASTING, QUICK, plain, seal_journal
 from tests.support.pipeline.spark_cluster import connect_server
 from tests.support.serving.commands import ENVIRONMENT
 
@@ -34,9 +34,9 @@ def test_the_same_rows_through_spark_connect(
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, journals.messages(rng, count=60)), rng, files=2)
     wanted = datasets()["delivery_slo"]
-    here = Lake(spark, str(folder), str(tmp_path / "here"))
+    here = Lake(spark, str(folder), str(tmp_path / "here"), settings=LASTING)
     run(here, [wanted])
-    there = Lake(spark, str(folder), str(tmp_path / "there"))
+    there = Lake(spark, str(folder), str(tmp_path / "there"), settings=LASTING)
     days = sorted(here.gold_store(wanted).current().partitions)
     with connect_server(tmp_path, QUICK) as address:
         where = ("--journal", str(folder), "--out", there.out, "--table", wanted.name, "--remote", address)

@@ -35,7 +35,7 @@ def test_a_file_of_the_journal_is_understood() -> None:
     found = examine(_good())
     days = {journals.FIRST_S // 86_400 * 86_400, *(row["minute_s"] // 86_400 * 86_400 for row in _rows())}
     assert (found.table, found.version, found.rows, found.reason) == ("p_counters", 1, len(_rows()), "")
-    assert found.days[0].startswith("2031-01-3")
+    assert found.days[0].startswith("2025-01-3")
     assert len(found.days) in (len(days), len(days) - 1)
 
 

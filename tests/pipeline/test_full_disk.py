@@ -21,7 +21,7 @@ from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.serving.failures import OperatorError
 from tests.support.pipeline import journals, oracles
-from tests.support.pipeline.lakes import Journal, Row, in_order, plain, seal_journal
+from tests.support.pipeline.lakes import LASTING, Journal, Row, in_order, plain, seal_journal
 
 pytestmark = pytest.mark.timeout(900)
 TABLE = "delivery_slo"
@@ -70,7 +70,7 @@ def _run(journal: Path, lake: Path) -> None:
 
 def _rows(spark: SparkSession, lake: Path) -> list[Row]:
     """By the manifest; a glob must see as many."""
-    found = plain(Lake(spark, str(lake), str(lake)).gold(datasets()[TABLE]).collect())
+    found = plain(Lake(spark, str(lake), str(lake), settings=LASTING).gold(datasets()[TABLE]).collect())
     assert len(duckdb.read_parquet(f"{lake}/gold/{TABLE}/*.parquet").fetchall()) == len(found)
     return found
 

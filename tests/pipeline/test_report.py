@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.report.build import build, sections
+from blindpost.pipeline.report.canaries import spells
 from blindpost.pipeline.report.facts import Facts, Row, chosen_days, count, named, span
 from blindpost.pipeline.report.page import Report, Section, State, Table, render, shown, worst
 from blindpost.pipeline.report.svg import Bar, Series, bars, heat, lines, number, steps
@@ -33,7 +34,8 @@ CALM: dict[str, list[Row]] = {
         | dict.fromkeys(("lost", "lost_accepted", "duplicates", "bad_id", "bad_hash"), 0)
     ],
     "delivery_slo": [
-        {"role": "canary", "from_router": "smp-01", "to_router": "smp-02", "hour_s": NOON, "sent": 60}
+        {"role": "canary", "from_router": "smp-01", "to_router": "smp-02", "hour_s": NOON, "sent": 600}
+        | {"delivered": 600, "late": 0, "lost": 0, "pending": 0, "refused": 0}
         | {"deliver_p50_us": 30_000.0, "deliver_p99_us": 90_000.0, "deliver_max_us": 95_000}
     ],
     "router_backlog": [
@@ -103,8 +105,14 @@ MOVED = {"router": "smp-01", "migration": "m", "name": "queues", "role": None, "
         ("integrity", changed("canary_integrity", lost=1), State.WARN, "lost 1 (after OK 0)"),
         ("integrity", changed("canary_integrity", duplicates=2), State.WARN, "twice 2"),
         ("integrity", changed("canary_integrity", bad_hash=1), State.BAD, "damaged 1"),
-        ("delivery", changed("delivery_slo", deliver_p99_us=1_000_001.0), State.WARN, "smp-01 → smp-02"),
-        ("delivery", changed("delivery_slo", deliver_p99_us=1_000_000.0), State.OK, "within 1 s"),
+        ("delivery", changed("delivery_slo", late=7), State.WARN, "smp-01 → smp-02"),
+        ("delivery", changed("delivery_slo", late=6), State.OK, "100 % is used up"),
+        (
+            "delivery",
+            changed("delivery_slo", delivered=4, late=4),
+            State.UNKNOWN,
+            "Too few canaries to judge",
+        ),
         ("backlog", changed("router_backlog", refused_full=251), State.BAD, "full queues on smp-01"),
         ("backlog", changed("router_backlog", refused_full=250), State.OK, "waits, or aged out"),
         ("backlog", changed("router_backlog", expired=251), State.WARN, "aged out on smp-01"),
@@ -147,9 +155,23 @@ MOVED = {"router": "smp-01", "migration": "m", "name": "queues", "role": None, "
         ),
         (
             "data",
-            replace(facts(), heard={"smp-01": ("smp", NOON), "smp-02": ("smp", NOON - 901)}),
-            State.WARN,
+            replace(facts(), heard={"smp-01": ("smp", NOON), "smp-02": ("smp", NOON - 3_600)}),
+            State.BAD,
             "Silent: smp-02",
+        ),
+        ("data", replace(facts(), made_s=NOON + 86_400), State.BAD, "Nobody has written for 24 hours"),
+        (
+            "data",
+            replace(facts(), expected=["smp-01", "smp-02", "ds-01"]),
+            State.BAD,
+            "Expected and not heard of: smp-02",
+        ),
+        ("data", replace(facts(), expected=["smp-01"]), State.WARN, "Not expected: ds-01"),
+        (
+            "data",
+            replace(facts(), broken={("daily_statistics", "2026-01-05", "one server of a name"): 1}),
+            State.BAD,
+            "Two servers write under one name on 1 day",
         ),
     ],
 )
@@ -161,6 +183,33 @@ def test_what_is_wrong_is_told(key: str, told: Facts, state: State, said: str) -
     for plot in section.plots:
         assert plot.decision
         assert plot.drawing.startswith(("<svg", '<p class="nothing"'))
+
+
+def test_a_report_about_the_past_is_judged_by_its_own_end() -> None:
+    old = replace(facts(), made_s=NOON + 90 * 86_400, of_the_past=True, silent_s=13 * 3_600)
+    assert states(old)["data"] is State.OK
+    assert states(replace(old, of_the_past=False))["data"] is State.BAD
+
+
+def test_hours_with_few_messages_are_judged_together() -> None:
+    few = {**CALM["delivery_slo"][0], "sent": 40, "delivered": 40}
+    rows = [{**few, "hour_s": NOON + 3_600 * hour, "late": int(hour == 1)} for hour in range(8)]
+    judged = [(spell.hours, spell.delivered, spell.late) for spell in spells(rows)]
+    assert judged == [
+        (3, 120, 1),
+        (5, 200, 0),
+    ]
+    assert states(facts(delivery_slo=rows))["delivery"] is State.OK
+    assert states(facts(delivery_slo=[{**row, "late": 1} for row in rows]))["delivery"] is State.BAD
+    assert spells(rows[:2]) == []
+
+
+def test_a_week_is_compared_with_the_one_before() -> None:
+    then = {**CALM["daily_statistics"][0], "day": date(2025, 12, 29), "msgSent": 4_000}
+    told = replace(facts(), earlier={"daily_statistics": [then]}, made_s=NOON + 86_400)
+    page = build(told)
+    assert "A week before 2026-01-05 it was 4 000 messages (+25 % since)." in page
+    assert "Today so far" in build(facts())
 
 
 def test_the_worst_comes_first() -> None:

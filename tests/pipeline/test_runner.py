@@ -23,7 +23,16 @@ from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import Days, run
 from tests.support.pipeline import journals, oracles
 from tests.support.pipeline import killed as killed_pipeline
-from tests.support.pipeline.lakes import Journal, Row, arrow_rows, in_order, plain, seal_journal, seal_rows
+from tests.support.pipeline.lakes import (
+    LASTING,
+    Journal,
+    Row,
+    arrow_rows,
+    in_order,
+    plain,
+    seal_journal,
+    seal_rows,
+)
 
 pytestmark = pytest.mark.timeout(900)
 WANTED: list[Dataset] = [datasets()[name] for name in ("delivery_slo", "router_backlog")]
@@ -111,7 +120,7 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
     good = next((folder / "L" / "l_messages").iterdir())
     bad = _bad_files(folder, good, journal["l_messages"])
 
-    lake = Lake(spark, str(folder), str(tmp_path / "lake"))
+    lake = Lake(spark, str(folder), str(tmp_path / "lake"), settings=LASTING)
     first = run(lake, WANTED)
     assert {Path(entry.path).stem: entry.reason for entry in first.set_aside} == bad
     shutil.copytree(late, folder, dirs_exist_ok=True)
@@ -132,7 +141,7 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
         assert again.computed.get(dataset.name, []) == []
     assert len(again.set_aside) == len(bad)
 
-    followed = Lake(spark, str(folder), str(tmp_path / "followed"))
+    followed = Lake(spark, str(folder), str(tmp_path / "followed"), settings=LASTING)
     assert len(follow(followed, WANTED)) == 1
     assert _contents(followed) == _contents(lake)
     assert follow(followed, WANTED) == []
@@ -143,7 +152,7 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     """What comes out if nothing is killed."""
     folder = tmp_path_factory.mktemp("killed")
     seal_journal(folder / "journal", _journal(12), random.Random(12))
-    lake = Lake(spark, str(folder / "journal"), str(folder / "whole"))
+    lake = Lake(spark, str(folder / "journal"), str(folder / "whole"), settings=LASTING)
     run(lake, KILLED)
     return lake
 
@@ -153,7 +162,7 @@ def test_killed_drivers_leave_nothing_torn(
     spark: SparkSession, whole: Lake, tmp_path: Path, kills: list[tuple[str, str, str]]
 ) -> None:
     """One after another: each goes on where the one before it was killed."""
-    lake = Lake(spark, whole.journal, str(tmp_path / "lake"))
+    lake = Lake(spark, whole.journal, str(tmp_path / "lake"), settings=LASTING)
     program = [sys.executable, "-m", "tests.support.pipeline.killed", lake.journal, lake.out]
     rows_of = {dataset.name: _gold(whole, dataset) for dataset in KILLED}
     for how, stage, point in kills:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +50,19 @@ RemoteOption = Annotated[str | None, typer.Option(help="A Spark Connect server: 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of Spark. May be repeated.")
 ]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="A TOML file about the fleet: [fleet] who must write, [keep] days."),
+]
+AsOfOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--as-of",
+        formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
+        help="Judge as if it were this moment (UTC): for journals of the past.",
+        show_default="now",
+    ),
+]
 DayOption = Annotated[
     datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="Only this day (UTC).")
 ]
@@ -84,14 +97,18 @@ def opened(
     master: str | None = None,
     remote: str | None = None,
     settings: Sequence[str] | None = None,
+    config: Path | None = None,
+    as_of: datetime | None = None,
 ) -> Iterator[Lake]:
     """The lake, with Spark started for it."""
     ready()
     from blindpost.pipeline.session import SparkOptions, spark_session
+    from blindpost.pipeline.settings import read_settings
     from blindpost.pipeline.sizing import is_small
 
     pairs = [setting.partition("=") for setting in settings or ()]
     with failing_plainly(out):
+        about = read_settings(config)
         small = is_small(journal)
         options = SparkOptions(master, remote, {name: value for name, _, value in pairs}, small)
         with contextlib.ExitStack() as session:
@@ -99,7 +116,8 @@ def opened(
                 spark = session.enter_context(spark_session(options))
             from blindpost.pipeline.lake import Lake
 
-            yield Lake(spark, journal, out, zone)
+            now_s = None if as_of is None else as_of.replace(tzinfo=UTC).timestamp()
+            yield Lake(spark, journal, out, zone, about, time.time if now_s is None else lambda: now_s)
 
 
 def days_of(day: datetime | None, first: datetime | None, last: datetime | None) -> Days:
@@ -176,6 +194,8 @@ def run(
     report: Annotated[
         Path | None, typer.Option("--report", help="Then write the report to this file.", show_default=False)
     ] = None,
+    config: ConfigOption = None,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
@@ -183,7 +203,8 @@ def run(
 ) -> None:
     """Bring the tables up to date: all days, or those that are named. What is up to date is left alone.
 
-    Files that cannot be read are set aside with a reason; the run goes on without them.
+    Files that cannot be read are set aside with a reason, and a table that cannot be computed stays as it
+    was; the run goes on without them. Exit code 1 if a table failed.
     """
     days = days_of(day, first, last)
     if follow and (day or first or last):
@@ -193,7 +214,7 @@ def run(
     if every is not None and not follow:
         raise OperatorError("--every needs --follow.")
     wanted = chosen(table)
-    with opened(journal, out, zone, master, remote, settings) as lake:
+    with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         if not follow:
             from blindpost.pipeline.runner import run as run_all
 
@@ -204,6 +225,8 @@ def run(
                 said = write_report(lake, report, first and first.date(), last and last.date())
                 if not as_json:
                     say(said)
+            if summary.failed:
+                raise typer.Exit(1)
             return
         _follow(lake, wanted, every, as_json=as_json)
 
@@ -215,7 +238,7 @@ def write_report(lake: Lake, file: Path, first: date | None, last: date | None) 
     from blindpost.serving.files import write_file
 
     with working("reading the tables ..."):
-        facts = gather(lake, first, last, int(time.time()))
+        facts = gather(lake, first, last, int(lake.clock()))
     page = build(facts).encode()
     write_file(file, page, 0o644)
     return f"{file}: {len(page) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}."
@@ -246,13 +269,18 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         for (table, day, rule), rows in sorted(summary.broken.items())
     ]
     if as_json:
-        typer.echo(json.dumps({"computed": summary.computed, "set_aside": set_aside, "broken": broken}))
+        found: dict[str, Any] = {"computed": summary.computed, "set_aside": set_aside, "broken": broken}
+        typer.echo(json.dumps({**found, "failed": summary.failed, "erased": summary.erased}))
         return
-    if not summary.computed:
+    if not summary.computed and not summary.failed:
         say("Everything was up to date.")
     for name, days in sorted(summary.computed.items()):
         shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
         say(f"{name}: computed {shown}")
+    for name, days in sorted(summary.erased.items()):
+        say(f"{name}: erased {len(days)} days, up to {days[-1]}: their time was over")
+    for name, reason in sorted(summary.failed.items()):
+        say(f"{name}: NOT computed, what was published before stays: {reason}")
     for file in set_aside:
         say(f"set aside: {file['file']}: {file['reason']} ({file['detail']})")
     for found in broken:
@@ -343,10 +371,28 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*rows[0], title=title, title_justify="left", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*("-" if value is None else str(_plain(value)) for value in row.values()))
-    Console(soft_wrap=True, highlight=False).print(table)
+    console = Console(highlight=False)
+    shown = [["-" if value is None else str(_plain(value)) for value in row.values()] for row in rows]
+    names = list(rows[0])
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    if sum(widths) + len(widths) - 1 > console.width:
+        _show_one_by_one(names, shown, title)
+        return
+    table = Table(*names, title=title, title_justify="left", box=None, pad_edge=False)
+    for values in shown:
+        table.add_row(*values)
+    console.print(table)
+
+
+def _show_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    """Rows that are wider than the terminal: each column on a line of its own."""
+    wide = max(map(len, names))
+    if title:
+        typer.echo(title)
+    for number, values in enumerate(rows, start=1):
+        typer.echo(f"row {number}")
+        for name, value in zip(names, values, strict=True):
+            typer.echo(f"  {name:<{wide}}  {value}")
 
 
 def _plain(value: Any) -> Any:

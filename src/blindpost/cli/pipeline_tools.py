@@ -9,7 +9,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,8 @@ import typer
 from blindpost.cli.output import say
 from blindpost.cli.pipeline import (
     LAKE,
+    AsOfOption,
+    ConfigOption,
     FromOption,
     MasterOption,
     OutOption,
@@ -46,9 +48,15 @@ def generate(
     scale: Annotated[
         float, typer.Option(min=0.001, help="How busy it is; 1 is a large public router.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed and first day make the same files.")] = 1,
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day.")
+        datetime | None,
+        typer.Option(
+            "--from",
+            formats=["%Y-%m-%d"],
+            help="The first day.",
+            show_default="the last is yesterday",
+        ),
     ] = None,
     late: Annotated[
         int, typer.Option(min=0, help="Keep so many files back in FOLDER/late, to be moved in later.")
@@ -63,7 +71,8 @@ def generate(
     from blindpost.pipeline.generate.fleet import generate as make
     from blindpost.pipeline.generate.plan import Plan
 
-    plan = Plan(routers, days, scale, seed, *([first.date()] if first else []))
+    begin = first.date() if first else datetime.now(UTC).date() - timedelta(days=days)
+    plan = Plan(routers, days, scale, seed, begin)
     with failing_plainly(), _bar("generating") as progress:
         truth = make(plan, folder, progress, spoiled=not clean, late=late)
     written = truth["written"]
@@ -109,6 +118,8 @@ def report(
     zone: ZoneOption = None,
     first: FromOption = None,
     last: ToOption = None,
+    config: ConfigOption = None,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
@@ -117,8 +128,43 @@ def report(
 
     It needs no network and no other file, and holds nothing that names a queue.
     """
-    with opened(out, out, zone, master, remote, settings) as lake:
+    with opened(out, out, zone, master, remote, settings, config, as_of) as lake:
         say(write_report(lake, file, first and first.date(), last and last.date()))
+
+
+def publish(
+    file: Annotated[Path, typer.Option("--file", "-f", help="Where to write what may leave: .csv or .json.")],
+    out: OutOption = LAKE,
+    epsilon: Annotated[
+        str, typer.Option(help="The privacy budget of a day, shared by its numbers: smaller is noisier.")
+    ] = "1",
+    as_of: AsOfOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Write the sums of whole days that may be published outside: noised once, rounded, small ones left out.
+
+    It is the only command whose output is meant to leave. A day that was published keeps its numbers.
+    """
+    from fractions import Fraction
+
+    from blindpost.serving.files import write_file
+
+    try:
+        budget = Fraction(epsilon)
+    except (ValueError, ZeroDivisionError):
+        raise OperatorError(f"--epsilon: a number such as 0.5 expected, not {epsilon!r}.") from None
+    if file.suffix not in (".csv", ".json"):
+        raise OperatorError(f"{file}: name a file that ends in .csv or .json.")
+    with opened(out, out, None, master, remote, settings, None, as_of) as lake:
+        from blindpost.pipeline import outside
+
+        rows = outside.publish(lake, budget)
+    if not rows:
+        raise OperatorError(f"{out}: no whole day is there yet. Run `blindpost pipeline run` first.")
+    write_file(file, outside.written(rows, as_json=file.suffix == ".json").encode(), 0o644)
+    say(f"{file}: {len(rows)} days.")
 
 
 def bench(
@@ -255,5 +301,5 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def add_to(app: typer.Typer) -> None:
     """These commands belong to `blindpost pipeline`."""
-    for command in (generate, seal, report, bench):
+    for command in (generate, seal, report, publish, bench):
         app.command()(command)

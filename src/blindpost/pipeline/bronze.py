@@ -2,15 +2,18 @@
 
 Files are never moved or changed; one that is set aside stays where it is, and the ledger says why. A file
 is looked at once: as long as its size and time do not change, its verdict stands (but one of a future version
-is looked at again, since this program may be newer now). Files that have gone, because they were compacted or
-their time was over, keep their row, since silver still holds what was in them.
+is looked at again, since this program may be newer now, and one from the future when its day has come).
+Files that have gone, because they were compacted or their time was over, keep their row, since silver still
+holds what was in them. So does a good file that was overwritten by a bad one, until a good one is there.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -18,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from blindpost.pipeline.examine import VERDICT_SCHEMA, Reason, examine, examine_batches
-from blindpost.pipeline.files import FileInfo, Files, join, local_path
+from blindpost.pipeline.files import FileInfo, Files, join, literal
 from blindpost.pipeline.publish import SUFFIX
 
 if TYPE_CHECKING:
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 LEDGER = "files.parquet"
 FEW_FILES, FEW_BYTES = 1_000, 64 << 20
 """So many new files are looked at here: sending them to Spark's Python would cost more."""
+_BEFORE = "@"
+"""Between the path of an overwritten file and the hash of what it was."""
+TRIES = 5
+"""How often files are listed anew because some of them went away before they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +105,50 @@ def sealed(files: Files, journal: str) -> dict[str, FileInfo]:
 
 
 def take_stock(
-    spark: SparkSession, files: Files, journal: str, known: Mapping[str, Entry]
+    spark: SparkSession, files: Files, journal: str, known: Mapping[str, Entry], now_s: float
 ) -> dict[str, Entry]:
     """The ledger as it is now: new and changed files are examined, the rest is known."""
-    there = sealed(files, journal)
-    new = {path: file for path, file in there.items() if not _is_known(known.get(path), file)}
+    for tries in range(TRIES):
+        there = sealed(files, journal)
+        new = {path: file for path, file in there.items() if not _is_known(known.get(path), file, now_s)}
+        try:
+            found = _examined(spark, files, new, now_s)
+        except Exception:
+            if tries + 1 < TRIES and not all(files.exists(file.path) for file in new.values()):
+                continue  # compacted meanwhile: what was in them is in others
+            raise
+        break
     entries = {path: replace(entry, gone=path not in there) for path, entry in known.items()}
-    return {**entries, **_examined(spark, files, new)}
+    for path, entry in found.items():
+        _replace(entries, path, entry)
+    return entries
 
 
-def _is_known(entry: Entry | None, file: FileInfo) -> bool:
+def _replace(entries: dict[str, Entry], path: str, entry: Entry) -> None:
+    """What was once read well is kept until something better stands in its place."""
+    old = entries.get(path)
+    if old is not None and old.good and not entry.good:
+        name = f"{path}{_BEFORE}{old.sha256[:16]}"
+        entries[name] = replace(old, path=name, gone=True)
+    elif entry.good and old is not None and not old.good:
+        for name in [name for name in entries if name.startswith(path + _BEFORE)]:
+            del entries[name]
+    entries[path] = entry
+
+
+def _is_known(entry: Entry | None, file: FileInfo, now_s: float) -> bool:
     if entry is None or entry.reason == Reason.FUTURE.value:
         return False
+    if entry.reason == Reason.AHEAD.value:
+        today = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+        if entry.days[-1] <= today:
+            return False
     return (entry.size, entry.modified_us) == (file.size, file.modified_us)
 
 
-def _examined(spark: SparkSession, files: Files, new: Mapping[str, FileInfo]) -> dict[str, Entry]:
+def _examined(
+    spark: SparkSession, files: Files, new: Mapping[str, FileInfo], now_s: float
+) -> dict[str, Entry]:
     nothing = examine(b"")  # Spark passes over files without a byte
     found = {
         name: Entry(name, 0, file.modified_us, **asdict(nothing))
@@ -125,11 +160,12 @@ def _examined(spark: SparkSession, files: Files, new: Mapping[str, FileInfo]) ->
         for path, name in by_path.items():
             if (whole := files.read(path)) is not None:  # else it was compacted meanwhile
                 file = new[name]
-                found[name] = Entry(name, file.size, file.modified_us, **asdict(examine(whole)))
+                found[name] = Entry(name, file.size, file.modified_us, **asdict(examine(whole, now_s)))
         return found
-    content: DataFrame = spark.read.format("binaryFile").load(sorted(by_path)).select("path", "content")
+    paths = [literal(path) for path in sorted(by_path)]
+    content: DataFrame = spark.read.format("binaryFile").load(paths).select("path", "content")
     verdicts = content.mapInArrow(
-        examine_batches,
+        functools.partial(examine_batches, now_s),
         "path string, sha256 string, table string, version int, rows bigint, days array<string>, "
         "reason string, detail string",
     )
@@ -142,11 +178,9 @@ def _examined(spark: SparkSession, files: Files, new: Mapping[str, FileInfo]) ->
 
 
 def _same_as_listed(shown: str, listed: Mapping[str, str]) -> str:
-    """Spark shows paths as URIs; a listing may have them as plain paths."""
-    if shown in listed:
-        return shown
-    local = local_path(shown)
-    return local if local in listed and local is not None else unquote(shown)
+    """Spark shows paths as URIs, escaped or not; a listing may have them as plain paths."""
+    plain = "/" + shown.removeprefix("file:").lstrip("/")
+    return next(path for path in (shown, plain, unquote(shown), unquote(plain)) if path in listed)
 
 
 def set_aside(entries: Iterable[Entry]) -> list[Entry]:

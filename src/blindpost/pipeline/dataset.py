@@ -33,6 +33,8 @@ class Input:
     table: str
     days_before: int = 0
     days_after: int = 0
+    spills: int = 0
+    """For so many days after its own there are rows, even if nothing was written on them."""
 
 
 @dataclass(frozen=True, slots=True)

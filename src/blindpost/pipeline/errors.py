@@ -25,7 +25,7 @@ def full_disks_explained(place: str) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        if not _lacks_room(error):
+        if not lacks_room(error):
             raise
         temporary = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
         raise PipelineError(
@@ -34,7 +34,8 @@ def full_disks_explained(place: str) -> Iterator[None]:
         ) from error
 
 
-def _lacks_room(error: BaseException) -> bool:
+def lacks_room(error: BaseException) -> bool:
+    """Whether a disk was full."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return True
     return any(words in str(error) for words in _SAID)

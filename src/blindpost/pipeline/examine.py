@@ -6,6 +6,7 @@ checked against its checksum, so that no later job stumbles over it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, SCHEMA_VERSION, TABLES, Table
+from blindpost.pipeline.limits import impossible
 from blindpost.pipeline.types import is_a
 
 MAGIC = b"PAR1"
@@ -24,6 +26,8 @@ FIRST_DAY, LAST_DAY = date(2020, 1, 1), date(2100, 1, 1)
 """No record is from before this software or from so far ahead; such a time is a broken one."""
 _EPOCH = date(1970, 1, 1)
 DAY_S = 86_400
+AHEAD_S = 900
+"""Clocks differ a little; a record from later than this after now is from a clock that is wrong."""
 
 
 class Reason(Enum):
@@ -34,18 +38,24 @@ class Reason(Enum):
     CORRUPT = "corrupt"
     FOREIGN = "foreign"
     FUTURE = "future version"
+    IMPOSSIBLE = "impossible value"
+    AHEAD = "from the future"
 
 
 class _RefusedError(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, days: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.days = days
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a file's content. Of one that is set aside, only its hash and the reason."""
+    """What is known of a file's content. Of one that is set aside, only its hash and the reason.
+
+    One from the future keeps its days: when the last of them has come, it is looked at again.
+    """
 
     sha256: str
     table: str = ""
@@ -57,15 +67,16 @@ class Verdict:
     detail: str = ""
 
 
-def examine(content: bytes) -> Verdict:
+def examine(content: bytes, now_s: float = math.inf) -> Verdict:
+    """The verdict at this time of the reader's clock."""
     digest = sha256(content).hexdigest()
     try:
-        return _accept(content, digest)
+        return _accept(content, digest, now_s)
     except _RefusedError as refused:
-        return Verdict(digest, reason=refused.reason.value, detail=refused.detail)
+        return Verdict(digest, days=refused.days, reason=refused.reason.value, detail=refused.detail)
 
 
-def _accept(content: bytes, digest: str) -> Verdict:
+def _accept(content: bytes, digest: str, now_s: float) -> Verdict:
     if not content:
         raise _RefusedError(Reason.EMPTY, "it has no bytes")
     if not content.startswith(MAGIC):
@@ -81,7 +92,11 @@ def _accept(content: bytes, digest: str) -> Verdict:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _RefusedError(Reason.CORRUPT, f"it cannot be decoded ({type(error).__name__})") from None
     _check_values(table, version, rows)
-    return Verdict(digest, table.name, version, rows.num_rows, _days(table, rows))
+    days = _days(table, rows)
+    _check_clock(table, rows, days, now_s)
+    if (wrong := impossible(table, rows)) is not None:
+        raise _RefusedError(Reason.IMPOSSIBLE, wrong)
+    return Verdict(digest, table.name, version, rows.num_rows, days)
 
 
 def _named(schema: pa.Schema) -> tuple[Table, int]:
@@ -130,6 +145,16 @@ def _days(table: Table, rows: pa.Table) -> tuple[str, ...]:
     return tuple((_EPOCH + timedelta(days=number)).isoformat() for number in sorted(found))
 
 
+def _check_clock(table: Table, rows: pa.Table, days: tuple[str, ...], now_s: float) -> None:
+    if not rows.num_rows:
+        return
+    newest_s = pc.max(rows[table.time]).as_py() / (1_000_000 if table.time.endswith("_us") else 1)
+    if newest_s > now_s + AHEAD_S:
+        raise _RefusedError(
+            Reason.AHEAD, f"it has records of {days[-1]}: the clock of who wrote it is wrong", days
+        )
+
+
 VERDICT_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -144,10 +169,10 @@ VERDICT_SCHEMA = pa.schema(
 )
 
 
-def examine_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def examine_batches(now_s: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same over the rows of Spark's `binaryFile`: path and content in, verdicts out."""
     for batch in batches:
-        verdicts = [examine(content.as_py()) for content in batch.column("content")]
+        verdicts = [examine(content.as_py(), now_s) for content in batch.column("content")]
         yield pa.RecordBatch.from_pylist(
             [
                 {

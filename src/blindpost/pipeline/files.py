@@ -37,6 +37,11 @@ def join(base: str, *names: str) -> str:
     return "/".join((base.rstrip("/"), *names))
 
 
+def literal(path: str) -> str:
+    """A path as Spark takes it, when it has characters that mean something in a pattern of Hadoop."""
+    return "".join(f"\\{letter}" if letter in "{}[]*?\\" else letter for letter in path)
+
+
 def name_of(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 

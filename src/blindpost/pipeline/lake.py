@@ -7,7 +7,8 @@ the rest holds sums only and may leave.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,8 +17,9 @@ import pyarrow.parquet as pq
 from blindpost.journal.schema import TABLES, Table, Tier
 from blindpost.pipeline.bronze import Ledger
 from blindpost.pipeline.dataset import Dataset
-from blindpost.pipeline.files import join, open_root
+from blindpost.pipeline.files import join, literal, open_root
 from blindpost.pipeline.publish import TableStore
+from blindpost.pipeline.settings import Settings
 from blindpost.pipeline.sizing import SMALL_ROWS, planned_small
 from blindpost.pipeline.types import silver_schema
 
@@ -29,10 +31,23 @@ ZONE = "zone"
 
 
 class Lake:
-    """The tables of one journal. `zone` is a folder inside the lake unless another is named."""
+    """The tables of one journal. `zone` is a folder inside the lake unless another is named.
 
-    def __init__(self, spark: SparkSession, journal: str, out: str, zone: str | None = None) -> None:
+    `clock` says what today is: what is from the future, what is silent and whose time is over.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        journal: str,
+        out: str,
+        zone: str | None = None,
+        settings: Settings | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.spark = spark
+        self.settings = Settings() if settings is None else settings
+        self.clock = clock
         self.small = False
         self.journal_files, self.journal = open_root(spark, journal)
         self.files, self.out = open_root(spark, out)
@@ -71,7 +86,7 @@ class Lake:
         """The rows of these files, none of which need be there; in one task where there is little to do."""
         if not paths:
             return self.spark.createDataFrame([], schema)
-        rows = self.spark.read.schema(schema).parquet(*paths)
+        rows = self.spark.read.schema(schema).parquet(*map(literal, paths))
         return rows.coalesce(1) if self.small else rows
 
     @contextlib.contextmanager

@@ -19,6 +19,13 @@ def hour_of(column: str) -> Column:
     return F.col(column) - F.col(column) % 3600
 
 
+def since_start(levels: DataFrame, p_boots: DataFrame) -> DataFrame:
+    """Levels with `started_s` of their boot, to order two boots within a minute; 0 if it began earlier."""
+    starts = p_boots.groupBy("router", "boot").agg(F.max("started_s").alias("started_s"))
+    joined = levels.join(F.broadcast(starts), ["router", "boot"], "left")
+    return joined.withColumn("started_s", F.coalesce("started_s", F.lit(0)))
+
+
 def summed(p_counters: DataFrame, *keys: str) -> DataFrame:
     """The sum of each counter by these keys."""
     return p_counters.groupBy(*keys, "name").agg(F.sum("value").alias("value"))

@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -54,6 +54,8 @@ class Partition:
     computed_s: int
     before: str | None = None
     """The inputs of the version before this one, which is still there."""
+    erased: bool = False
+    """Its time was over: its rows are nowhere any more, and what was made of them stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,24 @@ class TableStore:
         for day_name, partition in partitions.items():
             self._forget(day_name, {partition.inputs, partition.before})
         self._files.remove(self._staging)
+
+    def erase(self, first_day: str) -> list[str]:
+        """Remove all rows of the days before this one, in every version; the days that had any."""
+        partitions = dict(self.current().partitions)
+        over = [day for day, kept in partitions.items() if day < first_day and not kept.erased]
+        if over:
+            for day in over:
+                partitions[day] = replace(partitions[day], files=(), rows=0, before=None, erased=True)
+            self._files.replace(join(self._folder, CURRENT), Manifest(partitions).encode())
+        # After the manifest, and again in the next run if this one is killed: nobody reads them any more.
+        for file in list(self._files.listed(self._versions)):
+            day = file.path[len(self._versions) + 1 :].split("/")[0]
+            if day.removeprefix("day=") < first_day:
+                self._files.remove(join(self._versions, day))
+        for file in list(self._files.listed(self._folder)):
+            if _is_data(file.path) and name_of(file.path).removesuffix(SUFFIX) < first_day:
+                self._files.remove(file.path)
+        return sorted(over)
 
     def _version(self, day: str, inputs: str) -> str:
         return join(self._versions, f"day={day}", inputs)

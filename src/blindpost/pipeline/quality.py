@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,24 @@ class Rule:
     condition: str
     why: str
     breaking: Breaking = Breaking.COUNTS
+    of_whole_days: bool = False
+    """It can be judged only when a day is over."""
+
+
+OVER_S = 3_600
+"""So long after its end a day is over: what was written in its last minutes is sealed and copied by then."""
+
+
+def is_over(day: str, now_s: float) -> bool:
+    """Whether nothing more is expected of a day."""
+    end = datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)
+    return now_s >= end.timestamp() + OVER_S
+
+
+def told(broken: Mapping[str, int], rules: Sequence[Rule], day: str, now_s: float) -> dict[str, int]:
+    """What of the counts of a day somebody should hear of: today is not a broken day."""
+    late = set() if is_over(day, now_s) else {rule.name for rule in rules if rule.of_whole_days}
+    return {name: count for name, count in broken.items() if count and name not in late}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +76,14 @@ def not_null(schema: StructType) -> Rule:
     return Rule("not null", condition, "Only columns that say so may be unknown.", Breaking.STOPS)
 
 
-def judged(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """The rows, and beside each its hash and the rules that it breaks."""
+def judged(frame: DataFrame, rules: Sequence[Rule], names: Sequence[str]) -> DataFrame:
+    """The rows, and beside each the hash of these columns and the rules that it breaks."""
     from pyspark.sql import functions as F
 
     def broken(rule: Rule) -> Column:
         return F.coalesce(~F.expr(rule.condition), F.lit(False)).alias(_column(rule))
 
-    return frame.select("*", F.xxhash64(*frame.columns).alias(HASH), *map(broken, rules))
+    return frame.select("*", F.xxhash64(*names).alias(HASH), *map(broken, rules))
 
 
 def _column(rule: Rule) -> str:
@@ -78,7 +97,7 @@ def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[s
     day = F.col("day").cast("string").alias("day")
     flags = [_column(rule) for rule in rules]
     by_key = (
-        judged(frame, rules)
+        judged(frame, rules, frame.columns)
         .groupBy(day, *key)
         .agg(
             F.count("*").alias("rows"),

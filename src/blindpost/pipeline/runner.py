@@ -6,21 +6,24 @@ a backfill computes the days it touches again, and a run that was killed goes on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
-from blindpost.journal.schema import TABLES, Table
-from blindpost.pipeline.bronze import Entry, set_aside, take_stock
-from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.errors import PipelineError
+from blindpost.journal.schema import TABLES, Table, Tier
+from blindpost.pipeline.bronze import TRIES, Entry, set_aside, take_stock
+from blindpost.pipeline.dataset import Dataset, Input, datasets
+from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
 from blindpost.pipeline.lake import Lake
-from blindpost.pipeline.publish import Finished, Manifest, TableStore, fingerprint
+from blindpost.pipeline.publish import Finished, Manifest, Partition, TableStore, fingerprint
 from blindpost.pipeline.quality import (
     NOTHING,
     Outcome,
@@ -30,12 +33,13 @@ from blindpost.pipeline.quality import (
     judged,
     not_null,
     stopping,
+    told,
 )
-from blindpost.pipeline.silver import SILVER_VERSION, silver
+from blindpost.pipeline.silver import CONFLICT, REVISION, SILVER_VERSION, compared, is_revised
 from blindpost.pipeline.types import silver_schema, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -84,6 +88,14 @@ class Summary:
     set_aside: list[Entry] = field(default_factory=list)
     broken: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """How many rows break a rule, by table, day and rule, of the tables and days that were asked for."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Tables that could not be computed, and why; what was published of them before stays."""
+    erased: dict[str, list[str]] = field(default_factory=dict)
+    """The days of each table whose time was over."""
+
+
+CONFLICTS = "records that contradict each other"
+"""How many records of a silver table came with two contents: a fault of a writer, or two of one name."""
 
 
 class _VanishedError(PipelineError):
@@ -98,11 +110,18 @@ def run(
 ) -> Summary:
     """Bring the wanted data sets up to date for some days, or for all."""
     asked = Days() if days is None else days
+    if not lake.journal_files.exists(lake.journal):
+        raise PipelineError(
+            f"{lake.journal}: there is no such folder. Name the one that servers write their journals to, "
+            "or that they are copied to, with --journal."
+        )
     with lake.writing():
-        try:
-            return _Run(lake, wanted, asked, observer).run()
-        except _VanishedError:  # the journal was compacted meanwhile
-            return _Run(lake, wanted, asked, observer).run()
+        for _ in range(TRIES - 1):
+            try:
+                return _Run(lake, wanted, asked, observer).run()
+            except _VanishedError:  # the journal was compacted meanwhile
+                continue
+        return _Run(lake, wanted, asked, observer).run()
 
 
 class _Run:
@@ -111,16 +130,19 @@ class _Run:
         self._wanted = wanted
         self._days = days
         self._observe = observer
+        self._now_s = lake.clock()
         self._summary = Summary()
 
     def run(self) -> Summary:
         lake = self._lake
         self._observe(Step("bronze", "files", "found"))
-        entries = take_stock(lake.spark, lake.journal_files, lake.journal, lake.ledger.read())
+        known = lake.ledger.read()
+        entries = take_stock(lake.spark, lake.journal_files, lake.journal, known, self._now_s)
         self._observe(Step("bronze", "files", "checked"))
         lake.ledger.write(entries.values())
         self._observe(Step("bronze", "files", "published", len(entries), len(entries)))
         self._summary.set_aside = set_aside(entries.values())
+        self._erase()
         with lake.sized(sum(entry.rows for entry in entries.values())):
             self._compute(entries.values())
         return self._summary
@@ -128,11 +150,41 @@ class _Run:
     def _compute(self, entries: Collection[Entry]) -> None:
         needed = self._needed()
         for done, (name, days) in enumerate(sorted(needed.items())):
-            self._silver(TABLES[name], days, entries)
+            with self._alone(name):
+                self._silver(TABLES[name], days, entries)
             self._observe(Step("silver", name, "done", done + 1, len(needed)))
         for done, dataset in enumerate(self._wanted):
-            self._gold(dataset)
+            missing = [given.table for given in dataset.inputs if given.table in self._summary.failed]
+            if missing:
+                self._summary.failed[dataset.name] = f"it is made of {', '.join(missing)}"
+            else:
+                with self._alone(dataset.name):
+                    self._gold(dataset)
             self._observe(Step("gold", dataset.name, "done", done + 1, len(self._wanted)))
+
+    @contextlib.contextmanager
+    def _alone(self, table: str) -> Iterator[None]:
+        """A table that fails does not take the others with it."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, _VanishedError) or lacks_room(error):
+                raise
+            lines = [line for line in str(error).strip().splitlines() if line.strip()]
+            self._summary.failed[table] = lines[0] if lines else type(error).__name__
+
+    def _erase(self) -> None:
+        """What the lake may no longer hold: all versions of all files."""
+        keep = self._lake.settings.keep
+        stores = {
+            self._lake.silver_store(table): keep.first_of(table, self._now_s) for table in TABLES.values()
+        }
+        for dataset in datasets().values():
+            if dataset.tier is Tier.STATE:
+                stores[self._lake.gold_store(dataset)] = keep.first_day(Tier.STATE, self._now_s)
+        for store, first_day in stores.items():
+            if first_day and (days := store.erase(first_day)):
+                self._summary.erased[store.name] = days
 
     def _needed(self) -> dict[str, list[Days]]:
         """The silver tables that are read, and for which days."""
@@ -144,20 +196,26 @@ class _Run:
 
     def _silver(self, table: Table, wanted: list[Days], entries: Iterable[Entry]) -> None:
         by_day: dict[str, list[Entry]] = {}
+        first_day = self._lake.settings.keep.first_of(table, self._now_s)
         for entry in entries:
             if entry.good and entry.table == table.name:
                 for day in entry.days:
-                    if any(day in days for days in wanted):
+                    if day >= first_day and any(day in days for days in wanted):
                         by_day.setdefault(day, []).append(entry)
         inputs = {day: _silver_inputs(table, found) for day, found in by_day.items()}
         store = self._lake.silver_store(table)
         stale = _stale(store.current(), inputs)
-        if not stale:
-            return
+        if stale:
+            self._silver_days(table, store, by_day, stale)
+        self._tell(store, (), by_day)
+
+    def _silver_days(
+        self, table: Table, store: TableStore, by_day: Mapping[str, list[Entry]], stale: Mapping[str, str]
+    ) -> None:
         used = {entry.path: entry for day in stale for entry in by_day[day]}
         try:
-            rows = self._rows(table, store, used.values(), stale)
-            self._publish("silver", store, silver(table, rows), silver_schema(table), (), (), stale)
+            rows = compared(table, self._rows(table, store, used.values(), stale))
+            self._publish("silver", store, rows, silver_schema(table), (), (), stale)
         except Exception as error:
             there = (self._lake.journal_files.exists(path) for path in self._paths(used.values()))
             if not all(there):
@@ -174,10 +232,17 @@ class _Run:
     ) -> DataFrame:
         """The rows of the files; where some have gone, silver's own rows stand for them."""
         used = list(entries)
-        rows = self._lake.frame(spark_schema(table), self._paths(used))
-        if any(entry.gone for entry in used):
-            before = self._lake.frame(silver_schema(table), store.paths(days))
-            rows = rows.unionByName(before.drop("day"))
+        paths = self._paths(used)
+        rows = self._lake.frame(spark_schema(table), paths)
+        if is_revised(table):
+            written = F.unix_micros("_metadata.file_modification_time") if paths else F.lit(0).cast("long")
+            rows = rows.select("*", written.alias(REVISION))
+        gone = [entry.modified_us for entry in used if entry.gone]
+        if gone:
+            before = self._lake.frame(silver_schema(table), store.paths(days)).drop("day")
+            if is_revised(table):
+                before = before.withColumn(REVISION, F.lit(max(gone)).cast("long"))
+            rows = rows.unionByName(before)
         return rows
 
     def _gold(self, dataset: Dataset) -> None:
@@ -186,14 +251,25 @@ class _Run:
             given.table: lake.silver_store(TABLES[given.table]).current().partitions
             for given in dataset.inputs
         }
-        known = {day for partitions in manifests.values() for day in partitions if day in self._days}
+        known = self._known(dataset, manifests)
         contents = {
             table: {day: partition.content for day, partition in partitions.items()}
             for table, partitions in manifests.items()
         }
         inputs = {day: _gold_inputs(dataset, day, contents) for day in known}
         store = lake.gold_store(dataset)
-        stale = _stale(store.current(), inputs)
+        erased = {
+            table: {day for day, partition in partitions.items() if partition.erased}
+            for table, partitions in manifests.items()
+        }
+        first_day = (
+            lake.settings.keep.first_day(Tier.STATE, self._now_s) if dataset.tier is Tier.STATE else ""
+        )
+        stale = {
+            day: made
+            for day, made in _stale(store.current(), inputs).items()
+            if day >= first_day and not _is_frozen(dataset, day, erased)
+        }
         if stale:
             range_of = Days(date.fromisoformat(min(stale)), date.fromisoformat(max(stale)))
             frames = {
@@ -205,11 +281,25 @@ class _Run:
             rules = (not_null(dataset.schema), *dataset.rules)
             frame = shaped(dataset.computed(frames), dataset)
             self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
+        self._tell(store, dataset.rules, known)
+
+    def _known(self, dataset: Dataset, manifests: Mapping[str, Mapping[str, Partition]]) -> set[str]:
+        """The days that there may be rows for, up to today."""
+        today = datetime.fromtimestamp(self._now_s, UTC).date()
+        known: set[str] = set()
+        for given in dataset.inputs:
+            for day in manifests[given.table]:
+                known.add(day)
+                own = date.fromisoformat(day)
+                later = (own + timedelta(days=number + 1) for number in range(given.spills))
+                known.update(one.isoformat() for one in later if one <= today)
+        return {day for day in known if day in self._days}
+
+    def _tell(self, store: TableStore, rules: tuple[Rule, ...], days: Collection[str]) -> None:
         for day, partition in store.current().partitions.items():
-            if day in known:
-                self._summary.broken.update(
-                    {(dataset.name, day, rule): count for rule, count in partition.broken.items() if count}
-                )
+            if day in days:
+                found = told(partition.broken, rules, day, self._now_s)
+                self._summary.broken.update({(store.name, day, rule): rows for rule, rows in found.items()})
 
     def _publish(
         self,
@@ -228,7 +318,7 @@ class _Run:
         if self._lake.small:
             outcomes = self._fetch(store, days, key, rules, staging)
         else:
-            outcomes = self._write(store, days, schema, key, rules, staging)
+            outcomes = self._write(store, days, schema, key, rules, staging, stale)
         folders = store.staged(staging)
         self._observe(Step(stage, store.name, "computed"))
         for day, outcome in sorted(outcomes.items()):
@@ -253,16 +343,24 @@ class _Run:
         key: tuple[str, ...],
         rules: tuple[Rule, ...],
         staging: str,
+        stale: Collection[str],
     ) -> dict[str, Outcome]:
         """Spark writes the rows, and reads them again to judge them."""
+        counted = Observation(f"conflicts of {store.name}")
+        if CONFLICT in days.columns:
+            days = days.observe(counted, *(_conflicts(day) for day in sorted(stale))).drop(CONFLICT)
         by_day = days.withColumn("partition", days["day"])
         if key:  # one sorted file for each day
             placed = by_day.repartition("partition").sortWithinPartitions("partition", *key)
         else:
             placed = by_day.hint("rebalance", "partition")
         placed.write.partitionBy("partition").parquet(staging)
-        written = [join(folder, "*.parquet") for folder in store.staged(staging).values()]
-        return check(self._lake.frame(schema, written), key, rules)
+        outcomes = check(self._lake.frame(schema, sorted(store.staged(staging).values())), key, rules)
+        if not key:
+            conflicts = counted.get
+            for day, outcome in outcomes.items():
+                outcome.broken[CONFLICTS] = int(conflicts.get(day, 0))
+        return outcomes
 
     def _fetch(
         self,
@@ -273,12 +371,14 @@ class _Run:
         staging: str,
     ) -> dict[str, Outcome]:
         """Few rows are judged where they are computed, and written from here: one query for all of it."""
-        rows = judged(days, rules).toArrow()
-        names = days.columns
+        names = [name for name in days.columns if name != CONFLICT]
+        rows = judged(days, rules, names).toArrow()
         outcomes = {}
         for day in pc.unique(rows["day"]).to_pylist():
             of_day = rows.filter(pc.equal(rows["day"], pa.scalar(day, pa.date32())))
-            outcomes[day.isoformat()] = check_rows(of_day, key, rules)
+            outcome = outcomes[day.isoformat()] = check_rows(of_day, key, rules)
+            if CONFLICT in days.columns:
+                outcome.broken[CONFLICTS] = pc.sum(of_day[CONFLICT].cast(pa.int64())).as_py()
             if key:
                 of_day = of_day.sort_by([(name, "ascending") for name in key])
             store.stage(staging, day.isoformat(), of_day.select(names))
@@ -299,6 +399,19 @@ def _stale(manifest: Manifest, inputs: Mapping[str, str]) -> dict[str, str]:
     """The days whose published rows were not made of these inputs, with the inputs."""
     kept = manifest.partitions
     return {day: made for day, made in inputs.items() if day not in kept or kept[day].inputs != made}
+
+
+def _conflicts(day: str) -> Column:
+    """How many records of a day were there with two contents."""
+    return F.count_if(F.col(CONFLICT) & (F.col("day") == F.lit(day).cast("date"))).alias(day)
+
+
+def _is_frozen(dataset: Dataset, day: str, erased: Mapping[str, Collection[str]]) -> bool:
+    """Whether some of what a day is made of has been erased: then it stays as it was published."""
+    own = date.fromisoformat(day)
+    return any(
+        other in Days(own, own).widened(given) for given in dataset.inputs for other in erased[given.table]
+    )
 
 
 def _silver_inputs(table: Table, entries: Iterable[Entry]) -> str:

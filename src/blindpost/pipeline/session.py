@@ -94,6 +94,7 @@ def start(options: SparkOptions) -> SparkSession:
     if not submitted:  # spark-submit has started Java and knows its master
         os.environ["JAVA_HOME"] = str(java_home(find_java()))
         master = options.master or LOCAL
+        _reach_master(master)
         builder = builder.master(master)
         for name, value in {
             **_driver(small=options.small),
@@ -135,6 +136,24 @@ def _reach(remote: str) -> None:
             f"{remote}: no Spark Connect server is there ({error}). Start one with Spark's "
             "`start-connect-server.sh`, or leave --remote out to run Spark on this machine."
         ) from error
+
+
+def _reach_master(master: str) -> None:
+    """Say at once that nobody is there; Spark would try for more than a minute, and end with a Java trace."""
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+            return
+        except (OSError, ValueError) as error:
+            failures.append(str(error))
+    raise PipelineError(
+        f"{master}: no Spark master is there ({failures[0]}). Start one with Spark's `start-master.sh`, "
+        "or leave --master out to run Spark on this machine."
+    )
 
 
 def is_remote(spark: SparkSession) -> bool:

@@ -25,7 +25,7 @@ from blindpost.pipeline.report.facts import gather
 from blindpost.pipeline.runner import run
 from tests.support.journal.lives import Lives, with_journal
 from tests.support.pipeline import real_servers
-from tests.support.pipeline.lakes import Row, plain
+from tests.support.pipeline.lakes import LASTING, Row, plain
 from tests.support.pipeline.real_servers import Told, delivered, notified
 from tests.support.serving.commands import StartedRouter
 from tests.support.serving.commands import run as command
@@ -86,7 +86,7 @@ class Fleet:
         return plain(table.computed(frames).where(f"router = '{router}'").collect())
 
     def lake(self, spark: SparkSession) -> Lake:
-        return Lake(spark, str(self.journal), str(self.out))
+        return Lake(spark, str(self.journal), str(self.out), settings=LASTING)
 
 
 def dataset(name: str) -> Dataset:

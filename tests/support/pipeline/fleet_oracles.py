@@ -137,23 +137,23 @@ def _legal(before: str, after: str) -> bool:
 
 
 def judged(journal: Journal) -> list[Row]:
-    """What became of each canary's message within an hour."""
-    events = [row for row in once("l_messages", journal["l_messages"]) if row["role"] == "canary"]
+    """What became of each message of canaries and load tests within an hour."""
+    events = once("l_messages", journal["l_messages"])
     ends: dict[Key, int] = defaultdict(int)
     for row in events:
-        of = day_of(row["time_us"] // 10**6), row["router"]
+        of = day_of(row["time_us"] // 10**6), row["role"], row["router"]
         ends[of] = max(ends[of], row["time_us"])
     found = []
-    for rows in groups(events, "connection", "number").values():
+    for rows in groups(events, "role", "from_router", "to_router", "connection", "number").values():
         sent = [row for row in rows if row["event"] == "sent"]
         if not sent:
             continue
         sent_us = min(row["time_us"] for row in sent)
         seen = [row for row in rows if row["time_us"] <= sent_us + HOUR_US]
         kinds = Counter(row["event"] for row in seen)
-        came = kinds["delivered"] + kinds["duplicate"]
+        came = max(kinds["delivered"] + kinds["duplicate"], min(kinds["acked"], 1))
         day = day_of((sent_us + HOUR_US) // 10**6)
-        over = sent_us + HOUR_US <= ends[day, min(row["router"] for row in sent)]
+        over = sent_us + HOUR_US <= ends[day, rows[0]["role"], min(row["router"] for row in sent)]
         fate = (
             "delivered"
             if came
@@ -167,6 +167,8 @@ def judged(journal: Journal) -> list[Row]:
             {"day": day, "from_router": rows[0]["from_router"], "to_router": rows[0]["to_router"]}
             | {"number": rows[0]["number"], "sent_us": sent_us, "fate": fate, "kinds": kinds, "came": came}
             | {"wrong": {row["integrity"] for row in seen}, "size": rows[0]["size"]}
+            | {"role": rows[0]["role"], "accepted": fate != "refused" and bool(kinds["accepted"] or came)}
+            | {"first": {kind: min(row["time_us"] for row in seen if row["event"] == kind) for kind in kinds}}
         )
     return found
 
@@ -174,16 +176,17 @@ def judged(journal: Journal) -> list[Row]:
 def canary_integrity(journal: Journal) -> list[Row]:
     names = ("day", "from_router", "to_router")
     found = []
-    for key, rows in groups(judged(journal), *names).items():
+    canaries = [row for row in judged(journal) if row["role"] == "canary"]
+    for key, rows in groups(canaries, *names).items():
         lost = [row for row in rows if row["fate"] == "lost"]
         found.append(
             dict(zip(names, key, strict=True))
-            | {"sent": len(rows), "accepted": sum(row["kinds"]["accepted"] > 0 for row in rows)}
+            | {"sent": len(rows), "accepted": sum(row["accepted"] for row in rows)}
             | {
                 fate: sum(row["fate"] == fate for row in rows)
                 for fate in ("delivered", "refused", "lost", "pending")
             }
-            | {"lost_accepted": sum(row["kinds"]["accepted"] > 0 for row in lost)}
+            | {"lost_accepted": sum(row["accepted"] for row in lost)}
             | {"lost_unsaid": sum(row["kinds"]["lost"] == 0 for row in lost)}
             | {"acked": sum(row["kinds"]["acked"] > 0 for row in rows)}
             | {"duplicates": sum(max(row["came"] - 1, 0) for row in rows)}
@@ -194,7 +197,7 @@ def canary_integrity(journal: Journal) -> list[Row]:
 
 def canary_faults(journal: Journal) -> list[Row]:
     found = []
-    for row in judged(journal):
+    for row in [row for row in judged(journal) if row["role"] == "canary"]:
         faults = [row["fate"]] if row["fate"] in ("lost", "refused") else []
         faults += ["duplicate"] if row["came"] > 1 else []
         faults += [word for word in ("skipped", "bad_id", "bad_hash") if word in row["wrong"]]
@@ -213,10 +216,10 @@ def notification_canaries(journal: Journal) -> list[Row]:
     events = once("l_notifications", journal["l_notifications"])
     ends: dict[Key, int] = defaultdict(int)
     for row in events:
-        of = day_of(row["time_us"] // 10**6), row["router"]
+        of = day_of(row["time_us"] // 10**6), row["router"], row["boot"]
         ends[of] = max(ends[of], row["time_us"])
     days: dict[Key, list[Row]] = defaultdict(list)
-    for (router, _), rows in groups(events, "router", "notification").items():
+    for (router, boot, _), rows in groups(events, "router", "boot", "notification").items():
         came = [row["time_us"] for row in rows if row["state"] == "received"]
         if not came:
             continue
@@ -228,7 +231,7 @@ def notification_canaries(journal: Journal) -> list[Row]:
             {"ends": len(over), "accepted": any(row["state"] == "accepted" for row in seen)}
             | {"ms": (min(over) - min(came)) / 1000 if over else None}
             | {"disorder": min(times) < min(came) or (len(over) == 1 and max(times) > over[0])}
-            | {"closed": min(came) + HOUR_US <= ends[day, router]}
+            | {"closed": min(came) + HOUR_US <= ends[day, router, boot]}
         )
     found = []
     for (day, router), rows in days.items():

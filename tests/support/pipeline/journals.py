@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from blindpost.journal.schema import DAILY_COLUMNS, DAILY_GAUGES, Source
 from tests.support.pipeline.lakes import Journal, Row
 
-FIRST_S = int(datetime(2031, 1, 30, tzinfo=UTC).timestamp())
+FIRST_S = int(datetime(2025, 1, 30, tzinfo=UTC).timestamp())
 """A Thursday; the next day ends a month, and three days on a week ends."""
 DAY_S = 86_400
 COUNTERS = sorted({column.metric for column in DAILY_COLUMNS if column.source is Source.COUNTER})
@@ -68,7 +68,7 @@ def _hex(rng: random.Random) -> str:
 def production(rng: random.Random, routers: int = 3, days: int = 5) -> Journal:
     """Minutes, days and sketches of message routers, and a little of another server."""
     journal: Journal = {
-        name: [] for name in ("p_counters", "p_gauges", "p_day", "p_sketches", "p_day_sketches")
+        name: [] for name in ("p_counters", "p_gauges", "p_day", "p_sketches", "p_day_sketches", "p_boots")
     }
     for number in range(routers):
         start = FIRST_S + rng.randrange(DAY_S // 60) * 60

@@ -18,7 +18,7 @@ from blindpost.pipeline.follow import follow
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import Step, run
 from blindpost.pipeline.session import SparkOptions, spark_session
-from tests.support.pipeline.lakes import QUICK
+from tests.support.pipeline.lakes import LASTING, QUICK
 
 TABLES = ("delivery_slo",)
 
@@ -33,7 +33,7 @@ def main(journal: str, out: str, stage: str, point: str, how: str = "run") -> No
                 os.kill(_executor(spark) if on_cluster else os.getpid(), signal.SIGKILL)
 
         wanted = [datasets()[name] for name in TABLES]
-        lake = Lake(spark, journal, out)
+        lake = Lake(spark, journal, out, settings=LASTING)
         if how == "follow":
             follow(lake, wanted, observe)
         else:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, TABLES, Table, Type
 from blindpost.pipeline.dataset import Dataset
+from blindpost.pipeline.settings import Keep, Settings
 from blindpost.pipeline.silver import silver
 from blindpost.pipeline.types import spark_schema
 
@@ -29,6 +30,9 @@ QUICK = {
     "spark.driver.memory": "1g",
 }
 """Settings for little data: compiling each plan would take longer than running it."""
+
+LASTING = Settings(keep=Keep(36_500, 36_500, 36_500))
+"""Nothing is old enough to be erased: journals of tests are of the past."""
 
 _ONCE: dict[int, tuple[Sequence[Row], list[Row]]] = {}
 """Oracles ask for the same rows again and again."""

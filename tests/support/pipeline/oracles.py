@@ -11,9 +11,8 @@ from typing import Any
 import datasketches
 
 from blindpost.journal.schema import DAILY_COLUMNS, Source
+from tests.support.pipeline.fleet_oracles import judged
 from tests.support.pipeline.lakes import Journal, Row, in_order, once
-
-DAY_US = 86_400 * 10**6
 
 
 def day_of(seconds: float) -> date:
@@ -39,50 +38,28 @@ def percentile(values: list[int], share: float) -> float | None:
 
 
 def delivery_slo(journal: Journal) -> list[Row]:
-    messages = grouped(
-        once("l_messages", journal["l_messages"]), "role", "from_router", "to_router", "connection", "number"
-    )
     hours: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for (*pair, _connection, _number), events in messages.items():
-        times = [event["time_us"] for event in events if event["event"] == "sent"]
-        if not times:
-            continue
-        sent = min(times)
-        first: dict[str, int] = {}
-        duplicates = 0
-        for event in events:
-            if abs(event["time_us"] - sent) < DAY_US:
-                first[event["event"]] = min(first.get(event["event"], event["time_us"]), event["time_us"])
-                duplicates += event["event"] == "duplicate"
-        hour = sent // 3_600_000_000 * 3600
-        hours[(day_of(hour), hour, *pair)].append({**first, "sent": sent, "duplicates": duplicates})
+    for message in judged(journal):
+        hour = message["sent_us"] // 3_600_000_000 * 3600
+        pair = (message[name] for name in ("role", "from_router", "to_router"))
+        hours[(day_of(hour), hour, *pair)].append(message)
     return in_order(_slo_row(key, found) for key, found in hours.items())
 
 
 def _slo_row(key: tuple[Any, ...], found: list[Row]) -> Row:
-    day, hour, role, source, target = key
-    acked = [m for m in found if "acked" in m]
-    delivered = [m for m in found if "delivered" in m or "acked" in m]
-    accepted = [m for m in found if "accepted" in m or m in delivered]
-    lost = [m for m in accepted if "lost" in m and "acked" not in m]
-    row: Row = {
-        "day": day,
-        "hour_s": hour,
-        "role": role,
-        "from_router": source,
-        "to_router": target,
-        "sent": len(found),
-        "accepted": len(accepted),
-        "refused": len([m for m in found if "refused" in m and m not in accepted]),
-        "delivered": len(delivered),
-        "acked": len(acked),
-        "pending": len(accepted) - len(acked) - len(lost),
-        "lost": len(lost),
-        "duplicates": sum(m["duplicates"] for m in found),
+    times = [message["first"] for message in found]
+    row: Row = dict(zip(("day", "hour_s", "role", "from_router", "to_router"), key, strict=True))
+    row |= {"sent": len(found), "accepted": sum(message["accepted"] for message in found)}
+    row |= {
+        fate: sum(message["fate"] == fate for message in found)
+        for fate in ("delivered", "refused", "lost", "pending")
     }
+    row["acked"] = sum("acked" in first for first in times)
+    row["late"] = sum(first.get("delivered", first["sent"]) - first["sent"] > 10**6 for first in times)
+    row["duplicates"] = sum(max(message["came"] - 1, 0) for message in found)
     spans = {"accept": ("sent", "accepted"), "deliver": ("sent", "delivered"), "ack": ("delivered", "acked")}
     for span, (start, end) in spans.items():
-        taken = [m[end] - m[start] for m in found if start in m and end in m]
+        taken = [first[end] - first[start] for first in times if start in first and end in first]
         for which, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             row[f"{span}_{which}_us"] = percentile(taken, share)
         row[f"{span}_max_us"] = max(taken, default=None)
@@ -384,7 +361,10 @@ def daily_statistics(journal: Journal) -> list[Row]:
                 row[f"{begin}_{days}d"] = active(sketch, day - timedelta(days=days - 1))
         row["queues_blocked"] = sums[day, router, "qBlocked"]
         of_day = [of for of in boots if of[:2] == (day, router)]
-        row["minutes"] = sum(max(len(minutes.get(of, ())), kept.get(of, 0)) for of in of_day)
+        written = sum(max(len(minutes.get(of, ())), kept.get(of, 0)) for of in of_day)
+        seen = [minutes.get(of, set()) for of in of_day]
+        row["minutes_twice"] = sum(map(len, seen)) - len(set().union(*seen))
+        row["minutes"] = min(written - row["minutes_twice"], 1_440)
         row["boots"] = len(of_day)
         found.append(row)
     return in_order(found)

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.gold.canary_integrity import WRONG, judged
+from blindpost.pipeline.fates import WRONG, judged
 from blindpost.pipeline.quality import Rule
 from blindpost.pipeline.types import columns
 
@@ -32,8 +32,8 @@ def compute(l_messages: DataFrame) -> DataFrame:
         .when(F.col("refused_us").isNotNull(), "refused")
         .otherwise("sent")
     )
-    return judged(l_messages).select(
-        "day",
+    return judged(l_messages.where(F.col("role") == "canary")).select(
+        F.col("judged_day").alias("day"),
         "from_router",
         "to_router",
         "number",
@@ -58,10 +58,11 @@ DATASET = Dataset(
         ("size", IntegerType(), "Its bytes."),
     ),
     key=("from_router", "to_router", "number", "sent_us", "fault"),
-    inputs=(Input("l_messages", days_before=1),),
+    inputs=(Input("l_messages", days_before=1, spills=1),),
     compute=compute,
     rules=(Rule("kept promise", "fault <> 'lost' OR stage = 'sent'", "OK means that it will be delivered."),),
     where="where the lab's lake is: events of our own canaries, kept for 7 days",
     size="as canary_integrity; its result has a row per fault only",
+    version=2,
     why_spark="as canary_integrity, whose function it shares",
 )

@@ -12,12 +12,12 @@ from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StringT
 
 from blindpost.journal.schema import DAILY_COLUMNS, DailyColumn, Source
 from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.meters import summed
+from blindpost.pipeline.meters import since_start, summed
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.types import columns
 
 RECORD = ("day", "router", "boot")
-LONGEST_DAYS = 31
+LONGEST_DAYS, DAY_MINUTES = 31, 1_440
 EXTRA_COUNTERS = {"queues_blocked": "qBlocked"}
 ACTIVE = {"queues": "active_queues", "queues_notify": "active_queues_ntf"}
 """Sketches of message routers, and how the columns beside the reference's begin."""
@@ -34,22 +34,21 @@ def compute(
     p_day: DataFrame,
     p_sketches: DataFrame,
     p_day_sketches: DataFrame,
+    p_boots: DataFrame,
 ) -> DataFrame:
     minutes = [frame.where(F.col("role") == "smp") for frame in (p_counters, p_gauges)]
     days = p_day.where(F.col("role") == "smp")
     covered = _covered(minutes[1], days)
-    levels = _levels(minutes[1], days, covered)
+    levels = _levels(minutes[1], days, covered, p_boots)
     sums = _sums(minutes[0], days, covered)
-    written = covered.groupBy("day", "router").agg(
-        F.sum("minutes").cast("int").alias("minutes"), F.count("*").cast("int").alias("boots")
-    )
+    written = _written(minutes[1], covered)
     active = _active(_sketches(p_sketches, p_day_sketches))
     joined = (
         written.join(sums, ["day", "router"], "left")
         .join(levels, ["day", "router"], "left")
         .join(active, ["day", "router"], "left")
     )
-    return joined.select("day", "router", *_reference(), *_beside(), F.col("minutes"), F.col("boots"))
+    return joined.select("day", "router", *_reference(), *_beside(), "minutes", "minutes_twice", "boots")
 
 
 def _covered(gauges: DataFrame, days: DataFrame) -> DataFrame:
@@ -59,8 +58,28 @@ def _covered(gauges: DataFrame, days: DataFrame) -> DataFrame:
     known = {name: F.coalesce(name, F.lit(0)) for name in ("seen", "kept")}
     return seen.join(kept, list(RECORD), "full").select(
         *RECORD,
+        known["seen"].alias("seen"),
         F.greatest(known["seen"], known["kept"]).alias("minutes"),
         (known["kept"] > known["seen"]).alias("from_day"),
+    )
+
+
+def _written(gauges: DataFrame, covered: DataFrame) -> DataFrame:
+    """Minutes of the day that somebody wrote, and those that several boots of one name wrote.
+
+    Where only the rows of days are left, nothing says which minutes they were.
+    """
+    each = covered.groupBy("day", "router").agg(
+        F.sum("minutes").alias("all"), F.sum("seen").alias("seen"), F.count("*").cast("int").alias("boots")
+    )
+    once = gauges.groupBy("day", "router").agg(F.count_distinct("minute_s").alias("once"))
+    twice = F.coalesce(F.col("seen") - F.col("once"), F.lit(0))
+    return each.join(once, ["day", "router"], "left").select(
+        "day",
+        "router",
+        F.least(F.col("all") - twice, F.lit(DAY_MINUTES)).cast("int").alias("minutes"),
+        twice.cast("int").alias("minutes_twice"),
+        "boots",
     )
 
 
@@ -77,8 +96,8 @@ def _sums(counters: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame
     )
 
 
-def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame:
-    """One column for each gauge: its last value of the day."""
+def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame, p_boots: DataFrame) -> DataFrame:
+    """One column for each gauge: its last value of the day, of the later of two boots in a minute."""
     by_minute = gauges.select(
         *RECORD, "name", "value", F.col("minute_s").alias("last_s"), "seq", F.lit(False).alias("from_day")
     )
@@ -91,7 +110,8 @@ def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame
         F.lit(True).alias("from_day"),
     )
     chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
-    at = F.struct("last_s", "boot", "seq", "value")
+    at = F.struct("last_s", "started_s", "boot", "seq", "value")
+    chosen = since_start(chosen, p_boots)
     return chosen.groupBy("day", "router").agg(
         *(
             F.max(F.when(F.col("name") == name, at))["value"].cast("long").alias(f"level {name}")
@@ -222,6 +242,11 @@ DATASET = Dataset(
             "Queues blocked on the day, which the reference counts and never prints.",
         ),
         ("minutes", IntegerType(), "Minutes of the day that are recorded; sums cover no more than these."),
+        (
+            "minutes_twice",
+            IntegerType(),
+            "Of these, how many several starts of a router wrote.",
+        ),
         ("boots", IntegerType(), "Starts of the router that wrote on the day."),
         nullable=tuple(name for name, _, _ in _REFERENCE if name.endswith(("_week", "_month"))),
     ),
@@ -232,10 +257,21 @@ DATASET = Dataset(
         Input("p_day"),
         Input("p_sketches", days_before=LONGEST_DAYS - 1, days_after=1),
         Input("p_day_sketches", days_before=LONGEST_DAYS - 1),
+        Input("p_boots"),
     ),
     compute=compute,
     rules=(
-        Rule("whole day", "minutes >= 1440", "A day with less was not recorded as a whole."),
+        Rule(
+            "whole day",
+            f"minutes >= {DAY_MINUTES}",
+            "A day with less was not recorded as a whole.",
+            of_whole_days=True,
+        ),
+        Rule(
+            "one server of a name",
+            "minutes_twice < boots",
+            "A restart may share a minute; two servers that run under one name share all of them.",
+        ),
         Rule(
             "periods contain each other",
             "activeQueues_day <= 1.1 * active_queues_7d AND active_queues_7d <= 1.1 * active_queues_30d",
@@ -251,5 +287,6 @@ DATASET = Dataset(
     ),
     where="anywhere: sums and sketches only",
     size="4 M rows of minutes a day for 20 routers, and 31 days of sketches of 4 KB",
+    version=2,
     why_spark="a year of history is 1.5 billion rows, and backfill computes it at once",
 )

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.meters import HOUR, beside, hour_of, hours
+from blindpost.pipeline.meters import HOUR, beside, hour_of, hours, since_start
 from blindpost.pipeline.quality import Rule
 from blindpost.pipeline.types import columns
 
@@ -29,15 +29,19 @@ COUNTERS = (
 QUANTILES = {"wait_s_p50": 0.5, "wait_s_p95": 0.95}
 
 
-def compute(p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame) -> DataFrame:
+def compute(
+    p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame, p_boots: DataFrame
+) -> DataFrame:
     """One row per service and hour in which it wrote anything."""
     wanted = p_counters.where((F.col("role") == "ds") & F.col("name").isin(*COUNTERS))
     counted = beside(hours(wanted), {name: name for name in COUNTERS})
     depth = F.when(F.col("name") == "payloads", F.col("value"))
-    levels = _by_hour(p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))).agg(
+    wanted_levels = p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))
+    last = F.struct("minute_s", "started_s", "boot", "seq")
+    levels = _by_hour(since_start(wanted_levels, p_boots)).agg(
         F.max(depth).alias("depth_max"),
         F.avg(depth).alias("depth_mean"),
-        F.max_by(depth, F.when(depth.isNotNull(), F.struct("minute_s", "boot", "seq"))).alias("depth_last"),
+        F.max_by(depth, F.when(depth.isNotNull(), last)).alias("depth_last"),
         F.max(F.when(F.col("name") == "in_hand", F.col("value"))).alias("leases_max"),
         F.max(F.when(F.col("name") == "waiting", F.col("value"))).alias("waiting_max"),
     )
@@ -135,7 +139,7 @@ DATASET = Dataset(
         nullable=(*_LEVELS, *_TIMES),
     ),
     key=("router", "hour_s"),
-    inputs=(Input("p_counters"), Input("p_gauges"), Input("p_histograms")),
+    inputs=(Input("p_counters"), Input("p_gauges"), Input("p_histograms"), Input("p_boots")),
     compute=compute,
     rules=(
         Rule(
@@ -147,5 +151,5 @@ DATASET = Dataset(
     where="anywhere: sums only",
     size="about 15 rows per service and minute, among the counters of all servers",
     why_spark="it reads the same rows as the other tables of minutes, and a year of backfill at once",
-    version=2,
+    version=3,
 )

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input, Kept
-from blindpost.pipeline.meters import HOUR, beside, hour_of, hours
+from blindpost.pipeline.meters import HOUR, beside, hour_of, hours, since_start
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, sums
 from blindpost.pipeline.types import columns
@@ -24,9 +24,14 @@ BEFORE_S = 86_400
 
 
 def compute(
-    p_counters: DataFrame, p_gauges: DataFrame, s_queues: DataFrame, exported: DataFrame, **_: DataFrame
+    p_counters: DataFrame,
+    p_gauges: DataFrame,
+    s_queues: DataFrame,
+    p_boots: DataFrame,
+    exported: DataFrame,
+    **_: DataFrame,
 ) -> DataFrame:
-    waiting = _waiting(p_gauges)
+    waiting = _waiting(p_gauges, p_boots)
     wanted = p_counters.where((F.col("role") == "smp") & F.col("name").isin(*COUNTED.values()))
     counted = beside(hours(wanted), COUNTED)
     joined = waiting.join(counted, list(HOUR), "left").fillna(0, list(COUNTED))
@@ -52,18 +57,22 @@ def compute(
     )
 
 
-def _waiting(p_gauges: DataFrame) -> DataFrame:
+def _waiting(p_gauges: DataFrame, p_boots: DataFrame) -> DataFrame:
     """Levels of each hour, and the last level before it if that is not too long ago."""
     levels = p_gauges.where((F.col("role") == "smp") & (F.col("name") == "messages")).withColumn(
         "hour_s", hour_of("minute_s")
     )
-    last = F.max(F.struct("minute_s", "boot", "seq", "value"))
-    by_hour = levels.groupBy(*HOUR).agg(
-        last["value"].cast("long").alias("backlog"),
-        F.max("value").cast("long").alias("backlog_max"),
-        F.count_distinct("minute_s").cast("int").alias("minutes"),
-        F.count_distinct("boot").cast("int").alias("boots"),
-        last["minute_s"].alias("last_s"),
+    last = F.max(F.struct("minute_s", "started_s", "boot", "seq", "value"))
+    by_hour = (
+        since_start(levels, p_boots)
+        .groupBy(*HOUR)
+        .agg(
+            last["value"].cast("long").alias("backlog"),
+            F.max("value").cast("long").alias("backlog_max"),
+            F.count_distinct("minute_s").cast("int").alias("minutes"),
+            F.count_distinct("boot").cast("int").alias("boots"),
+            last["minute_s"].alias("last_s"),
+        )
     )
     earlier = Window.partitionBy("router").orderBy("hour_s")
     recent = F.col("hour_s") - F.lag("last_s").over(earlier) <= BEFORE_S
@@ -125,6 +134,7 @@ DATASET = Dataset(
         Input("p_gauges", days_before=1),
         Input("s_queues"),
         Input("s_snapshot"),
+        Input("p_boots", days_before=1),
     ),
     compute=compute,
     kept={"exported": Kept(("s_queues", "s_snapshot"), _exported)},
@@ -140,5 +150,6 @@ DATASET = Dataset(
     ),
     where="in the router's trust zone where exports are read, else anywhere; the result holds sums only",
     size="4 M rows of minutes a day for 20 routers, and exports of 10 to 200 M queues",
+    version=2,
     why_spark="it reads exports of 10^8 queues beside a year of minutes",
 )

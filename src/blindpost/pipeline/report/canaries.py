@@ -3,57 +3,128 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from blindpost.pipeline.gold.delivery_slo import PROMISE_US
 from blindpost.pipeline.report.facts import Facts, Row, count, moment, named
 from blindpost.pipeline.report.page import Plot, Section, State, Table
 from blindpost.pipeline.report.svg import Bar, Series, bars, heat, lines, number
 
-DELIVER_P99_S = 1.0
-"""What we promise: of a hundred canaries in an hour, at most one takes longer."""
+DELIVER_P99_S = PROMISE_US / 1e6
+"""What we promise: of a hundred canaries, at most one takes longer."""
+SHARE = 0.01
+JUDGED = 100
+"""One of a hundred is known from a hundred on: hours with fewer are judged together with those after them."""
 WORST = 10
 HOURS = 48
 
 
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Some hours of a pair with enough messages to be judged."""
+
+    pair: str
+    first_s: int
+    hours: int
+    delivered: int
+    late: int
+    longest_us: float
+
+    @property
+    def broken(self) -> bool:
+        return self.late > SHARE * self.delivered
+
+
+def spells(rows: Sequence[Row]) -> list[Spell]:
+    """The hours of each pair, put together until there are enough; what is left at the end joins the last."""
+    found: list[Spell] = []
+    for pair in sorted({_pair(row) for row in rows}):
+        hours = sorted((row for row in rows if _pair(row) == pair), key=lambda row: row["hour_s"])
+        parts: list[list[Row]] = [[]]
+        for row in hours:
+            if sum(one["delivered"] for one in parts[-1]) >= JUDGED:
+                parts.append([])
+            parts[-1].append(row)
+        if len(parts) > 1 and sum(one["delivered"] for one in parts[-1]) < JUDGED:
+            rest = parts.pop()
+            parts[-1] += rest
+        for part in parts:
+            delivered, late = (sum(one[name] for one in part) for name in ("delivered", "late"))
+            longest = max((one["deliver_max_us"] or 0 for one in part), default=0)
+            if delivered >= JUDGED:
+                found.append(Spell(pair, part[0]["hour_s"], len(part), delivered, late, longest))
+    return found
+
+
 def delivery(facts: Facts) -> Section:
-    """Latency of every pair, hour by hour, against the promise."""
-    rows = [row for row in facts.of("delivery_slo") if row["role"] == "canary" and row["deliver_p99_us"]]
+    """Latency of every pair against the promise, where there are enough messages to judge it."""
+    sent = [row for row in facts.of("delivery_slo") if row["role"] == "canary"]
+    rows = [row for row in sent if row["deliver_p99_us"] is not None]
     key, title = "delivery", "Do messages arrive in time?"
     if not rows:
-        return Section(key, title, State.UNKNOWN, "No canary has sent anything in this period.")
-    late = [row for row in rows if row["deliver_p99_us"] > DELIVER_P99_S * 1e6]
-    pairs = sorted({_pair(row) for row in late})
-    state = State.OK if not late else State.WARN if len(late) == 1 else State.BAD
+        said = "No canary's message has arrived" if sent else "No canary has sent anything"
+        return Section(key, title, State.BAD if sent else State.UNKNOWN, f"{said} in this period.")
+    judged = spells(rows)
+    broken = [spell for spell in judged if spell.broken]
+    pairs = sorted({spell.pair for spell in broken})
+    unjudged = {_pair(row) for row in rows} - {spell.pair for spell in judged}
+    state = State.OK if judged else State.UNKNOWN
+    if broken:
+        state = State.WARN if len(broken) == 1 else State.BAD
+    promise = f"{DELIVER_P99_S:g} s for 99 of 100"
     said = (
-        f"On every pair 99 of 100 canaries arrived within {DELIVER_P99_S:g} s, every hour."
-        if not late
-        else f"{count(len(late), 'hour')} of {count(len(pairs), 'pair')} broke the promise "
-        f"of {DELIVER_P99_S:g} s for 99 of 100: {named(pairs)}."
+        f"Too few canaries to judge {promise}: it takes {JUDGED} on a pair."
+        if not judged
+        else f"On every pair 99 of 100 canaries arrived within {DELIVER_P99_S:g} s, at all times."
+        if not broken
+        else f"{count(len(broken), 'time')} {count(len(pairs), 'pair')} broke the promise "
+        f"of {promise}: {named(pairs)}."
     )
+    if judged and unjudged:
+        said += f" Too few to judge on {count(len(unjudged), 'pair')}."
     plots = (
         Plot("Slowest percent, worst pairs", _DECIDES_HEAT, _heat(rows)),
         Plot("All pairs together", _DECIDES_LINES, _lines(rows)),
+        Plot("Late or lost, of a hundred", _DECIDES_LOSS, _missed(sent)),
     )
     table = Table(
-        "Hours that broke the promise",
-        ("pair", "hour", "sent", "median ms", "99th ms", "longest ms"),
+        "When the promise was broken",
+        ("pair", "from", "hours", "delivered", "late", "longest ms"),
         [
             (
-                _pair(row),
-                moment(row["hour_s"]),
-                row["sent"],
-                *(_ms(row[f"deliver_{name}_us"]) for name in _SHOWN),
+                spell.pair,
+                moment(spell.first_s),
+                spell.hours,
+                spell.delivered,
+                spell.late,
+                _ms(spell.longest_us),
             )
-            for row in sorted(late, key=lambda row: -row["deliver_p99_us"])
+            for spell in sorted(broken, key=lambda spell: -spell.late / spell.delivered)
         ],
         most=12,
     )
-    return Section(key, title, state, said, plots, (table,))
+    return Section(key, title, state, f"{said} {budget(sent, facts)}", plots, (table,))
 
 
-_SHOWN = ("p50", "p99", "max")
+def budget(rows: Sequence[Row], facts: Facts) -> str:
+    """How much of what the promise allows is used up, beside the week before."""
+    used = _used(rows)
+    earlier = [row for row in facts.earlier.get("delivery_slo", ()) if row["role"] == "canary"]
+    said = f"Of what the promise allows, {used:.0f} % is used up"
+    return f"{said} (the week before: {_used(earlier):.0f} %)." if earlier else f"{said}."
+
+
+def _used(rows: Sequence[Row]) -> float:
+    sent = sum(row["sent"] - row["pending"] - row["refused"] for row in rows)
+    missed = sum(row["late"] + row["lost"] for row in rows)
+    return 100 * missed / (SHARE * sent) if sent else 0.0
+
+
 _DECIDES_HEAT = (
     "where to look: one dark row is the path between two routers, a dark column one moment for all."
 )
+_DECIDES_LOSS = "whether something got worse, and since when: one of a hundred is what the promise allows."
 _DECIDES_LINES = "whether the promise still fits the fleet, before users notice that it does not."
 
 
@@ -90,6 +161,20 @@ def _lines(rows: list[Row]) -> str:
     ]
     series = (Series("99th of the worst pair", worst), Series("median of all", middle))
     return lines(series, "Delivery over time", "s", limit=DELIVER_P99_S)
+
+
+def _missed(rows: list[Row]) -> str:
+    hours: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        hours[row["hour_s"]].append(row)
+    late, lost = (
+        [
+            (hour, 100 * sum(row[name] for row in found) / max(sum(row["sent"] for row in found), 1))
+            for hour, found in sorted(hours.items())
+        ]
+        for name in ("late", "lost")
+    )
+    return lines((Series("late", late), Series("lost", lost)), "Late or lost", "%", limit=100 * SHARE)
 
 
 def _mean(rows: list[Row], name: str) -> float:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from blindpost.journal.schema import Tier
+from blindpost.journal.schema import TABLES, Tier
 from blindpost.pipeline.bronze import set_aside
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.quality import told
+from blindpost.pipeline.runner import CONFLICTS
+from blindpost.pipeline.settings import SILENT_MINUTES
 
 Row = Mapping[str, Any]
 DAYS = 7
 """How many days, up to the newest, where none are named."""
+DAY_S = 86_400
+COMPARED = ("daily_statistics", "delivery_slo")
+"""Tables whose week before is read too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,25 @@ class Facts:
     """Files set aside: path, reason, detail."""
     heard: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Of each server its role and its newest minute."""
+    expected: Sequence[str] = ()
+    """Who must write; empty if nobody said so."""
+    silent_s: int = 60 * SILENT_MINUTES
+    earlier: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Of some tables, the rows of the week before the days."""
+    of_the_past: bool = False
+    """Whether somebody named the last day: then it is a report about that time."""
     files: int = 0
     recorded: int = 0
     """Rows in the files that were taken."""
 
     def of(self, table: str) -> list[Row]:
         return list(self.rows.get(table, ()))
+
+    @property
+    def clock_s(self) -> float:
+        """When silence is judged: now, or at the end of a period that is over."""
+        end = datetime.fromisoformat(self.days[-1]).replace(tzinfo=UTC).timestamp() + DAY_S
+        return min(self.made_s, end) if self.of_the_past else self.made_s
 
     def newest_s(self) -> int | None:
         return max((at for _, at in self.heard.values()), default=None)
@@ -51,6 +71,7 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
     if not there:
         raise PipelineError(f"{lake.out}: nothing is published here yet. Run `blindpost pipeline run` first.")
     days = chosen_days(there, first, last)
+    before = [day for day in there if days_before(days[0], DAYS) <= day < days[0]]
     entries = list(lake.ledger.read().values())
     good = [entry for entry in entries if entry.good]
     return Facts(
@@ -58,15 +79,23 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
         made_s=made_s,
         rows={name: lake.rows(one, days) for name, one in known.items()},
         broken={
-            (name, day, rule): count
-            for name, partitions in manifests.items()
-            for day in days
-            if day in partitions
-            for rule, count in partitions[day].broken.items()
-            if count
+            **{
+                (name, day, rule): count
+                for name, partitions in manifests.items()
+                for day in days
+                if day in partitions
+                for rule, count in told(partitions[day].broken, known[name].rules, day, made_s).items()
+            },
+            **_conflicts(lake, days),
         },
         quarantine=[(entry.path, entry.reason, entry.detail) for entry in set_aside(entries)],
-        heard=_heard(lake, days),
+        heard=_heard(lake, [*before, *days]),
+        expected=lake.settings.fleet.expected,
+        silent_s=60 * lake.settings.fleet.silent_minutes,
+        earlier={
+            name: [row.asDict() for row in lake.gold(known[name], before).collect()] for name in COMPARED
+        },
+        of_the_past=last is not None,
         files=len(entries),
         recorded=sum(entry.rows for entry in good),
     )
@@ -84,10 +113,31 @@ def chosen_days(there: Sequence[str], first: date | None, last: date | None) -> 
     return found
 
 
+def days_before(day: str, count: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=count)).isoformat()
+
+
 def _heard(lake: Lake, days: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """The newest minute of each server in these days."""
-    rows = lake.silver("p_gauges", days).groupBy("router").agg({"role": "max", "minute_s": "max"}).collect()
-    return {row["router"]: (row["max(role)"], row["max(minute_s)"]) for row in rows}
+    """The newest minute of each server in these days; servers of two kinds that share a name are two."""
+    rows = lake.silver("p_gauges", days).groupBy("router", "role").agg({"minute_s": "max"}).collect()
+    shared = {name for name, many in Counter(row["router"] for row in rows).items() if many > 1}
+    return {
+        f"{row['router']} ({row['role']})" if row["router"] in shared else row["router"]: (
+            row["role"],
+            row["max(minute_s)"],
+        )
+        for row in rows
+    }
+
+
+def _conflicts(lake: Lake, days: Sequence[str]) -> dict[tuple[str, str, str], int]:
+    """Records of two contents, by silver table and day."""
+    found = {}
+    for table in TABLES.values():
+        for day, partition in lake.silver_store(table).current().partitions.items():
+            if day in days and partition.broken.get(CONFLICTS):
+                found[table.name, day, CONFLICTS] = partition.broken[CONFLICTS]
+    return found
 
 
 def moment(seconds: float) -> str:

@@ -9,8 +9,7 @@ from blindpost.pipeline.report.facts import Facts, Row, count, moment, named, sp
 from blindpost.pipeline.report.page import Plot, Section, State, Table
 from blindpost.pipeline.report.svg import Bar, Series, bars, lines, number
 
-SILENT_S = 900
-"""A server that is so far behind the newest one has stopped writing."""
+ONE_NAME = "one server of a name"
 DEEP_TIMES = 5
 """A delivery service is behind when an hour is so many times deeper than its median hour."""
 INVALID_TIMES = 3
@@ -176,14 +175,24 @@ def _woken(rows: list[Row]) -> str:
 
 
 def data(facts: Facts) -> Section:
-    """What was set aside, who is silent, and which rules do not hold."""
+    """Who is silent or missing, what was set aside, and which rules do not hold."""
+    silent = sorted(server for server, (_, at) in facts.heard.items() if _behind(facts, at) > facts.silent_s)
+    names = {server.split(" ")[0] for server in facts.heard}
+    missing = sorted(set(facts.expected) - names)
+    strangers = sorted(names - set(facts.expected)) if facts.expected else []
     newest = facts.newest_s()
-    silent = sorted(
-        server for server, (_, at) in facts.heard.items() if newest is not None and newest - at > SILENT_S
-    )
+    everybody = facts.heard and len(silent) == len(facts.heard)
+    shared = sum(rows for (_, _, rule), rows in facts.broken.items() if rule == ONE_NAME)
+    urgent = [
+        f"nobody has written for {span(_behind(facts, newest))}" if everybody and newest else "",
+        f"silent: {named(silent)}" if silent and not everybody else "",
+        f"expected and not heard of: {named(missing)}" if missing else "",
+        f"two servers write under one name on {count(shared, 'day')}" if shared else "",
+    ]
     parts = [
+        *urgent,
+        f"not expected: {named(strangers)}" if strangers else "",
         f"{count(len(facts.quarantine), 'file')} of {facts.files} set aside" if facts.quarantine else "",
-        f"silent: {named(silent)}" if silent else "",
         f"{count(len(facts.broken), 'rule')} broken" if facts.broken else "",
     ]
     told = "; ".join(part for part in parts if part)
@@ -209,14 +218,14 @@ def data(facts: Facts) -> Section:
     )
     ages = Table(
         "Newest data of each server",
-        ("server", "role", "newest minute", "behind the newest"),
+        ("server", "role", "newest minute", "how long ago"),
         [
-            (server, role, moment(at), span((newest or at) - at))
+            (server, role, moment(at), span(_behind(facts, at)))
             for server, (role, at) in sorted(facts.heard.items(), key=lambda item: item[1][1])
         ],
         most=40,
     )
-    state = State.WARN if told else State.OK
+    state = State.BAD if any(urgent) else State.WARN if told else State.OK
     said = (
         f"{told[0].upper()}{told[1:]}."
         if told
@@ -230,3 +239,8 @@ def data(facts: Facts) -> Section:
         (plot,) if facts.quarantine else (),
         (quarantined, rules, ages),
     )
+
+
+def _behind(facts: Facts, at_s: float) -> float:
+    """How long a server had been silent when it was asked for."""
+    return max(facts.clock_s - at_s, 0.0)

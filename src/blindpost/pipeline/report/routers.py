@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime
 
-from blindpost.pipeline.report.facts import Facts, Row, count, moment, named, span
+from blindpost.pipeline.quality import is_over
+from blindpost.pipeline.report.facts import DAYS, Facts, Row, count, days_before, moment, named, span
 from blindpost.pipeline.report.page import Plot, Section, State, Table
 from blindpost.pipeline.report.svg import Bar, Series, bars, lines, number
 
@@ -196,9 +197,10 @@ def statistics(facts: Facts) -> Section:
         days[str(row["day"])].append(row)
     last = max(days)
     sums = {name: sum(row[name] for row in days[last]) for name in ("msgSent", "qCount", "activeQueues_day")}
-    partial = sum(row["minutes"] < 1_440 for row in days[last])
+    whole = is_over(last, facts.made_s)
+    partial = sum(row["minutes"] < 1_440 for row in days[last]) if whole else 0
     said = (
-        f"On {last}: {count(sums['msgSent'], 'message')} sent, "
+        f"{'On ' + last if whole else 'Today so far'}: {count(sums['msgSent'], 'message')} sent, "
         f"about {count(sums['activeQueues_day'], 'queue')} in use "
         f"of {count(sums['qCount'], 'queue')}, on {count(len(days[last]), 'router')}"
         + (f"; {partial} of them recorded less than the whole day." if partial else ".")
@@ -222,7 +224,19 @@ def statistics(facts: Facts) -> Section:
             ),
         ),
     )
-    return Section(key, title, State.OK, said, plots)
+    return Section(key, title, State.OK, f"{said} {_week_before(facts, last)}".rstrip(), plots)
+
+
+def _week_before(facts: Facts, last: str) -> str:
+    """The newest day that is over beside the same weekday a week before."""
+    today = last if is_over(last, facts.made_s) else days_before(last, 1)
+    other = days_before(today, DAYS)
+    rows = [*facts.of("daily_statistics"), *facts.earlier.get("daily_statistics", ())]
+    sent = {day: sum(row["msgSent"] for row in rows if str(row["day"]) == day) for day in (today, other)}
+    if not sent[today] or not sent[other]:
+        return ""
+    change = 100 * (sent[today] / sent[other] - 1)
+    return f"A week before {today} it was {count(sent[other], 'message')} ({change:+.0f} % since)."
 
 
 def _daily(days: dict[str, list[Row]], named_columns: tuple[tuple[str, str], ...]) -> str:
