@@ -12,7 +12,7 @@ from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
 from blindpost.journal.folder import DAY_S
 from blindpost.journal.minutes import MinuteJournal, Reading
-from blindpost.journal.schema import P_COUNTERS, P_FUNNEL, P_HISTOGRAMS, P_TOKEN_TRANSITIONS
+from blindpost.journal.schema import P_COUNTERS, P_FUNNEL, P_GAUGES, P_HISTOGRAMS, P_TOKEN_TRANSITIONS
 from blindpost.journal.seal import seal_folder
 from tests.support.journal.sealed import rows
 
@@ -41,6 +41,26 @@ def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
     ]
     states = [(row["state"], row["reason"], row["value"]) for row in rows(tmp_path, P_FUNNEL)]
     assert states == [("received", "", 3), ("refused", "BadTopic", 2)]
+
+
+def test_a_disk_that_is_full_at_the_start_loses_nothing_that_was_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = MinuteJournal(tmp_path, AUTHOR, Reading({"commands": 10}, {"tokens": 1}), DAY)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for work in (journal.begin, lambda: journal.record(Reading({"commands": 12}, {}), DAY)):
+            with pytest.raises(OSError, match="space"):
+                work()
+    journal.record(Reading({"commands": 15}, {"tokens": 4}), DAY + 60)
+    journal.close()
+    seal_folder(tmp_path, now=DAY)
+    assert [row["value"] for row in rows(tmp_path, P_COUNTERS)] == [5]
+    assert [(row["seq"], row["value"]) for row in rows(tmp_path, P_GAUGES)] == [(0, 1.0), (1, 4.0)]
 
 
 def test_what_the_disk_refused_is_in_the_next_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

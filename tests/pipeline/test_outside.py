@@ -58,7 +58,8 @@ def _lake(spark: SparkSession, folder: Path, now: datetime) -> Lake:
 
 
 def _seal(folder: Path, router: str, day: datetime, sent: int) -> None:
-    head = {"router": router, "role": "smp", "boot": "00" * 8, "seq": 0, "minute_s": int(day.timestamp())}
+    head = {"router": router, "role": "smp", "boot": "00" * 8, "seq": day.day}
+    head["minute_s"] = int(day.timestamp())
     place = f"date={day.date()}/{router}.parquet"
     rows = [{**head, "name": "msgSent", "value": sent}]
     seal_rows(folder / "journal" / "P" / "p_counters" / place, TABLES["p_counters"], rows)

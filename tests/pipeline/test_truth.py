@@ -26,7 +26,7 @@ from tests.support.pipeline.lakes import LASTING, Row, plain, seal_rows
 pytestmark = pytest.mark.timeout(300)
 NOW_S = datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp()
 DAY_S = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp())
-STATISTICS = datasets()["daily_statistics"]
+STATISTICS, BACKLOG = (datasets()[name] for name in ("daily_statistics", "router_backlog"))
 SENT = Dataset(
     name="sent",
     title="A small table: most of what is tested here is the same for all.",
@@ -284,43 +284,48 @@ def test_a_file_that_vanishes_is_left_out_and_the_run_goes_on(
     assert _sent(lake) == {"smp-1": MINUTES}
 
 
-def test_a_restart_within_a_minute_is_one_minute_and_the_later_level_counts(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    for first, second in (("ff" * 8, "00" * 8), ("00" * 8, "ff" * 8)):
-        folder = tmp_path / first
-        at = DAY_S + 60 * (MINUTES - 1)
-        before, after = _minutes("smp-1", first), _minutes("smp-1", second, at, value=100)
-        boots = [
-            {**_writer("smp-1", 0, DAY_S, first), "started_s": DAY_S + 5, "program": "x"},
-            {**_writer("smp-1", 0, at, second), "started_s": at + 40, "program": "x"},
-        ]
-        after = {name: rows[:1] for name, rows in after.items()}
-        _sealed(folder / "journal", "one", {**before, "p_boots": boots})
-        _sealed(folder / "journal", "two", after)
-        lake = _lake(spark, folder)
-        run(lake, [STATISTICS, datasets()["router_backlog"]])
-        (row,) = plain(lake.gold(STATISTICS).collect())
-        assert (row["minutes"], row["boots"], row["msgCount"]) == (MINUTES, 2, 100)
-        (hour,) = plain(lake.gold(datasets()["router_backlog"]).collect())
-        assert hour["backlog"] == 100
-
-
-def test_two_servers_of_one_name_break_a_rule(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def restarted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """smp-1 restarts within a minute, and the later boot has the smaller name; under smp-2 two servers run."""
+    folder = tmp_path_factory.mktemp("restarted")
+    first, second, at = "ff" * 8, "00" * 8, DAY_S + 60 * (MINUTES - 1)
+    after = {name: rows[:1] for name, rows in _minutes("smp-1", second, at, value=100).items()}
+    boots = [
+        {**_writer("smp-1", 0, DAY_S, first), "started_s": DAY_S + 5, "program": "x"},
+        {**_writer("smp-1", 0, at, second), "started_s": at + 40, "program": "x"},
+    ]
+    _sealed(folder / "journal", "one", {**_minutes("smp-1", first), "p_boots": boots})
+    _sealed(folder / "journal", "two", after)
     for boot in ("aa" * 8, "bb" * 8):
-        _sealed(tmp_path / "journal", boot, _minutes("smp-1", boot))
-    lake = _lake(spark, tmp_path)
-    summary = run(lake, [STATISTICS])
-    (row,) = plain(lake.gold(STATISTICS).collect())
+        _sealed(folder / "journal", boot, _minutes("smp-2", boot))
+    assert run(_lake(spark, folder), [STATISTICS, BACKLOG]).failed == {}
+    return folder
+
+
+def test_a_restart_within_a_minute_is_one_minute_and_the_later_level_counts(
+    spark: SparkSession, restarted: Path
+) -> None:
+    lake = _lake(spark, restarted)
+    row, _ = plain(lake.gold(STATISTICS).orderBy("router").collect())
+    assert (row["minutes"], row["boots"], row["msgCount"]) == (MINUTES, 2, 100)
+    assert [row["backlog"] for row in plain(lake.gold(BACKLOG).where("router = 'smp-1'").collect())] == [100]
+
+
+def test_two_servers_of_one_name_break_a_rule(spark: SparkSession, restarted: Path) -> None:
+    lake = _lake(spark, restarted)
+    (row,) = plain(lake.gold(STATISTICS).where("router = 'smp-2'").collect())
     assert (row["minutes"], row["minutes_twice"]) == (MINUTES, MINUTES)
+    summary = run(lake, [STATISTICS])
+    assert summary.computed == {}
     assert summary.broken["daily_statistics", "2026-03-01", "one server of a name"] == 1
 
 
-def test_today_is_no_broken_day(spark: SparkSession, tmp_path: Path) -> None:
-    _sealed(tmp_path / "journal", "smp-1", _minutes("smp-1"))
-    for at, broken in ((DAY_S + 80_000, False), (DAY_S + 86_400 + 60, False), (DAY_S + 2 * 86_400, True)):
-        summary = run(_lake(spark, tmp_path, lambda at=at: at), [STATISTICS])  # type: ignore[misc]
-        assert (("daily_statistics", "2026-03-01", "whole day") in summary.broken) is broken
+@pytest.mark.parametrize(
+    ("at_s", "broken"), [(80_000, False), (86_400 + 60, False), (86_400 + 3_600, True), (2 * 86_400, True)]
+)
+def test_today_is_no_broken_day(spark: SparkSession, restarted: Path, at_s: int, broken: bool) -> None:
+    summary = run(_lake(spark, restarted, lambda: DAY_S + at_s), [STATISTICS])
+    assert (("daily_statistics", "2026-03-01", "whole day") in summary.broken) is broken
 
 
 @pytest.mark.parametrize("name", ["a#b%20c d", "a[1]{1,2}b*c"])

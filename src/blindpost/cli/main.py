@@ -35,9 +35,9 @@ def _ds() -> typer.Typer:
 
 
 def _pipeline() -> typer.Typer:
-    from blindpost.cli import pipeline, pipeline_audit, pipeline_tools
+    from blindpost.cli import pipeline, pipeline_ask, pipeline_audit, pipeline_tools
 
-    for part in (pipeline_audit, pipeline_tools):
+    for part in (pipeline_audit, pipeline_ask, pipeline_tools):
         part.add_to(pipeline.app)
     return pipeline.app
 

@@ -363,7 +363,7 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | Non
     """Rows as a table for people or as JSON lines."""
     if as_json:
         for row in rows:
-            typer.echo(json.dumps({name: _plain(value) for name, value in row.items()}))
+            typer.echo(json.dumps({name: plain(value) for name, value in row.items()}))
         return
     if not rows:
         say("No rows.")
@@ -372,7 +372,7 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | Non
     from rich.table import Table
 
     console = Console(highlight=False)
-    shown = [["-" if value is None else str(_plain(value)) for value in row.values()] for row in rows]
+    shown = [["-" if value is None else str(plain(value)) for value in row.values()] for row in rows]
     names = list(rows[0])
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
     if sum(widths) + len(widths) - 1 > console.width:
@@ -395,7 +395,8 @@ def _show_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]], title:
             typer.echo(f"  {name:<{wide}}  {value}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON and people take it."""
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, date):

@@ -132,6 +132,7 @@ class JournalKeeper:
         now = self._now()
         first = await self._read(minute_of(now), False)
         self._journal = MinuteJournal(self._keeping.folder, self.author, first, now)
+        self._journal.begin()
         # What an earlier process left is sealed at once.
         await self.seal_soon()
 

@@ -114,12 +114,18 @@ class MinuteJournal:
         self._counted = _Counted.by(first)
         started = time.time() if now is None else now
         program = f"blindpost {blindpost.__version__}"
-        self._add(
-            minute_of(started), {P_BOOTS.name: [(int(started), program)], P_GAUGES.name: _levels(first)}
-        )
+        levels = {P_BOOTS.name: [(int(started), program)], P_GAUGES.name: _levels(first)}
+        self._begin: tuple[int, Rows] | None = minute_of(started), levels
+
+    def begin(self) -> None:
+        """Write the first record, if that has not been possible yet."""
+        if self._begin is not None:
+            self._add(*self._begin)
+            self._begin = None
 
     def record(self, reading: Reading, minute_s: int) -> None:
         """What changed since the last record that could be written, as of the minute that is over."""
+        self.begin()
         self._add(minute_s, _rows(reading, self._counted))
         self._counted = _Counted.by(reading)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from blindpost.client.smp import SmpClient
 from blindpost.journal.seal import seal_folder
 from blindpost.serving.control import ask
 from blindpost.testing.apns import ACCEPTED, UNAVAILABLE, ApnsServer
@@ -25,7 +27,6 @@ from tests.support.ds.lab_deliveries import deliveries
 from tests.support.ntf import process as ntf_process
 from tests.support.ntf.notified import SmpQueue, notified_queues
 from tests.support.ntf.routers import Device, device_token
-from tests.support.serving.commands import StartedRouter
 from tests.support.serving.processes import until
 
 NTF, DS = "ntf-1", "ds-1"
@@ -45,10 +46,27 @@ class Told:
     """The status after the operator's own traffic."""
     all: dict[str, Any] = field(default_factory=dict)
     """The status at the end."""
+    log: bytes = b""
 
 
-async def notified(folder: Path, router: StartedRouter) -> Told:
-    """Messages to queues at this router become pushes: to a device of the operator's, and to another."""
+class Router(Protocol):
+    """A running message router."""
+
+    @property
+    def status(self) -> dict[str, Any]: ...
+
+    async def connect(self) -> SmpClient: ...
+
+
+def nothing() -> None:
+    """Happens where a test wants nothing to happen."""
+
+
+async def notified(folder: Path, router: Router, between: Callable[[], None] = nothing) -> Told:
+    """Messages to queues at this router become pushes: to a device of the operator's, and to another.
+
+    `between` happens while the first messages wait to be pushed again.
+    """
     told = Told(folder / "journal")
     port, fingerprint = str(router.status["ports"][0]), unb64(str(router.status["fingerprint"]))
     server = Server((Host("127.0.0.1"),), port, fingerprint)
@@ -69,6 +87,8 @@ async def notified(folder: Path, router: StartedRouter) -> Told:
                 for number in range(count):
                     await queues[number % 2].send(client)
                 await _until_ledger(ntf, place * OWN_MESSAGES + count, retried=True)
+                if not place:
+                    between()
                 apple.decide = lambda _device: ACCEPTED
                 await _until_ledger(ntf, place * OWN_MESSAGES + count)
                 told.secrets.append(device.client.agreement.session_id)
@@ -109,15 +129,22 @@ async def _until_ledger(ntf: ntf_process.StartedNtf, received: int, *, retried: 
     await until(reached)
 
 
-async def delivered(folder: Path) -> Told:
-    """Payloads for a recipient of the operator's, and for another."""
-    told = Told(folder / "journal")
+async def delivered(
+    folder: Path,
+    at_start: Callable[[], None] = nothing,
+    between: Callable[[], None] = nothing,
+    journal: Path | None = None,
+) -> Told:
+    """Payloads for a recipient of the operator's, and for another; `between` happens between them."""
+    told = Told(folder / "journal" if journal is None else journal)
     own, other, channel = os.urandom(32), os.urandom(32), os.urandom(20)
     told.secrets = [own, other, channel]
     async with ds_process.ds_in_process(folder) as ds:
         ds_process.configure(folder, *_ON)
         ds_process.configure(folder, 'name = ""', f'name = "{DS}"')
         ds_process.configure(folder, "lab = []", f'lab = ["{own.hex()}"]')
+        ds_process.configure(folder, '\nfolder = "journal"', f'\nfolder = "{told.journal}"')
+        at_start()
         await ds.start()
 
         async def status() -> dict[str, Any]:
@@ -128,8 +155,10 @@ async def delivered(folder: Path) -> Told:
 
         await deliveries(ds.client, own, channel, is_waiting)
         told.own = await status()
+        between()
         await deliveries(ds.client, other, channel, is_waiting)
         told.all = await status()
         assert await ds.end(signal.SIGTERM) == 0
+        told.log = ds.log
     assert seal_folder(told.journal) is not None
     return told

@@ -77,10 +77,15 @@ def worst(sections: Sequence[Section]) -> State:
     return next((state for state in State if state in states), State.UNKNOWN)
 
 
+def in_order(sections: Sequence[Section]) -> list[Section]:
+    """The worst first."""
+    return sorted(sections, key=lambda section: list(State).index(section.state))
+
+
 def render(report: Report) -> str:
     """The whole file."""
     state = worst(report.sections)
-    ordered = sorted(report.sections, key=lambda section: list(State).index(section.state))
+    ordered = in_order(report.sections)
     return "".join(
         (
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
