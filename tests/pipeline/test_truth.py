@@ -286,7 +286,7 @@ def test_a_file_that_vanishes_is_left_out_and_the_run_goes_on(
 
 @pytest.fixture(scope="module")
 def restarted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """smp-1 restarts within a minute, and the later boot has the smaller name; under smp-2 two servers run."""
+    """smp-1 restarts within a minute, the later boot with the smaller name; under smp-2 two servers run."""
     folder = tmp_path_factory.mktemp("restarted")
     first, second, at = "ff" * 8, "00" * 8, DAY_S + 60 * (MINUTES - 1)
     after = {name: rows[:1] for name, rows in _minutes("smp-1", second, at, value=100).items()}

@@ -22,10 +22,11 @@ from typing import Any
 from blindpost.canary.settings import CONFIG_NAME, config_text
 from blindpost.client.smp import SmpClient
 from blindpost.journal.seal import seal_folder
+from blindpost.serving.children import COMMAND
 from blindpost.serving.control import ask
 from blindpost.wire.addresses import RouterAddress, Scheme
 from tests.support.pipeline.real_servers import Told, delivered, notified
-from tests.support.serving.commands import COMMAND, ENVIRONMENT
+from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
 SET_CLOCK = Path(__file__).with_name("set_clock")
