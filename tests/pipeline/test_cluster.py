@@ -23,7 +23,7 @@ from tests.support.docs.executed import Place, commands_at
 from tests.support.docs.packages import build_wheel
 from tests.support.pipeline import journals
 from tests.support.pipeline import killed as killed_pipeline
-from tests.support.pipeline.lakes import LASTING, plain, seal_journal
+from tests.support.pipeline.lakes import AS_OF, LASTING, plain, seal_journal
 from tests.support.pipeline.spark_cluster import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(900)
@@ -60,7 +60,7 @@ def test_the_same_rows_on_a_cluster(spark: SparkSession, started: Cluster, tmp_p
     there = Lake(spark, str(folder), str(tmp_path / "there"), settings=LASTING)
     tables = [argument for name in NAMES for argument in ("--table", name)]
     program, arguments = as_documented({"hdfs:///journal": str(folder), "hdfs:///lake": there.out})
-    done = started.submit(built, program, *arguments, *tables)
+    done = started.submit(built, program, *arguments, *tables, "--as-of", AS_OF)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["set_aside"] == 0
     for dataset in wanted:

@@ -19,7 +19,7 @@ from blindpost.pipeline.runner import run
 from blindpost.pipeline.session import SparkOptions, start
 from blindpost.serving.children import COMMAND, free_port
 from tests.support.pipeline import journals
-from tests.support.pipeline.lakes import LASTING, QUICK, plain, seal_journal
+from tests.support.pipeline.lakes import AS_OF, LASTING, QUICK, plain, seal_journal
 from tests.support.pipeline.spark_cluster import connect_server
 from tests.support.serving.commands import ENVIRONMENT
 
@@ -40,7 +40,7 @@ def test_the_same_rows_through_spark_connect(
     days = sorted(here.gold_store(wanted).current().partitions)
     with connect_server(tmp_path, QUICK) as address:
         where = ("--journal", str(folder), "--out", there.out, "--table", wanted.name, "--remote", address)
-        command = [*COMMAND, "pipeline", "run", "--day", days[0], *where]
+        command = [*COMMAND, "pipeline", "run", "--day", days[0], "--as-of", AS_OF, *where]
         done = subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = plain(here.gold(wanted).collect())

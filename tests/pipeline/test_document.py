@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from blindpost.demo.report import commands
 from blindpost.pipeline import session
-from blindpost.pipeline.generate.plan import Plan
 from tests.support.docs.executed import Place, commands_at
 from tests.support.docs.typing_reader import Reader
 
@@ -34,11 +34,13 @@ def reader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_every_command_works(reader: Reader) -> None:
     """The fleet has a service that drifted and an import that lost a message, which two commands tell."""
+    today = datetime.now(UTC).date()
     reader.replace(
         ("--routers 3 --days 2 --scale 0.02", "--routers 2 --days 1 --scale 0.001"),
-        ("2031-05-01", Plan().first.isoformat()),
+        ("2031-05-01", (today - timedelta(days=1)).isoformat()),
+        ("pipeline publish", f"pipeline publish --as-of {today + timedelta(days=1)}"),
         (" --every 60", ""),
-        ("pipeline run", "pipeline run --table delivery_slo"),
+        ("pipeline run", "pipeline run --table delivery_slo --table daily_statistics"),
         ("pipeline bench", "pipeline bench --rows 2e2 --job meters --repeat 1"),
     )
     (reader.folder / "journal").symlink_to("try/journal")
@@ -46,6 +48,7 @@ def test_every_command_works(reader: Reader) -> None:
     for command in commands_at(Place.ON_SPARK):
         reader.type(command.text, 1 if command.text.startswith(differ) else 0)
     assert (reader.folder / "commands.jsonl").read_text()
+    assert "messages_sent" in (reader.folder / "numbers.csv").read_text()
     assert (reader.folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert (reader.folder / "build" / "pipeline" / "report.html").exists()
 

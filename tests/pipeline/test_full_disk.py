@@ -21,7 +21,7 @@ from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.serving.failures import OperatorError
 from tests.support.pipeline import journals, oracles
-from tests.support.pipeline.lakes import LASTING, Journal, Row, in_order, plain, seal_journal
+from tests.support.pipeline.lakes import AS_OF, LASTING, Journal, Row, in_order, plain, seal_journal
 
 pytestmark = pytest.mark.timeout(900)
 TABLE = "delivery_slo"
@@ -63,7 +63,7 @@ def _fill(disk: Path, left: int) -> None:
 
 
 def _run(journal: Path, lake: Path) -> None:
-    places = ["--journal", str(journal), "--out", str(lake), "--table", TABLE]
+    places = ["--journal", str(journal), "--out", str(lake), "--table", TABLE, "--as-of", AS_OF]
     done = CliRunner().invoke(app, ["run", *places], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,18 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from blindpost.cli import pipeline_audit
+from blindpost.cli import pipeline_ask, pipeline_audit
 from blindpost.cli.pipeline import app
 from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
 from blindpost.serving.failures import OperatorError
 from tests.support.pipeline import journals, oracles
-from tests.support.pipeline.lakes import Journal, seal_journal
+from tests.support.pipeline.lakes import AS_OF, Journal, seal_journal
 
 pytestmark = pytest.mark.timeout(900)
 if "audit" not in {command.callback.__name__ for command in app.registered_commands if command.callback}:
     pipeline_audit.add_to(app)
+    pipeline_ask.add_to(app)
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +50,16 @@ def _places(tmp_path: Path, journal: Journal) -> tuple[str, ...]:
     return "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "lake")
 
 
+THEN = ("--as-of", AS_OF)
+
+
 def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> None:
     journal = journals.state(random.Random(9), routers=1, days=1)
     places = _places(tmp_path, journal)
     repairs = tmp_path / "repairs"
     rows = [
         json.loads(line)
-        for line in _invoke("audit", *places, "--json", "--repairs", str(repairs), ends=1).splitlines()
+        for line in _invoke("audit", *places, "--json", "--repairs", str(repairs), *THEN, ends=1).splitlines()
     ]
     wanted = oracles.service_drift(journal)
     assert sorted(row["verdict"] for row in rows) == sorted(row["verdict"] for row in wanted)
@@ -78,8 +84,10 @@ def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> Non
         "--service",
         base64.urlsafe_b64encode(row["service_id"]).decode(),
     )
-    _invoke("cells", cells, *of, "--side", "router", *places)
-    found = json.loads(_invoke("cells", cells, *of, "--side", "subscriber", "--compare", "--json", *places))
+    _invoke("cells", cells, *of, "--side", "router", *places, *THEN)
+    found = json.loads(
+        _invoke("cells", cells, *of, "--side", "subscriber", "--compare", "--json", *places, *THEN)
+    )
     here = {
         one["queue_id"]
         for one in oracles.drift_queues(journal)
@@ -93,8 +101,47 @@ def test_a_migration_is_verified(tmp_path: Path) -> None:
     journal = journals.migrations(random.Random(6), routers=2)
     wrong = [row for row in oracles.migration_proof(journal) if row["verdict"] != "equal"]
     assert wrong
-    lines = _invoke("verify-migration", *_places(tmp_path, journal), "--json", ends=1).splitlines()
+    lines = _invoke("verify-migration", *_places(tmp_path, journal), "--json", *THEN, ends=1).splitlines()
     assert sum(json.loads(line)["verdict"] != "equal" for line in lines) == len(wrong)
+
+
+def test_tables_are_checked_exported_and_traced(tmp_path: Path) -> None:
+    """By one small table: verdicts with an exit code, rows for other programs, and the files behind them."""
+    journal = journals.messages(random.Random(2), count=60, days=1)
+    places = _places(tmp_path, journal)
+    out, table = places[2:], "delivery_slo"
+    told = json.loads(_invoke("run", *places, "--table", table, "--json", *THEN))
+    assert (told["failed"], told["computed"][table]) == ({}, ["2025-01-30"])
+    state = json.loads(_invoke("check", *out, "--json", *THEN, ends=2))
+    assert state["state"] == "act"
+    assert {one["key"]: one["state"] for one in state["verdicts"]}["backlog"] == "no data"
+    assert "act " in _invoke("check", *out, *THEN, ends=2)
+    for suffix in ("csv", "json"):
+        _invoke("export", table, "--file", str(tmp_path / f"x.{suffix}"), *out)
+    rows = [json.loads(line) for line in (tmp_path / "x.json").read_text().splitlines()]
+    with (tmp_path / "x.csv").open() as file:
+        assert [row["sent"] for row in csv.DictReader(file)] == [str(row["sent"]) for row in rows]
+    assert sum(row["sent"] for row in rows) == 60
+    lines = _invoke("lineage", table, "2025-01-30", *out, "--json").splitlines()
+    files = {
+        str(path.relative_to(tmp_path / "journal")) for path in (tmp_path / "journal").rglob("*.parquet")
+    }
+    assert {json.loads(line)["file"] for line in lines} == files
+    shown = _invoke("lineage", table, "2025-01-30", *out)
+    assert max(map(len, shown.splitlines())) <= 80 + 20  # a hash and a path on lines of their own
+    assert shown.count("row ") == len(files)
+    with pytest.raises(OperatorError, match=r"ends in \.csv or \.json"):
+        _invoke("export", table, "--file", str(tmp_path / "x.xls"), *out)
+
+
+def test_nobody_at_a_master_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    began = time.monotonic()
+    with pytest.raises(OperatorError, match="no Spark master is there"):
+        CliRunner().invoke(
+            app, ["sql", "SELECT 1", "--master", "spark://127.0.0.1:1"], catch_exceptions=False
+        )
+    assert time.monotonic() - began < 10
 
 
 def test_every_table_is_in_the_catalogue() -> None:

@@ -212,6 +212,13 @@ def test_a_week_is_compared_with_the_one_before() -> None:
     assert "Today so far" in build(facts())
 
 
+@pytest.mark.parametrize(("points", "labels"), [(1, 1), (2, 3), (48, 3)])
+def test_no_two_labels_of_a_time_axis_are_equal(points: int, labels: int) -> None:
+    drawn = lines([Series("a", [(NOON + 3_600 * hour, 1.0) for hour in range(points)])], "x", "s")
+    found = re.findall(r">(\d\d \w{3} \d\d:\d\d)<", drawn)
+    assert len(found) == len(set(found)) == labels
+
+
 def test_the_worst_comes_first() -> None:
     page = build(changed("router_backlog", expired=900))
     assert page.index('id="backlog"') < page.index('id="drift"')

@@ -15,6 +15,8 @@ from blindpost.cli.output import JsonOption, say
 from blindpost.cli.pipeline import (
     JOURNAL,
     LAKE,
+    AsOfOption,
+    ConfigOption,
     DayOption,
     FromOption,
     JournalOption,
@@ -52,6 +54,8 @@ def audit(
             help="Write the SUB and NSUB commands that repair the drift to this file, as JSON lines."
         ),
     ] = None,
+    config: ConfigOption = None,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
@@ -62,7 +66,7 @@ def audit(
     Run it where the exports are: in the routers' trust zone. Exit code 1 if something differs.
     """
     days = days_of(day, first, last)
-    with opened(journal, out, zone, master, remote, settings) as lake:
+    with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         rows, queues = _computed(lake, ["service_drift", "service_drift_queues"], days)
     show_rows(rows, as_json=as_json, title="Services")
     if repairs is not None:
@@ -83,6 +87,8 @@ def verify_migration(
     day: DayOption = None,
     first: FromOption = None,
     last: ToOption = None,
+    config: ConfigOption = None,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
@@ -90,7 +96,7 @@ def verify_migration(
 ) -> None:
     """Compare source and result of each import, and what is stored now. Exit code 1 if they differ."""
     days = days_of(day, first, last)
-    with opened(journal, out, zone, master, remote, settings) as lake:
+    with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         (rows,) = _computed(lake, ["migration_proof"], days)
     show_rows(rows, as_json=as_json, title="Imports")
     wrong = [row for row in rows if row["verdict"] != "equal" or _changed(row)]
@@ -155,6 +161,8 @@ def cells(
     journal: JournalOption = JOURNAL,
     out: OutOption = LAKE,
     zone: ZoneOption = None,
+    config: ConfigOption = None,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -167,7 +175,7 @@ def cells(
     from blindpost.pipeline import lookup
     from blindpost.pipeline.drift import Chosen, queues_of
 
-    with opened(journal, out, zone, master, None, settings) as lake:
+    with opened(journal, out, zone, master, None, settings, config, as_of) as lake:
         _computed(lake, ["service_drift_queues"], days_of(None, None, None))
         queues = queues_of(
             lake.silver("s_queues"),

@@ -31,6 +31,8 @@ QUICK = {
 }
 """Settings for little data: compiling each plan would take longer than running it."""
 
+AS_OF = "2025-02-04"
+"""Soon after the journals of tests: by the clock the time of their events would be over."""
 LASTING = Settings(keep=Keep(36_500, 36_500, 36_500))
 """Nothing is old enough to be erased: journals of tests are of the past."""
 

@@ -181,11 +181,15 @@ def _value_axis(ticks: Sequence[float], low: float, high: float, unit: str) -> I
 
 
 def _time_axis(left: float, right: float, height: int) -> Iterable[str]:
+    """Up to three moments; a short time needs fewer, since equal labels say nothing."""
     y = height - 6
-    for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+    told: set[str] = set()
+    for part, anchor in ((0.0, "start"), (1.0, "end"), (0.5, "middle")):
         x = LEFT + part * (WIDTH - LEFT - RIGHT)
         said = moment(left + part * (right - left))
-        yield f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}">{said}</text>'
+        if said not in told:
+            yield f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}">{said}</text>'
+        told.add(said)
 
 
 def moment(seconds: float) -> str:
