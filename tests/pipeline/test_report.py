@@ -19,7 +19,7 @@ from blindpost.pipeline.report.build import build, sections
 from blindpost.pipeline.report.canaries import spells
 from blindpost.pipeline.report.facts import Facts, Row, chosen_days, count, named, span
 from blindpost.pipeline.report.page import Report, Section, State, Table, render, shown, worst
-from blindpost.pipeline.report.svg import Bar, Series, bars, heat, lines, number, steps
+from blindpost.pipeline.report.svg import Bar, Series, bars, heat, labels, lines, number, steps
 from tests.support.ops.browser import browser, needs_chromium
 
 NOON = 1_767_614_400
@@ -217,6 +217,16 @@ def test_no_two_labels_of_a_time_axis_are_equal(points: int, labels: int) -> Non
     drawn = lines([Series("a", [(NOON + 3_600 * hour, 1.0) for hour in range(points)])], "x", "s")
     found = re.findall(r">(\d\d \w{3} \d\d:\d\d)<", drawn)
     assert len(found) == len(set(found)) == labels
+
+
+def test_labels_fit_and_no_two_are_equal() -> None:
+    pairs = [f"smp-frankfurt-{a} → smp-amsterdam-{b}" for a in range(10, 14) for b in range(10, 14)]
+    short = labels(pairs)
+    assert len(set(short)) == len(pairs)
+    assert max(map(len, short)) <= 23
+    assert labels(["smp-01 → smp-02"]) == ["smp-01 → smp-02"]
+    same = [f"{'a' * 30}{number}{'b' * 30}" for number in range(3)]
+    assert len(set(labels(same))) == 3
 
 
 def test_the_worst_comes_first() -> None:

@@ -78,8 +78,8 @@ def delivery(facts: Facts) -> Section:
         if not judged
         else f"On every pair 99 of 100 canaries arrived within {DELIVER_P99_S:g} s, at all times."
         if not broken
-        else f"{count(len(broken), 'time')} {count(len(pairs), 'pair')} broke the promise "
-        f"of {promise}: {named(pairs)}."
+        else f"The promise of {promise} was broken {count(len(broken), 'time')}, "
+        f"on {count(len(pairs), 'pair')}: {named(pairs)}."
     )
     if judged and unjudged:
         said += f" Too few to judge on {count(len(unjudged), 'pair')}."
@@ -201,7 +201,7 @@ def integrity(facts: Facts) -> Section:
     by_pair = sorted(pairs, key=lambda row: -(row["lost"] + row["duplicates"]))
     plot = Plot(
         "Messages that went wrong",
-        "which router to take out of service: losses that share a `to` side point at its store.",
+        "which router to take out of service: losses with one router behind the arrow point at its store.",
         bars(
             [Bar(_pair(row), _bad(row), number(_bad(row)), bad=True) for row in by_pair[:WORST] if _bad(row)],
             title,

@@ -29,7 +29,7 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:10px;p
 figure{margin:0}figcaption{color:var(--soft);font-size:13px}
 svg{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;fill:var(--soft)}
 @media(min-width:700px){svg{font-size:10px}}
-svg .name,svg .limit-label{text-anchor:end}svg .grid{stroke:var(--rule);stroke-width:1}
+svg .name{text-anchor:end}svg .grid{stroke:var(--rule);stroke-width:1}
 svg .limit{stroke:var(--bad);stroke-dasharray:4 3}svg .limit-label{fill:var(--bad)}
 svg .line{fill:none;stroke-width:1.6;stroke-linejoin:round}svg .bar,svg .cell{fill:var(--s0)}
 svg .bad{fill:var(--bad)}

@@ -82,7 +82,7 @@ def lines(series: Sequence[Series], label: str, unit: str, *, limit: float | Non
         y = at(left, limit)[1]
         parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         text = escape(f"limit {number(limit)} {unit}")
-        parts.append(f'<text class="limit-label" x="{WIDTH - RIGHT}" y="{y - 3:.1f}">{text}</text>')
+        parts.append(f'<text class="limit-label" x="{LEFT + 4}" y="{y - 3:.1f}">{text}</text>')
     return _frame(height, label, parts) + _legend(series)
 
 
@@ -91,19 +91,21 @@ def bars(rows: Sequence[Bar], label: str) -> str:
     if not rows:
         return nothing(label)
     top = max((row.value for row in rows), default=0.0) or 1.0
-    room, high = WIDTH - 150 - 70, 20
+    names = labels([row.label for row in rows])
+    left = _width(names)
+    room, high = WIDTH - left - 70, 20
     parts: list[str] = []
     for place, row in enumerate(rows):
         y = place * high + 2
         length = max(row.value / top * room, 1.0 if row.value else 0.0)
         kind = "bar bad" if row.bad else "bar"
         said = escape(f"{row.label}: {row.shown}")
-        parts.append(f'<text class="name" x="144" y="{y + 12}">{escape(clip(row.label, 22))}</text>')
+        parts.append(f'<text class="name" x="{left - 6:.0f}" y="{y + 12}">{escape(names[place])}</text>')
         parts.append(
-            f'<rect class="{kind}" x="150" y="{y + 2}" width="{length:.1f}" height="13" rx="2">'
+            f'<rect class="{kind}" x="{left:.0f}" y="{y + 2}" width="{length:.1f}" height="13" rx="2">'
             f"<title>{said}</title></rect>"
         )
-        parts.append(f'<text x="{154 + length:.1f}" y="{y + 12}">{escape(row.shown)}</text>')
+        parts.append(f'<text x="{left + 4 + length:.1f}" y="{y + 12}">{escape(row.shown)}</text>')
     return _frame(len(rows) * high + 6, label, parts)
 
 
@@ -118,11 +120,13 @@ def heat(
     """A grid whose darkness is the value against the limit; above the limit a cell is marked as bad."""
     if not cells:
         return nothing(label)
-    wide = (WIDTH - 110) / max(len(columns), 1)
+    names = labels(rows)
+    left = _width(names)
+    wide = (WIDTH - left) / max(len(columns), 1)
     high = 14
     parts: list[str] = []
     for y, name in enumerate(rows):
-        parts.append(f'<text class="name" x="104" y="{y * high + 11}">{escape(clip(name, 17))}</text>')
+        parts.append(f'<text class="name" x="{left - 6:.0f}" y="{y * high + 11}">{escape(names[y])}</text>')
         for x, column in enumerate(columns):
             value = cells.get((y, x))
             if value is None:
@@ -131,13 +135,13 @@ def heat(
             depth = min(0.12 + 0.88 * value / limit, 1.0) if limit else 1.0
             said = escape(f"{name}, {column}: {number(value)} {unit}")
             parts.append(
-                f'<rect class="{kind}" x="{108 + x * wide:.1f}" y="{y * high + 1}" '
+                f'<rect class="{kind}" x="{left + x * wide:.1f}" y="{y * high + 1}" '
                 f'width="{max(wide - 0.6, 0.6):.1f}" height="{high - 2}" fill-opacity="{depth:.2f}">'
                 f"<title>{said}</title></rect>"
             )
     bottom = len(rows) * high + 12
     if columns:
-        parts.append(f'<text x="108" y="{bottom}">{escape(columns[0])}</text>')
+        parts.append(f'<text x="{left:.0f}" y="{bottom}">{escape(columns[0])}</text>')
         parts.append(f'<text class="name" x="{WIDTH - 2}" y="{bottom}">{escape(columns[-1])}</text>')
     return _frame(bottom + 6, label, parts)
 
@@ -147,8 +151,35 @@ def nothing(label: str) -> str:
     return f'<p class="nothing">{escape(label)}: nothing was recorded in this period.</p>'
 
 
-def clip(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 1] + "…"
+LETTER = 7.2
+"""The width of a letter on a phone, where text is largest."""
+LETTERS = 22
+"""So long may a label be; a longer one loses its middle, and no two become equal."""
+
+
+def labels(texts: Sequence[str]) -> list[str]:
+    """Labels that fit beside a drawing."""
+    found = [shortened(text, LETTERS) for text in texts]
+    return [
+        label if found.count(label) == 1 or text == label else shortened(text, LETTERS - 3) + f" {place + 1}"
+        for place, (text, label) in enumerate(zip(texts, found, strict=True))
+    ]
+
+
+def shortened(text: str, size: int) -> str:
+    """A text without its middle; of two names with an arrow between them, each without its own."""
+    if len(text) <= size:
+        return text
+    if " → " in text:
+        one, _, other = text.partition(" → ")
+        each = (size - 3) // 2
+        spare = max(each - len(one), 0), max(each - len(other), 0)
+        return f"{shortened(one, each + spare[1])} → {shortened(other, each + spare[0])}"
+    return f"{text[: size // 2]}…{text[len(text) - (size - 1) // 2 :]}"
+
+
+def _width(names: Sequence[str]) -> float:
+    return max((len(name) for name in names), default=0) * LETTER + 10
 
 
 def _line(one: Series, colour: int, at: _At, unit: str) -> Iterable[str]:
