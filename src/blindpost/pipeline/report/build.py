@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blindpost.pipeline.report import canaries, others, routers
+from blindpost.pipeline.report import canaries, others, routers, unusual
 from blindpost.pipeline.report.facts import Facts, count, moment
 from blindpost.pipeline.report.page import Report, Section, render
 
@@ -20,9 +20,9 @@ SECTIONS = (
 
 
 def sections(facts: Facts) -> list[Section]:
-    """Every question, and imports if there were any."""
-    moved = routers.migrations(facts)
-    return [section(facts) for section in SECTIONS] + ([] if moved is None else [moved])
+    """Every question, imports if there were any, and what is unusual if enough days are there."""
+    more = (unusual.section(facts), routers.migrations(facts))
+    return [section(facts) for section in SECTIONS] + [section for section in more if section is not None]
 
 
 def build(facts: Facts) -> str:

@@ -21,8 +21,8 @@ Row = Mapping[str, Any]
 DAYS = 7
 """How many days, up to the newest, where none are named."""
 DAY_S = 86_400
-COMPARED = ("daily_statistics", "delivery_slo")
-"""Tables whose week before is read too."""
+COMPARED = {"daily_statistics": 28, "delivery_slo": 7, "router_backlog": 7}
+"""Tables of which days before are read too, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Facts:
     """Who must write; empty if nobody said so."""
     silent_s: int = 60 * SILENT_MINUTES
     earlier: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    """Of some tables, the rows of the week before the days."""
+    """Of some tables, the rows of days before."""
     of_the_past: bool = False
     """Whether somebody named the last day: then it is a report about that time."""
     files: int = 0
@@ -93,7 +93,10 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
         expected=lake.settings.fleet.expected,
         silent_s=60 * lake.settings.fleet.silent_minutes,
         earlier={
-            name: [row.asDict() for row in lake.gold(known[name], before).collect()] for name in COMPARED
+            name: lake.rows(
+                known[name], [day for day in there if days_before(days[0], many) <= day < days[0]]
+            )
+            for name, many in COMPARED.items()
         },
         of_the_past=last is not None,
         files=len(entries),
