@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,11 @@ class Router(Protocol):
     async def connect(self) -> SmpClient: ...
 
 
+def _now() -> float:
+    """What the clock says now, also if a test has set it."""
+    return time.time()
+
+
 def nothing() -> None:
     """Happens where a test wants nothing to happen."""
 
@@ -72,7 +78,7 @@ async def notified(folder: Path, router: Router, between: Callable[[], None] = n
     server = Server((Host("127.0.0.1"),), port, fingerprint)
     names = [os.urandom(8).hex() for _ in range(2)]
     devices = [device_token(name, PushProvider.APNS_TEST) for name in names]
-    async with ApnsServer() as apple, ntf_process.ntf_in_process(folder) as ntf:
+    async with ApnsServer(now=_now) as apple, ntf_process.ntf_in_process(folder) as ntf:
         lab = ("lab = []", f'lab = ["{devices[0].token.decode()}"]')
         named = ('name = ""', f'name = "{NTF}"')
         ntf_process.configure(folder, *ntf_process.at(folder, apple), *_QUICK, _ON, named, lab)
