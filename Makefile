@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills hostile fuzz sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -63,6 +63,19 @@ ds-kills: $(READY) ## a thousand long polls and fifty producers of a delivery se
 
 bot-kills: $(READY) ## kill -9 a bot three hundred times under load from fifty contacts
 	BLINDPOST_BOT_KILLS=300 BLINDPOST_BOT_CONTACTS=50 $(BIN)/python -m pytest -q -s tests/bot/test_kills.py
+
+fuzz: $(READY) ## strange input for TARGET (all of them without it), MINUTES each, guided by coverage where atheris is installed
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--only-binary :all: --require-hashes -r fuzz/requirements.lock 2>/dev/null || \
+		echo "no wheel of atheris for this machine: good inputs are changed at random, not guided by coverage"
+	@guided=$$($(BIN)/python -c 'import atheris' 2>/dev/null || echo --unguided); \
+	for target in $(or $(TARGET),$$($(BIN)/python -m fuzz | cut -d ' ' -f 1)); do \
+		$(BIN)/python -m fuzz $$target --minutes $(or $(MINUTES),1) $$guided || exit 1; \
+	done
+
+sbom: $(READY) ## build/sbom.json: every pinned dependency with its hashes, as CycloneDX
+	@mkdir -p build
+	$(BIN)/python deploy/sbom.py requirements.lock build/sbom.json
 
 agent-scale: $(READY) ## a hundred thousand queues of one agent, and more seeds of hard times for a service
 	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=100 \

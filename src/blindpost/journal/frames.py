@@ -273,10 +273,25 @@ def _header(content: bytes) -> tuple[Header, int]:
     body = content[start : start + length]
     if length > _HEADER_MAX or len(body) != length or zlib.crc32(body) != crc:
         raise SegmentError("the header of the segment is damaged")
-    found = json.loads(body)
-    author = Author(found["router"], found["role"], found["boot"])
-    header = Header(found["content"], found["version"], author, found["first"], found["words"])
+    try:
+        found = json.loads(body)
+        author = Author(found["router"], found["role"], found["boot"])
+        header = Header(found["content"], found["version"], author, found["first"], found["words"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SegmentError("the header of the segment makes no sense") from error
+    if not _is_sound(header):
+        raise SegmentError("the header of the segment makes no sense")
     return header, start + length
+
+
+def _is_sound(header: Header) -> bool:
+    """Whether the values that were read are of the types that are expected."""
+    if not isinstance(header.content, str) or not isinstance(header.words, dict):
+        return False
+    if any(type(number) is not int or not 0 <= number < 1 << 63 for number in (header.version, header.first)):
+        return False
+    lists = header.words.values()
+    return all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in lists)
 
 
 def _events(header: Header, width: int, frames: bytes) -> Segment:

@@ -97,7 +97,7 @@ class ControlSocket:
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _failure("a JSON object on one line expected")
         if not isinstance(request, dict):
             return _failure("a JSON object on one line expected")
