@@ -18,10 +18,10 @@ from blindpost.crypto.secret import Secret
 from blindpost.ntf import turn
 from blindpost.ntf.model import PushKind
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
-from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, RETRY_AFTER_MAX_S, Apns
+from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PAYLOAD_MAX, PRODUCTION_HOST, Apns
 from blindpost.ntf.push.http2 import tls_context
 from blindpost.ntf.push.null import NullProvider
-from blindpost.ntf.push.outcome import outcome_of
+from blindpost.ntf.push.outcome import RETRY_AFTER_MAX_S, outcome_of
 from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
 from blindpost.ntf.pusher import sealed
@@ -340,7 +340,7 @@ async def test_each_kind_of_token_goes_to_its_own_service_and_null_tokens_nowher
             server.signing = dev.signing
         endpoints = {kind: server.endpoint for kind, server in servers.items()}
         providers = providers_at(endpoints, ProviderTokens(dev.signing, time.time))
-        for kind in PushProvider:
+        for kind in (*kinds, PushProvider.APNS_NULL):
             for push in (VERIFICATION, MESSAGE, CheckPush()):
                 assert await providers[kind].push(DeviceToken(kind, kind.letters.hex().encode()), push) == (
                     Accepted()

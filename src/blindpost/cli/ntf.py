@@ -78,6 +78,8 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
+    from blindpost.crypto.entropy import system_entropy
+    from blindpost.crypto.webpush import new_key_pem
     from blindpost.ntf.process import KIND, make_store
     from blindpost.serving.identity import Identity
 
@@ -89,6 +91,7 @@ def init(
     place = Place(file.absolute(), checked)
     credentials = Identity(place.keys, KIND).create(host[0], Algorithm[key_algorithm.name])
     write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
+    write_file(place.vapid_file, new_key_pem(system_entropy))
     asyncio.run(make_store(place))
     write_file(file, config_text(host, port, b64(credentials.fingerprint), store.value, dsn).encode())
     _print_address(place, credentials.fingerprint, as_json=as_json)

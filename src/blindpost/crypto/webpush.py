@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
@@ -36,6 +36,11 @@ def new_private_key(entropy: Entropy) -> ec.EllipticCurvePrivateKey:
     # 48 bytes, reduced: no scalar is noticeably likelier than another.
     scalar = int.from_bytes(entropy(48), "big") % (_ORDER - 1) + 1
     return ec.derive_private_key(scalar, ec.SECP256R1())
+
+
+def new_key_pem(entropy: Entropy) -> bytes:
+    """A new private key as a file."""
+    return new_private_key(entropy).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def point_of(key: ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) -> bytes:

@@ -7,9 +7,9 @@ client of message routers. The outside keeps nothing: whatever it learns is an e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.ntf.machines import SubEvent
@@ -61,6 +61,15 @@ class PushProvider(Protocol):
     async def push(self, token: DeviceToken, push: Push) -> PushOutcome: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ManyServices(Protocol):
+    """A provider that stands for many push services, none of which may hold up another."""
+
+    def lane(self, token: DeviceToken) -> Hashable:
+        """The push service of a device."""
+        ...
 
 
 # --- the subscriber: what it is told --------------------------------------------------------------

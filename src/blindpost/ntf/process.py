@@ -18,12 +18,14 @@ from blindpost.journal.schema import L_NOTIFICATIONS
 from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.metrics import render
+from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.apns import Endpoint
 from blindpost.ntf.push.http2 import tls_context
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey, SigningKeyError
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
+from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.settings import ApnsSection, Place
@@ -78,16 +80,46 @@ async def make_store(place: Place) -> None:
         store.close()
 
 
-def providers_of(place: Place) -> dict[PushProvider, Provider]:
+def vapid_of(place: Place) -> VapidTokens | None:
+    """What push services know this router by; None where Web Push is off or has no key."""
+    section = place.settings.webpush
+    if not section.enabled or not place.vapid_file.exists():
+        return None
+    try:
+        key = SigningKey.from_file(place.vapid_file, "", "").key
+    except SigningKeyError as error:
+        raise OperatorError(
+            f"{place.vapid_file}: a P-256 key in PEM form expected, as `init` makes it. "
+            "Restore it, or name another in [webpush] key_file."
+        ) from error
+    subject = section.subject or f"https://{place.settings.address.hosts[0]}"
+    return VapidTokens(key, subject, time.time)
+
+
+def _web_push(place: Place, outbound: Outbound) -> dict[PushProvider, Provider]:
+    tokens = vapid_of(place)
+    if tokens is None:
+        return {}
+    try:
+        tls = web_tls(_file(place.folder, place.settings.webpush.ca_file))
+    except OSError as error:
+        raise OperatorError(
+            f"[webpush] ca_file: certificates in PEM form expected: {error.strerror or error}."
+        ) from error
+    return {PushProvider.WEB_PUSH: WebPush(Way(outbound.network, outbound.gate, tls), tokens)}
+
+
+def providers_of(place: Place, outbound: Outbound) -> dict[PushProvider, Provider]:
     """Every push service that the configuration has a key for."""
+    web = _web_push(place, outbound)
     apns = place.settings.apns
     if not apns.key_file:
-        return {PushProvider.APNS_NULL: NullProvider()}
+        return {PushProvider.APNS_NULL: NullProvider(), **web}
     try:
         signing = SigningKey.from_file(place.folder / apns.key_file, apns.key_id, apns.team_id)
     except SigningKeyError as error:
         raise OperatorError(f"{place.file}, [apns] key_file: {error}.") from error
-    return providers_at(_endpoints(place.folder, apns), ProviderTokens(signing, time.time))
+    return {**providers_at(_endpoints(place.folder, apns), ProviderTokens(signing, time.time)), **web}
 
 
 def _endpoints(folder: Path, apns: ApnsSection) -> dict[PushProvider, Endpoint]:
@@ -107,8 +139,11 @@ def _file(folder: Path, name: str) -> str | None:
     return str(folder / name) if name else None
 
 
-def _subscriber_options(place: Place) -> SubscriberOptions:
-    outbound = Outbound(**place.settings.outbound.model_dump())
+def _rules(place: Place) -> NtfRules:
+    return replace(place.settings.ntf_rules(), web_push=vapid_of(place) is not None)
+
+
+def _subscriber_options(place: Place, outbound: Outbound) -> SubscriberOptions:
     use_services = place.settings.subscriber.use_services
     return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
 
@@ -123,8 +158,12 @@ class NtfService(Service[Place]):
         """Use `open`."""
         super().__init__(place)
         self.credentials = credentials
-        self.router = NtfRouter(store, providers_of(place), place.settings.ntf_rules())
-        self.subscriber = SmpSubscriber(self.router, _subscriber_options(place))
+        outbound = Outbound(**place.settings.outbound.model_dump())
+        self.router = NtfRouter(store, providers_of(place, outbound), _rules(place))
+        vapid = vapid_of(place)
+        self.vapid_public = "" if vapid is None else vapid.public
+        """What applications of Web Push devices give to their push service."""
+        self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
         self.server = Server(ntf_router_plan(credentials), self.router, connections)
 
@@ -176,7 +215,7 @@ class NtfService(Service[Place]):
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
         self.credentials = credentials
         self.server.renew(ntf_router_plan(credentials))
-        self.router.rules = self.router.plan.rules = place.settings.ntf_rules()
+        self.router.rules = self.router.plan.rules = _rules(place)
 
     async def probe(self) -> None:
         await self.router.store.probe()
@@ -193,7 +232,8 @@ class NtfService(Service[Place]):
         place, identity = self.place, Identity(self.place.keys, KIND)
         key_file = place.settings.apns.key_file
         apple = [place.folder / key_file] if key_file else []
-        return [identity.ca_key, identity.online, place.key_file, *apple, place.file]
+        web = [place.vapid_file] if place.vapid_file.exists() else []
+        return [identity.ca_key, identity.online, place.key_file, *apple, *web, place.file]
 
     @property
     def journal_name(self) -> str:
@@ -223,6 +263,7 @@ class NtfService(Service[Place]):
             "queues_subscribed": sum(state.active + state.members for state in states),
             "queues_waiting": sum(state.waiting for state in states),
             "pushes_under_way": router.pusher.waiting,
+            "vapid_public_key": self.vapid_public,
             "ledger": {
                 name.removeprefix("ledger_"): count
                 for name, count in counts.items()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
 from blindpost.ntf.model import PushKind
-from blindpost.ntf.ports import Failed, PushOutcome, RetryLater
+from blindpost.ntf.ports import Failed, ManyServices, PushOutcome, RetryLater
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.turn import Push
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 IN_HAND_MAX = 64
 """How many pushes one provider has at a time."""
+IN_HAND_OF_ONE = 8
+"""The same for each push service of a provider that has many."""
 
 Done = Callable[[Push, PushOutcome], None]
 
@@ -39,10 +41,9 @@ class Pusher:
         entropy: Entropy,
         done: Done,
     ) -> None:
-        self._lines = {
-            kind: _Line(provider, lambda push: sealed(push, padded_size, entropy), done)
-            for kind, provider in providers.items()
-        }
+        self._providers = dict(providers)
+        self._lines: dict[tuple[PushProvider, Hashable], _Line] = {}
+        self._seal = lambda push: sealed(push, padded_size, entropy)
         self._done = done
 
     @property
@@ -51,22 +52,43 @@ class Pusher:
         return sum(line.size for line in self._lines.values())
 
     def perform(self, push: Push) -> None:
-        line = self._lines.get(push.device.provider)
-        if line is None:
+        kind = push.device.provider
+        provider = self._providers.get(kind)
+        if provider is None:
             # What is not set up may be set up later: the token is not to blame.
             self._done(push, RetryLater("this push provider is not set up"))
-        else:
-            line.put(push)
+            return
+        service, most = None, IN_HAND_MAX
+        if isinstance(provider, ManyServices):
+            service, most = provider.lane(push.device), IN_HAND_OF_ONE
+        lane = (kind, service)
+        line = self._lines.get(lane)
+        if line is None:
+            line = self._lines[lane] = _Line(provider, self._seal, self._done, most)
+            line.emptied = lambda: self._emptied(lane)
+        line.put(push)
+
+    def _emptied(self, lane: tuple[PushProvider, Hashable]) -> None:
+        """A line in which nobody waits is nothing to keep: strangers choose push services."""
+        line = self._lines.get(lane)
+        if line is not None and not line.size:
+            del self._lines[lane]
 
     async def close(self) -> None:
         """Give up what is under way; it is found again in the store."""
-        for line in self._lines.values():
+        for line in tuple(self._lines.values()):
             await line.close()
+        for provider in self._providers.values():
+            await provider.close()
 
 
 class _Line:
-    def __init__(self, provider: Provider, seal: Callable[[Push], WirePush], done: Done) -> None:
+    def __init__(
+        self, provider: Provider, seal: Callable[[Push], WirePush], done: Done, in_hand: int
+    ) -> None:
         self._provider = provider
+        self._in_hand = in_hand
+        self.emptied: Callable[[], None] = lambda: None
         self._seal = seal
         self._done = done
         self._waiting: deque[Push] = deque()
@@ -78,10 +100,15 @@ class _Line:
 
     def put(self, push: Push) -> None:
         self._waiting.append(push)
-        if len(self._workers) < IN_HAND_MAX:
+        if len(self._workers) < self._in_hand:
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._ended)
+
+    def _ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if not self.size:
+            self.emptied()
 
     async def _work(self) -> None:
         while self._waiting:
@@ -103,7 +130,6 @@ class _Line:
         for worker in tuple(self._workers):
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
-        await self._provider.close()
 
 
 def sealed(push: Push, padded_size: int, entropy: Entropy) -> WirePush:

@@ -93,6 +93,18 @@ class ApnsSection(Section):
         return self
 
 
+class WebPushSection(Section):
+    """Web Push and UnifiedPush. Without its key such devices are refused."""
+
+    enabled: bool = True
+    key_file: str = "vapid.pem"
+    """The key by which push services know this router."""
+    subject: Annotated[str, Field(pattern=r"^((mailto:|https://)[\x21-\x7e]+)?$")] = ""
+    """Whom their operators may write to; the router's first host where it is empty."""
+    ca_file: str = ""
+    """Certificates that push services are verified with, in place of the system's."""
+
+
 class SubscriberSection(Section):
     use_services: bool = True
     """Whether message routers are shown a certificate, so that one command subscribes all queues there."""
@@ -135,6 +147,7 @@ class Settings(ServerSettings):
     identity: IdentitySection = IdentitySection()
     store: StoreSection = StoreSection()
     apns: ApnsSection = ApnsSection()
+    webpush: WebPushSection = WebPushSection()
     subscriber: SubscriberSection = SubscriberSection()
     outbound: OutboundSection = OutboundSection()
     rules: RulesSection = RulesSection()
@@ -165,6 +178,7 @@ class Place(places.Place[Settings]):
         self.fingerprint = settings.identity.key_hash
         self.database = self.folder / settings.store.file
         self.key_file = self.folder / settings.store.key_file
+        self.vapid_file = self.folder / settings.webpush.key_file
 
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""

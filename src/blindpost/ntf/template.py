@@ -63,6 +63,16 @@ test_host = ""
 test_port = 443
 test_ca_file = ""
 
+[webpush]
+# Devices with a Web Push subscription, also by UnifiedPush: see docs/webpush.md. The key by which push
+# services know this router; whom their operators may write to, "mailto:..." or "https://..." (empty: the
+# first host).
+enabled = true
+key_file = "vapid.pem"
+subject = ""
+# Certificates in place of the system's.
+ca_file = ""
+
 [subscriber]
 # Whether message routers are shown a certificate of ours, so that one command subscribes all queues there.
 use_services = true

@@ -6,11 +6,10 @@ import asyncio
 import re
 import ssl
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
 from blindpost.ntf.ports import Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.http2 import WATCH, ConnectionFailedError, Header, Http2Connection, Response, Watch
-from blindpost.ntf.push.outcome import EXPIRED_PROVIDER_TOKEN, outcome_of
+from blindpost.ntf.push.outcome import EXPIRED_PROVIDER_TOKEN, outcome_of, retry_after_s
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject
@@ -25,11 +24,7 @@ TOPIC = "chat.simplex.app"
 PAYLOAD_MAX = 4096
 """Apple refuses larger bodies."""
 
-RETRY_AFTER_MAX_S = 3600.0
-"""Whatever Apple asks for, a push is not put off longer."""
-
 _OUT_OF_ORDER = 503
-_DIGITS_MAX = 9
 _DEVICE_TOKEN = re.compile(rb"(?:[0-9a-fA-F]{2}){1,100}")
 _ALERT: tuple[Header, ...] = ((b"apns-push-type", b"alert"),)
 _BACKGROUND: tuple[Header, ...] = ((b"apns-push-type", b"background"), (b"apns-priority", b"5"))
@@ -133,19 +128,7 @@ class Apns:
         reason = _reason(response.body)
         if reason == EXPIRED_PROVIDER_TOKEN:
             self._tokens.refused(bearer)
-        return outcome_of(response.status, reason, self._retry_after_s(response.retry_after))
-
-    def _retry_after_s(self, header: bytes) -> float | None:
-        """How long Apple asks to wait: seconds, or a date."""
-        text = header.decode("ascii", "replace").strip()
-        if text.isascii() and text.isdecimal():
-            seconds = float(text[:_DIGITS_MAX])
-        else:
-            try:
-                seconds = parsedate_to_datetime(text).timestamp() - self._tokens.now()
-            except (ValueError, OverflowError):
-                return None
-        return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+        return outcome_of(response.status, reason, retry_after_s(response.retry_after, self._tokens.now()))
 
 
 def _kind_headers(push: Push) -> tuple[Header, ...]:

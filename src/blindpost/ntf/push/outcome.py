@@ -1,6 +1,8 @@
-"""What the answers of Apple mean for a push and for its device token."""
+"""What the answers of push services mean for a push and for its device token."""
 
 from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
 
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.wire.ntf.status import InvalidReason
@@ -17,6 +19,10 @@ EXPIRED_PROVIDER_TOKEN = "ExpiredProviderToken"  # noqa: S105 (a reason that App
 _TEMPORARY = frozenset({(400, "IdleTimeout"), (403, EXPIRED_PROVIDER_TOKEN)})
 """Refusals that the same push, sent again over a new connection or with a new provider token, outlives."""
 
+RETRY_AFTER_MAX_S = 3600.0
+"""Whatever a push service asks for, a push is not put off longer."""
+
+_DIGITS_MAX = 9
 _THROTTLED = 429
 _GONE = 410
 _BROKEN = 500
@@ -43,3 +49,16 @@ def outcome_of(status: int, reason: str, after_s: float | None = None) -> PushOu
 def _printable(reason: str) -> str:
     """Reasons go to logs and are Apple's words or nobody's."""
     return reason if reason.isascii() and reason.isalnum() and len(reason) <= _REASON_MAX else ""
+
+
+def retry_after_s(header: bytes, now: float) -> float | None:
+    """How long a push service asks to wait: seconds, or a date."""
+    text = header.decode("ascii", "replace").strip()
+    if text.isascii() and text.isdecimal():
+        seconds = float(text[:_DIGITS_MAX])
+    else:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - now
+        except (ValueError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)

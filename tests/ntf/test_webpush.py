@@ -1,0 +1,163 @@
+"""Pushes to Web Push services, over HTTP/2 and HTTP/1.1, to a service that checks everything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blindpost.client.outbound import Outbound
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.webpush import new_private_key
+from blindpost.ntf.model import NtfRules
+from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
+from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
+from blindpost.testing.network import MemoryNetwork
+from blindpost.testing.webpush import Browser, PushService, WebAnswer
+from blindpost.wire.ntf.commands import TNEW, TVFY
+from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
+from blindpost.wire.ntf.responses import ERR, OK
+from blindpost.wire.ntf.status import InvalidReason
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+from blindpost.wire.ntf.webpush import Subscription
+from blindpost.wire.smp.errors import CMD, CommandError
+from tests.support.ntf.routers import Device, running_ntf, some_queue
+
+PUSH = MessagePush(bytes(24), bytes(2928))
+
+
+@asynccontextmanager
+async def pushing(
+    service: PushService, allow: tuple[str, ...] = ("127.0.0.0/8",), response_s: float = 20.0
+) -> AsyncIterator[WebPush]:
+    outbound = Outbound(allow)
+    tokens = VapidTokens(new_private_key(system_entropy), "mailto:a@example.org", time.time)
+    way = Way(outbound.network, outbound.gate, service.tls(web_tls()), response_timeout_s=response_s)
+    provider = WebPush(way, tokens)
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+def token_of(browser: Browser) -> DeviceToken:
+    return DeviceToken.web(browser.subscription)
+
+
+BOTH = pytest.mark.parametrize("http2", [True, False], ids=["HTTP/2", "HTTP/1.1"])
+
+
+@BOTH
+async def test_pushes_arrive_in_order_and_over_one_connection(http2: bool) -> None:
+    async with PushService(http2=http2) as service, pushing(service) as provider:
+        devices = [service.subscribe() for _ in range(3)]
+        for push in (PUSH, VerificationPush(bytes(24), b"code"), CheckPush()):
+            for device in devices:
+                assert await provider.push(token_of(device), push) == Accepted(), service.refused
+                assert device.opened(service.arrived[-1].body) == push
+        assert service.connections == 1
+        headers = service.arrived[0].headers
+        assert (headers["ttl"], headers["urgency"], headers["topic"]) == ("2592000", "high", "messages")
+        assert headers["authorization"] == service.arrived[-1].headers["authorization"], (
+            "tokens are used again"
+        )
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (WebAnswer(201), Accepted()),
+        (WebAnswer(202), Accepted()),
+        (WebAnswer(404), TokenInvalid(InvalidReason.UNREGISTERED)),
+        (WebAnswer(410), TokenInvalid(InvalidReason.UNREGISTERED)),
+        (WebAnswer(413), Failed("the push service answered 413")),
+        (WebAnswer(301, location="https://127.0.0.1/"), Failed("the push service answered 301")),
+        (WebAnswer(429, retry_after="120"), RetryLater("429", 120.0)),
+        (WebAnswer(503, retry_after="999999999"), RetryLater("503", 3600.0)),
+        (WebAnswer(500), RetryLater("500")),
+    ],
+)
+async def test_what_answers_mean(http2: bool, answer: WebAnswer, outcome: PushOutcome) -> None:
+    async with PushService(http2=http2) as service, pushing(service) as provider:
+        device = service.subscribe()
+        service.answer = lambda _path: answer
+        assert await provider.push(token_of(device), PUSH) == outcome
+        service.answer = lambda _path: WebAnswer()
+        assert await provider.push(token_of(device), PUSH) == Accepted()
+        assert service.connections == 1
+
+
+async def test_a_device_that_is_gone_is_told() -> None:
+    async with PushService() as service, pushing(service) as provider:
+        device = service.subscribe()
+        service.expire(device)
+        assert await provider.push(token_of(device), PUSH) == TokenInvalid(InvalidReason.UNREGISTERED)
+
+
+async def test_private_addresses_are_not_pushed_to() -> None:
+    async with PushService() as service, pushing(service, allow=()) as provider:
+        outcome = await provider.push(token_of(service.subscribe()), PUSH)
+        assert isinstance(outcome, Failed)
+        assert service.connections == 0
+
+
+async def test_a_key_that_is_none_makes_the_token_invalid() -> None:
+    async with PushService() as service, pushing(service) as provider:
+        good = service.subscribe().subscription
+        bad = Subscription(good.host, good.port, good.path, good.auth, b"\x04" + bytes(64))
+        assert await provider.push(DeviceToken.web(bad), PUSH) == TokenInvalid(InvalidReason.BAD)
+        assert service.connections == 0
+
+
+@BOTH
+async def test_a_service_that_does_not_answer_is_tried_later(http2: bool) -> None:
+    async with PushService(http2=http2) as service, pushing(service, response_s=0.3) as provider:
+        device = service.subscribe()
+        service.answer = lambda _path: WebAnswer(None)
+        assert isinstance(await provider.push(token_of(device), PUSH), RetryLater)
+        service.answer = lambda _path: WebAnswer()
+        assert await provider.push(token_of(device), PUSH) == Accepted()
+
+
+async def test_what_speaks_no_http_is_tried_later() -> None:
+    async with PushService() as service, pushing(service) as provider:
+        nobody = service.subscribe().subscription
+        closed = Subscription(nobody.host, "1", nobody.path, nobody.auth, nobody.p256dh)
+        outcomes = [await provider.push(DeviceToken.web(closed), PUSH) for _ in range(2)]
+        assert all(isinstance(outcome, RetryLater) for outcome in outcomes)
+
+
+async def test_a_device_registers_is_notified_and_hears_of_it(tmp_path: Path) -> None:
+    """The whole way through the notification router, with a slow push service beside."""
+    async with PushService() as service, PushService() as slow, pushing(service) as provider:
+        slow.answer = lambda _path: WebAnswer(None)
+        provider._way.tls.load_verify_locations(cadata=slow.certificate.decode("ascii"))
+        rules, providers = NtfRules(web_push=True), {PushProvider.WEB_PUSH: provider}
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            client = await ntf.connect()
+            for _ in range(20):
+                await Device(client, token_of(slow.subscribe())).register()
+            browser = service.subscribe()
+            device = Device(client, token_of(browser))
+            async with asyncio.timeout(20):
+                await device.register()
+                await service.until(lambda: len(service.arrived) == 1)
+                code = device.code(browser.opened(service.arrived[0].body))
+                assert await device.ask(TVFY(code)) == OK()
+                await device.subscribe(queue := some_queue())
+                await ntf.nmsg(queue)
+                await service.until(lambda: len(service.arrived) == 2)
+            assert isinstance(browser.opened(service.arrived[1].body), MessagePush)
+            assert service.arrived[1].path == browser.subscription.path.decode()
+
+
+async def test_without_a_key_web_push_devices_are_refused(tmp_path: Path) -> None:
+    async with PushService() as service, running_ntf(tmp_path, network=MemoryNetwork()) as ntf:
+        device = Device(await ntf.connect(), token_of(service.subscribe()))
+        command = TNEW(device.name, device.key.public, device.dh_key.public)
+        assert await device.ask(command, b"") == ERR(CMD(CommandError.PROHIBITED))
