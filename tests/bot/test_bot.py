@@ -26,6 +26,7 @@ from blindpost.chat import (
 from blindpost.chat.book import save_contact
 from blindpost.chat.codec.bodies import write_info
 from blindpost.chat.codec.events import ContactRequest, Info, Message
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.smp.commands import SUB, SUBS
 from tests.support.agent.agents import on_network, quick_config
 from tests.support.agent.network import commands_sent
@@ -202,6 +203,28 @@ async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> 
             assert bot.set_aside() == []
             assert bot.metrics.set_aside == 1
             assert "blindpost_bot_set_aside_total 1" in bot.metrics.text()
+
+
+@virtual
+async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as place:
+        bot = with_echo(place.bot())
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            agent, full = bot.chats.agent, 5
+            original = agent.transact
+
+            async def transact(*arguments: object) -> object:
+                nonlocal full
+                if full:
+                    full -= 1
+                    raise StoreFailedError("the disk is full")
+                return await original(*arguments)  # type: ignore[arg-type]  # as it was called
+
+            monkeypatch.setattr(agent, "transact", transact)
+            assert await bob.ask("/echo at last") == "at last"
+            assert bot.set_aside() == []
+        assert (full, bot.metrics.set_aside) == (0, 0)
 
 
 @virtual

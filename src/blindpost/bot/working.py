@@ -13,8 +13,12 @@ from blindpost.bot.chat import StateChangedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
+from blindpost.engine.loop import StoreFailedError
 
 log = logging.getLogger("blindpost.bot")
+
+STORE_PAUSE_S = 5.0
+"""A full disk is not the handler's fault: it is tried until there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,12 @@ class Workers:
                 continue
             except InactiveError:
                 raise
+            except StoreFailedError as error:
+                log.error("the store takes nothing, trying again: %s", error)
+                await asyncio.sleep(STORE_PAUSE_S)
+                if self.closing:
+                    return
+                continue
             except ConnError as error:
                 if error.code is ConnectionCode.NOT_FOUND:
                     return  # it was acknowledged before, with its answer, or the connection is gone

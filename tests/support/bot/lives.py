@@ -33,6 +33,10 @@ class BotInProcess:
             word, _, rest = line.decode().strip().partition(" ")
             if word in self._lines:
                 self._lines[word].put_nowait(rest)
+            else:
+                print(f"the bot said: {line!r}")
+        for queue in self._lines.values():
+            queue.put_nowait("the process that begins lives is gone")
 
     async def _told(self, word: str) -> str:
         async with asyncio.timeout(PATIENCE_S):

@@ -1,0 +1,52 @@
+"""A bot in a program that is not async: a thread of its own, asked from any other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent import Agent
+from blindpost.bot import Bot, Chat, InThread
+from blindpost.chat import ContactConnected
+from tests.support.agent.agents import address_of, quick_config
+from tests.support.bot.bots import Guest
+from tests.support.chat.people import person
+from tests.support.router.routers import running_router
+
+
+async def test_a_bot_is_asked_from_other_threads(tmp_path: Path) -> None:
+    async with running_router(tmp_path / "router") as router:
+        server = address_of(router.server)
+        bot = Bot("Ada", servers=[server], store=tmp_path / "ada.db", config=quick_config())
+        threads: list[threading.Thread] = []
+
+        @bot.command("where")
+        def where(chat: Chat) -> None:
+            threads.append(threading.current_thread())
+            chat.reply("in a thread of my own")
+
+        running = await asyncio.to_thread(InThread(bot).__enter__)
+        try:
+            async with Agent.open(tmp_path / "bob.db", [server], config=quick_config()) as agent:
+                bob = person(agent, "Bob")
+                await bob.chats.join(running.link)
+                guest = Guest(bob, (await bob.expect(ContactConnected)).contact.id)
+                assert await guest.ask("/where") == "in a thread of my own"
+                assert threads[0] not in (threading.main_thread(), threading.current_thread())
+                (contact,) = await asyncio.to_thread(running.contacts)
+                for _ in range(2):
+                    await asyncio.to_thread(running.tell, contact, "once", key="k")
+                assert await guest.hear() == "once"
+                assert await asyncio.to_thread(lambda: running.broadcast("all", key="b")) == 1
+                assert await guest.hear() == "all"
+        finally:
+            await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def test_what_goes_wrong_at_the_start_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+    bot = Bot("Ada", servers=["smp://nonsense"], store=tmp_path / "ada.db")
+    with pytest.raises(ValueError, match="expected"), InThread(bot):
+        pass
