@@ -16,6 +16,7 @@ from blindpost.ds.model import MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
 from blindpost.ds.turn import Answer
+from blindpost.engine.inbox import FULL
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.framing import SEGMENTS_MAX, Framer
 from blindpost.wire.capnp.node import NODE_SERVICE, Auth, Done, Enqueue, Fetch, Payloads, write_request
@@ -162,9 +163,9 @@ def test_what_breaks_the_protocol_ends_the_connection(frames: list[bytes]) -> No
 def test_a_connection_that_is_held_takes_nothing_in_until_it_is_let_go() -> None:
     one = Scripted()
     one.connection.hold("outbox")
-    one.connection.pause()
+    one.connection.hold(FULL)
     one.call(1)
-    one.connection.resume()
+    one.connection.let_go(FULL)
     assert (one.events, one.reading) == ([], False)
     one.connection.let_go("outbox")
     assert (one.events, one.reading) == ([Called(one.peer, 1, FETCH)], True)

@@ -169,7 +169,7 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
     await client.enqueue(BOB, b"there")
     held = slow_commits(monkeypatch, store)
     sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
-    await ds.until(lambda: ds.service.plan._committing is not None)
+    await ds.until(lambda: ds.service.beside.is_committing)
     async with (
         releasing(held),
         await ds.client() as bob,
@@ -201,7 +201,7 @@ async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
     await client.enqueue(BOB, b"there")
     held = slow_commits(monkeypatch, store, fails=True)
     sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
-    await ds.until(lambda: ds.service.plan._committing is not None)
+    await ds.until(lambda: ds.service.beside.is_committing)
     async with releasing(held), await ds.client() as bob, asyncio.timeout(LONG_S / 2):
         (leased,) = await bob.lease(BOB)
         waiting = asyncio.create_task(bob.fetch_wait(BOB, b"channel", timeout_s=LONG_S))
@@ -226,10 +226,8 @@ async def test_no_turn_handles_more_than_its_share(
     read: list[int] = []
     written: list[int] = []
 
-    async def counted_load(
-        wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
-    ) -> None:
-        await load(wanted, view, is_held, rules, beside=beside)
+    async def counted_load(wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+        await load(wanted, view, is_held, rules)
         loaded = [entry.payload for queue in wanted.heads for entry in view.head(queue)]
         read.append(sum(map(len, filter(None, loaded))))
 

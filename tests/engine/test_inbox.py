@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindpost.engine.inbox import DEBT_MAX, DEBT_PER_S, Budget, Inbox
+from blindpost.engine.inbox import DEBT_MAX, DEBT_PER_S, FULL, Budget, Inbox
 
 
 @dataclass(eq=False)
@@ -16,10 +16,12 @@ class Peer:
     told: list[str] = field(default_factory=list)
     account: str | None = None
 
-    def pause(self) -> None:
+    def hold(self, reason: str) -> None:
+        assert reason == FULL
         self.told.append("pause")
 
-    def resume(self) -> None:
+    def let_go(self, reason: str) -> None:
+        assert reason == FULL
         self.told.append("resume")
 
 

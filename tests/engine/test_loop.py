@@ -18,9 +18,9 @@ from blindpost.testing.clock import run_virtual
 class Peer:
     account = None
 
-    def pause(self) -> None: ...
+    def hold(self, reason: str) -> None: ...
 
-    def resume(self) -> None: ...
+    def let_go(self, reason: str) -> None: ...
 
 
 class Counting:
@@ -55,7 +55,7 @@ class Counting:
     def decide(self, event: str) -> None:
         self.counts.put(event, (self.counts.get(event) or 0) + 1)
         self.replies.append(f"OK {event}")
-        self.undo.add(self.replies.pop)
+        self.undo.add((self.replies.pop,))
         if event == "bug":
             raise KeyError(event)
 

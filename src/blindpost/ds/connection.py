@@ -118,12 +118,6 @@ class Connection:
     def account(self) -> Hashable:
         return self._stream.account
 
-    def pause(self) -> None:
-        self.hold("inbox")
-
-    def resume(self) -> None:
-        self.let_go("inbox")
-
     def hold(self, reason: str) -> None:
         """Take nothing more in."""
         self._held.add(reason)

@@ -7,15 +7,10 @@ import asyncio
 from blindpost.ds.server import DeliveryService
 from blindpost.journal.minutes import Reading
 
-_SETTLED_TRIES, _SETTLED_S = 100, 0.01
-
 
 async def read_meters(service: DeliveryService) -> Reading:
     """Counters and levels of one moment."""
-    for _ in range(_SETTLED_TRIES):
-        if service.engine.settled:
-            break
-        await asyncio.sleep(_SETTLED_S)
+    await service.engine.settled()
     plan, engine = service.plan, service.engine.meters
     payloads, size = service.store.totals()
     now = asyncio.get_running_loop().time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from blindpost.engine.histogram import Histogram
+from blindpost.engine.meters import Meters
 
 
 class Meter(Enum):
@@ -35,21 +36,12 @@ class Meter(Enum):
     STORE_ERRORS = "store_errors"
 
 
-class DsMeters:
+class DsMeters(Meters[Meter]):
     """Counters since the start of the process."""
 
-    __slots__ = ("_counts", "wait_s")
+    __slots__ = ("wait_s",)
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(Meter, 0)
+        super().__init__(Meter)
         self.wait_s = Histogram()
         """How long calls waited that were answered with payloads."""
-
-    def add(self, meter: Meter, by: int = 1) -> None:
-        self._counts[meter] += by
-
-    def __getitem__(self, meter: Meter) -> int:
-        return self._counts[meter]
-
-    def values(self) -> dict[str, int]:
-        return {meter.value: count for meter, count in self._counts.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +31,6 @@ from blindpost.wire.capnp.node import (
     UploadKeyPackage,
 )
 from blindpost.wire.capnp.rpc import ExceptionType
-
-log = logging.getLogger(__name__)
 
 INTERNAL = Refusal("the delivery service failed at this call; nothing was changed")
 
@@ -140,9 +137,8 @@ class DsPlan:
         self._entropy = entropy
         self._shell = shell
         self._refusals: Refusals = {}
-        self._coming: dict[bytes, set[int]] = {}
-        self._busy: set[bytes] = set()
-        self._committing: Turn | None = None
+        self.busy: set[bytes] = set()
+        """The queues that the turn which is being committed looks at."""
         self._again: list[Event] = []
         self._wakes: dict[bytes, float] = {}
         self._turn = self._new_turn()
@@ -153,15 +149,12 @@ class DsPlan:
         return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now, own_keys)
 
     async def prepare(self, batch: Sequence[Event]) -> None:
-        self._turn = self._new_turn()
+        turn = self._turn = self._new_turn()
         self._again.clear()
-        self._collected(batch)
-        self._refusals, wanted = await self._load(self._turn, batch)
-        self._busy = wanted.queues | wanted.touched
+        self._refusals, wanted = await self._load(turn, batch)
+        self.busy = wanted.queues | wanted.touched
 
-    async def _load(
-        self, turn: Turn, batch: Sequence[Event], *, beside: bool = False
-    ) -> tuple[Refusals, Wanted]:
+    async def _load(self, turn: Turn, batch: Sequence[Event]) -> tuple[Refusals, Wanted]:
         calls = [event for event in batch if isinstance(event, Called)]
         callers = await self.authority.identify([call.request.auth for call in calls])
         refusals: Refusals = {}
@@ -175,71 +168,39 @@ class DsPlan:
         for event in batch:
             if id(event) not in refusals:
                 self._want(wanted, event)
-        await self._store.load(wanted, turn.view, self._is_held, self.rules, beside=beside)
+        await self._store.load(wanted, turn.view, self._is_held, self.rules)
         return refusals, wanted
 
-    def may_take(self, event: Event) -> bool:
-        """Whether a call, or the end of its time, can be decided while a commit is under way.
+    # --- beside a commit
 
-        It takes from a queue of which that turn knows nothing, so whatever becomes of the commit, its answer
-        is the same; and taking changes nothing in the store. Calls that came before and are about the same
-        queue are not overtaken.
-        """
+    def subject(self, event: Event) -> bytes | None:
+        """The queue of a call: others that are about the same are not to overtake it."""
+        return queue_of(event.request) if isinstance(event, Called) else None
+
+    def takes(self, event: Event) -> bytes | None:
+        """The queue of a call that only takes, or of one whose time is over."""
         match event:
             case Called(_, _, Fetch() | FetchWait() | Lease() as request):
-                queue = queue_of(request)
+                return queue_of(request)
             case WaitOver(wait):
-                queue = wait.queue
+                return wait.queue
             case _:
-                return False
-        return self._committing is not None and queue not in self._busy and queue not in self._coming
+                return None
 
-    def arrived(self, event: Event) -> None:
-        """An event waits for a turn from now on."""
+    async def prepare_beside(self, events: Sequence[Event]) -> tuple[Turn, Refusals]:
+        turn = self._new_turn()
+        refusals, _ = await self._load(turn, events)
+        return turn, refusals
+
+    def take(self, prepared: tuple[Turn, Refusals], event: Event) -> bool:
+        turn, refusals = prepared
         if isinstance(event, Called):
-            self._coming.setdefault(queue_of(event.request), set()).add(id(event))
+            return self._call(turn, event, refusals)
+        assert isinstance(event, WaitOver), "an event that does not only take"
+        return queues.wait_over(turn, event.wait)
 
-    def _collected(self, batch: Sequence[Event]) -> None:
-        """These events wait no more; some of them may have been told of already."""
-        for event in batch:
-            if isinstance(event, Called):
-                queue = queue_of(event.request)
-                calls = self._coming.get(queue)
-                if calls is not None:
-                    calls.discard(id(event))
-                    if not calls:
-                        del self._coming[queue]
-
-    async def take_beside(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Decide such events; returns those that must wait for a turn of the engine after all."""
-        committing, turn = self._committing, self._new_turn()
-        try:
-            refusals, _ = await self._load(turn, events, beside=True)
-        except Exception:
-            # Whatever it is, a turn meets it too, and tells the callers.
-            return events
-        if committing is None or self._committing is not committing:
-            return events
-        left = [event for event in events if not self._take(turn, event, refusals)]
-        self._release(turn)
-        return left
-
-    def _take(self, turn: Turn, event: Event, refusals: Refusals) -> bool:
-        mark = self.undo.mark()
-        try:
-            if isinstance(event, Called):
-                is_done = self._call(turn, event, refusals)
-            else:
-                assert isinstance(event, WaitOver)
-                is_done = queues.wait_over(turn, event.wait)
-        except Exception:
-            # As in the engine: a bug in one event takes back that event alone.
-            log.exception("deciding an event failed; it changed nothing")
-            self.undo.rollback(mark)
-            self.failed(event)
-            is_done = True
-        self.undo.forget(mark)
-        return is_done
+    def release_beside(self, prepared: tuple[Turn, Refusals]) -> None:
+        self._release(prepared[0])
 
     def _is_held(self, queue: bytes, number: int) -> bool:
         hold = self.state.held.get((queue, number))
@@ -324,17 +285,12 @@ class DsPlan:
         self._turn_away(event, INTERNAL)
 
     async def commit(self) -> None:
-        self._committing = self._turn
-        try:
-            await self._store.commit(self._turn.view.changes)
-        finally:
-            self._committing = None
+        await self._store.commit(self._turn.view.changes)
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
         """Every call of the batch is told that the store failed; the service's own events come again."""
         self.meters.add(Meter.STORE_ERRORS)
         self._again.clear()
-        self._collected(batch)
         for event in batch:
             if not self._turn_away(event, not_stored(error)):
                 self._shell.later(RETRY_S, event)
@@ -354,7 +310,6 @@ class DsPlan:
     def release(self) -> None:
         self._release(self._turn)
         for event in self._again:
-            self.arrived(event)
             self._shell.put_own(event)
 
     def _release(self, turn: Turn) -> None:

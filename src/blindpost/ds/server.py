@@ -18,6 +18,7 @@ from blindpost.ds.plan import Canceled, DsPlan, Event, Gone, Shell, Staged, Wait
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Taken
+from blindpost.engine.beside import Beside
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
 
@@ -43,20 +44,20 @@ class DeliveryService:
         loop = asyncio.get_running_loop()
         shell = Shell(loop.time, self._send, self._begin, self._put_own, self._later, self._stage, self._drop)
         self.plan = DsPlan(store, rules or DsRules(), authority or Closed(), entropy, shell)
-        self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
+        self.beside = Beside(self.plan, self.plan.undo)
+        self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget, self.beside)
         self.connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
-        self._beside: set[asyncio.Task[None]] = set()
-        self._takes: list[tuple[Connection | None, Event]] = []
+        self._large: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
         try:
             await self.engine.run()
-            while self._beside:
-                await asyncio.wait(self._beside)
+            while self._large:
+                await asyncio.wait(self._large)
                 await self.engine.run()
         finally:
             for timer in self._timers.values():
@@ -72,33 +73,12 @@ class DeliveryService:
     def opened(self, stream: Stream) -> Connection:
         """A new connection over `stream`."""
         peer = Peer(next(self._numbers), self.plan.undo)
-        connection = Connection(stream, peer, self.engine_put, self._broken)
+        connection = Connection(stream, peer, self._put, self._broken)
         self.connections[peer.number] = connection
         return connection
 
-    def engine_put(self, connection: Connection, event: Event, size: int) -> None:
-        if self.plan.may_take(event):
-            connection.hold("beside")
-            self._take(connection, event)
-        else:
-            self.plan.arrived(event)
-            self.engine.put(connection, event, 1, size)
-
-    def _take(self, connection: Connection | None, event: Event) -> None:
-        if not self._takes:
-            self._do_beside(self._take_beside())
-        self._takes.append((connection, event))
-
-    async def _take_beside(self) -> None:
-        """Decide what can be taken while a commit is under way; the rest takes its turn."""
-        takes, self._takes = self._takes, []
-        left = set(map(id, await self.plan.take_beside([event for _, event in takes])))
-        for connection, event in takes:
-            if id(event) in left:
-                self.plan.arrived(event)
-                self._put_own(event) if connection is None else self.engine.put(connection, event)
-            if connection is not None:
-                connection.let_go("beside")
+    def _put(self, connection: Connection, event: Event, size: int) -> None:
+        self.engine.put(connection, event, 1, size)
 
     def lost(self, connection: Connection) -> None:
         """A stream is over; what its caller held is put back in a turn."""
@@ -144,8 +124,8 @@ class DeliveryService:
     def _do_beside(self, work: Coroutine[None, None, None]) -> None:
         """Work on a large payload, while turns go on. A service that stops ends it first."""
         task = self._loop.create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._large.add(task)
+        task.add_done_callback(self._large.discard)
 
     async def _write_large(self, stage: Stage) -> None:
         try:
@@ -181,11 +161,7 @@ class DeliveryService:
 
         def due() -> None:
             self._timers.pop(key, None)
-            event = WaitOver(wait)
-            if self.plan.may_take(event):
-                self._take(None, event)
-            else:
-                self.engine.put_own(event)
+            self.engine.put_own(WaitOver(wait))
 
         self._timers[key] = self._loop.call_at(wait.deadline, due)
 

@@ -36,10 +36,8 @@ IsHeld = Callable[[bytes, int], bool]
 class DsStore(Protocol):
     """What the delivery service asks of a store, whichever it is."""
 
-    async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
-    ) -> None:
-        """Fill in what a batch will look at, within the bytes of a turn; `beside` a commit, if need be.
+    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+        """Fill in what a batch will look at, within the bytes of a turn; also while a commit is under way.
 
         Of each queue that it takes from: the first entries, up to those that fill one answer, with the
         payloads of those that are in nobody's hands and not large.
@@ -108,9 +106,7 @@ class LmdbTables:
         self.bytes_written = 0
         """Of rows and keys, for those who measure."""
 
-    async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
-    ) -> None:
+    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
         turn_bytes = rules.turn_bytes
         with self.store.read() as read:
             view.fill_totals(*_totals(read))

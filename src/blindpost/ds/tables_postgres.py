@@ -159,10 +159,8 @@ class PostgresTables:
             raise
         return tables
 
-    async def load(
-        self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules, *, beside: bool = False
-    ) -> None:
-        fetch, turn_bytes = self.store.aside if beside else self.store.fetch, rules.turn_bytes
+    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+        fetch, turn_bytes = self.store.aside if self.store.is_busy else self.store.fetch, rules.turn_bytes
         view.fill_totals(*self.totals())
         if wanted.queues:
             for queue, tail, count, size in await fetch(_QUEUES, list(wanted.queues)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds.checks import Refusal
@@ -12,11 +12,10 @@ from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Entry, is_of
 from blindpost.ds.state import Peer, State, Wait
 from blindpost.ds.view import View
+from blindpost.engine import turn as engine
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import Deliveries, Delivery, Payloads, Result
 from blindpost.wire.value import Value, shape
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,7 +76,7 @@ class Happened(NamedTuple):
         return shape(type(self), zip(self._fields, self, strict=True))
 
 
-class Turn:
+class Turn(engine.Turn[Meter]):
     """One batch. Everything that it says or starts is taken back with it."""
 
     def __init__(
@@ -90,7 +89,7 @@ class Turn:
         now: float,
         own_keys: Collection[bytes] = (),
     ) -> None:
-        self._undo = undo
+        super().__init__(undo, meters)
         self.state = state
         self.rules = rules
         self.meters = meters
@@ -113,46 +112,36 @@ class Turn:
     def answer(
         self, peer: Peer, question: int, outcome: Result | Refusal | Taken | None, *, is_held: bool = False
     ) -> None:
-        self._append(self.answers, Answer(peer, question, outcome, is_held))
+        self.append(self.answers, Answer(peer, question, outcome, is_held))
 
     def stage(self, stage: Stage) -> None:
-        self._append(self.to_stage, stage)
+        self.append(self.to_stage, stage)
 
     def drop(self, stage: Stage) -> None:
-        self._append(self.to_drop, stage)
+        self.append(self.to_drop, stage)
 
     def begin_wait(self, wait: Wait) -> None:
         self.state.add_wait(wait)
-        self._append(self.begun, wait)
+        self.append(self.begun, wait)
 
     def wake(self, queue: bytes, delay_s: float = 0.0) -> None:
         """Let the waiting calls of a queue look again, if there are any."""
         if queue in self.state.waiters:
-            self._append(self.to_wake, (queue, delay_s))
-
-    def count(self, meter: Meter, by: int = 1) -> None:
-        self.meters.add(meter, by)
-        self._undo.add(lambda: self.meters.add(meter, -by))
+            self.append(self.to_wake, (queue, delay_s))
 
     def tell(self, event: str, queue: bytes, *payloads: bytes) -> None:
         """Something happened to payloads: noted if their queue is the operator's own."""
         if is_of(queue, self.own_keys):
             depth = self.view.ends(queue).count
             for payload in payloads:
-                self._append(self.happened, Happened(event, queue, payload, depth))
+                self.append(self.happened, Happened(event, queue, payload, depth))
 
     def tell_wait(self, event: str, wait: Wait) -> None:
         """The same about a waiting call."""
         if is_of(wait.queue, self.own_keys):
             depth = self.view.ends(wait.queue).count
             waited_s = self.now - wait.started
-            self._append(self.happened, Happened(event, wait.queue, b"", depth, waited_s))
+            self.append(self.happened, Happened(event, wait.queue, b"", depth, waited_s))
 
     def observe_wait(self, seconds: float) -> None:
-        self.meters.wait_s.observe(seconds)
-        self._undo.add(lambda: self.meters.wait_s.forget(seconds))
-
-    def _append(self, items: list[_T], item: _T) -> None:
-        items.append(item)
-        remove: Callable[[], object] = items.pop
-        self._undo.add(remove)
+        self.observe(self.meters.wait_s, seconds)

@@ -144,4 +144,4 @@ class View:
 
     def _change(self, change: Change) -> None:
         self.changes.append(change)
-        self._undo.add(self.changes.pop)
+        self._undo.add((self.changes.pop,))

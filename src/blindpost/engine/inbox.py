@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 
 E = TypeVar("E")
 
+FULL = "inbox"
+"""Why a source is held that has brought as much as may wait."""
 DEBT_MAX = 1024.0
 """Above this an account is served after the others."""
 DEBT_CAP = 16 * DEBT_MAX
@@ -33,9 +35,11 @@ class Source(Protocol):
     def account(self) -> Hashable:
         """Whom its work is counted under; None if nobody else is."""
 
-    def pause(self) -> None: ...
+    def hold(self, reason: str) -> None:
+        """Bring nothing more while there is a reason."""
 
-    def resume(self) -> None: ...
+    def let_go(self, reason: str) -> None:
+        """One reason less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ class Inbox(Generic[E]):
         full = waiting.commands >= budget.source_commands or waiting.size >= budget.source_bytes
         if full and not waiting.paused:
             waiting.paused = True
-            waiting.source.pause()
+            waiting.source.hold(FULL)
 
     def _settle(self, waiting: _Waiting[E]) -> None:
         budget = self._budget
@@ -231,6 +235,6 @@ class Inbox(Generic[E]):
             and waiting.size <= budget.source_bytes // 2
         ):
             waiting.paused = False
-            waiting.source.resume()
+            waiting.source.let_go(FULL)
         if not waiting.events and not waiting.paused:
             self._waiting.pop(waiting.source, None)

@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from blindpost.engine.beside import Beside
 from blindpost.engine.containment import contained
 from blindpost.engine.histogram import Histogram
 from blindpost.engine.inbox import Budget, Inbox, Source
@@ -25,6 +26,8 @@ GATHER_S = 0.001
 """How long a turn waits for company, where commits are slow and the last turn had some."""
 GATHER_COMMIT_S = 0.0003
 """From here on a commit is slow: it waits for a disk or for another machine."""
+
+SETTLED_TRIES, SETTLED_S = 100, 0.01
 
 OUTCOME_AT_STOP_S = 5.0
 """How long a stopping engine still waits to learn whether its last commit is there."""
@@ -105,8 +108,17 @@ class EngineMeters:
 class Engine(Generic[E]):
     """The loop of one server."""
 
-    def __init__(self, plan: Plan[E], undo: Undo, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan[E],
+        undo: Undo,
+        budget: Budget | None = None,
+        beside: Beside[E, Any] | None = None,
+    ) -> None:
         self.meters = EngineMeters()
+        self._beside = beside
+        if beside is not None:
+            beside.put = self._put_left
         self._plan = plan
         self._undo = undo
         self._inbox: Inbox[E] = Inbox(budget or Budget(), _loop_time)
@@ -126,20 +138,33 @@ class Engine(Generic[E]):
         """How many accounts are served after the others, for the work they asked for."""
         return self._inbox.in_debt
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing that was decided still waits to be committed."""
-        return not self._undo
+    async def settled(self) -> None:
+        """Wait until nothing that was decided still waits to be committed, but not for ever."""
+        for _ in range(SETTLED_TRIES):
+            if not self._undo:
+                return
+            await asyncio.sleep(SETTLED_S)
 
     def put(self, source: Source, event: E, commands: int = 1, size: int = 0) -> None:
         """An event that came from `source`."""
+        if self._beside is not None and self._beside.offer(source, event):
+            return
         self._inbox.put(source, event, commands, size)
         if self._sleeping is not None:
             self._wake()
 
     def put_own(self, event: E) -> None:
         """An event of the engine itself: a disconnect, a drained buffer, the result of an effect."""
-        self._inbox.put_own(event)
+        if self._beside is None or not self._beside.offer(None, event):
+            self._inbox.put_own(event)
+            self._wake()
+
+    def _put_left(self, source: Source | None, event: E) -> None:
+        """What could not be decided beside a commit."""
+        if source is None:
+            self._inbox.put_own(event)
+        else:
+            self._inbox.put(source, event, 1, 0)
         self._wake()
 
     def forget(self, source: Source) -> None:
@@ -162,6 +187,9 @@ class Engine(Generic[E]):
             while True:
                 if not self._inbox:
                     if self._stopping:
+                        if self._beside is not None and self._beside.at_work:
+                            await self._beside.done()
+                            continue
                         return
                     await self._sleep()
                     await self._gather()
@@ -205,6 +233,8 @@ class Engine(Generic[E]):
         meters.turns += 1
         meters.events += len(batch)
         meters.batch_events_max = max(meters.batch_events_max, len(batch))
+        if self._beside is not None:
+            self._beside.collected(batch)
         clock = asyncio.get_running_loop().time
         started = clock()
         try:
@@ -244,7 +274,11 @@ class Engine(Generic[E]):
     async def _commit(self) -> None:
         """Commit the turn. One that stays in doubt until the engine stops is not answered at all."""
         try:
-            await self._plan.commit()
+            if self._beside is None:
+                await self._plan.commit()
+            else:
+                with self._beside.commit():
+                    await self._plan.commit()
         except OutcomeUnknownError as error:
             if not await self._outcome(error):
                 raise StoreFailedError(str(error)) from error
@@ -256,7 +290,10 @@ class Engine(Generic[E]):
         while not outcome.done():
             if self._inbox:
                 self.meters.turns_refused += 1
-                self._contained("refusing a batch", self._plan.refuse, self._inbox.collect(), error)
+                batch = self._inbox.collect()
+                if self._beside is not None:
+                    self._beside.collected(batch)
+                self._contained("refusing a batch", self._plan.refuse, batch, error)
                 await asyncio.sleep(0)
             elif self._stopping:
                 await asyncio.wait((outcome,), timeout=OUTCOME_AT_STOP_S)

@@ -18,43 +18,42 @@ V = TypeVar("V")
 class Undo:
     """The inverses of the changes made since the last `forget`, in order.
 
-    Each is a tuple of a function and its arguments: a closure takes three times as long to make.
+    Each is a tuple of a function and its arguments, handed to `add`: a closure takes three times as long to
+    make, and so does a method that collects arguments.
     """
 
-    __slots__ = ("steps",)
+    __slots__ = ("_steps", "add")
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Any, ...]] = []
+        self._steps: list[tuple[Any, ...]] = []
+        self.add: Callable[[tuple[Any, ...]], None] = self._steps.append
 
     def __len__(self) -> int:
-        return len(self.steps)
-
-    def add(self, inverse: Callable[..., object], *arguments: object) -> None:
-        self.steps.append((inverse, *arguments))
+        return len(self._steps)
 
     def mark(self) -> int:
-        return len(self.steps)
+        return len(self._steps)
 
     def rollback(self, mark: int = 0) -> None:
         """Take back everything since `mark`, newest first."""
-        steps = self.steps
+        steps = self._steps
         while len(steps) > mark:
             inverse, *arguments = steps.pop()
             inverse(*arguments)
 
     def forget(self, mark: int = 0) -> None:
         """The changes since `mark` are durable: they cannot be taken back any more."""
-        del self.steps[mark:]
+        del self._steps[mark:]
 
 
 class Table(Generic[K, V]):
     """A dict whose changes can be taken back."""
 
-    __slots__ = ("_rows", "_steps", "fill", "get")
+    __slots__ = ("_add_undo", "_rows", "fill", "get")
 
     def __init__(self, undo: Undo) -> None:
         self._rows: dict[K, V] = {}
-        self._steps = undo.steps
+        self._add_undo = undo.add
         self.get: Callable[[K], V | None] = self._rows.get
         self.fill: Callable[[K, V], None] = self._rows.__setitem__
         """Set a row that was merely loaded: there is nothing to take back."""
@@ -84,12 +83,12 @@ class Table(Generic[K, V]):
         rows = self._rows
         before = rows.get(key)
         rows[key] = value
-        self._steps.append((rows.pop, key, None) if before is None else (self.fill, key, before))
+        self._add_undo((rows.pop, key, None) if before is None else (self.fill, key, before))
         return before
 
     def pop(self, key: K) -> V | None:
         """Remove a row, if it is there, and return it."""
         before = self._rows.pop(key, None)
         if before is not None:
-            self._steps.append((self.fill, key, before))
+            self._add_undo((self.fill, key, before))
         return before

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from blindpost.journal.minutes import Reading
 from blindpost.ntf.model import LedgerState
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 
-_SETTLED_TRIES, _SETTLED_S = 100, 0.01
-
 
 async def read_meters(router: NtfRouter, subscriber: SmpSubscriber) -> Reading:
     """Counters and levels of one moment."""
-    for _ in range(_SETTLED_TRIES):
-        if router.engine.settled:
-            break
-        await asyncio.sleep(_SETTLED_S)
+    await router.engine.settled()
     meters, engine, counts = router.plan.meters, router.engine.meters, router.store.counts()
     states = subscriber.states
     return Reading(

@@ -7,6 +7,7 @@ from collections import Counter
 from enum import Enum
 
 from blindpost.engine.histogram import Histogram
+from blindpost.engine.meters import Meters
 
 
 class Meter(Enum):
@@ -52,25 +53,16 @@ class Meter(Enum):
 _OF_REFERENCE = frozenset(itertools.takewhile(lambda meter: meter is not Meter.COMMANDS, Meter))
 
 
-class NtfMeters:
+class NtfMeters(Meters[Meter]):
     """Counters since the start of the process."""
 
-    __slots__ = ("_counts", "funnel", "push_s", "transitions")
+    __slots__ = ("funnel", "push_s", "transitions")
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(Meter, 0)
+        super().__init__(Meter)
         self.funnel: Counter[tuple[str, str]] = Counter()
         """How many notifications entered which state, and why, in the words of the journal."""
         self.transitions: Counter[tuple[str, str, str]] = Counter()
         """How many tokens went from which state to which, and why."""
         self.push_s = Histogram()
         """From NMSG until the provider accepted the push."""
-
-    def add(self, meter: Meter, by: int = 1) -> None:
-        self._counts[meter] += by
-
-    def __getitem__(self, meter: Meter) -> int:
-        return self._counts[meter]
-
-    def values(self) -> dict[str, int]:
-        return {meter.value: count for meter, count in self._counts.items()}

@@ -190,7 +190,7 @@ class NtfPlan:
                 for told in events:
                     _decide_told(turn, told)
                 self._durable.append(durable)
-                self.undo.add(self._durable.pop)
+                self.undo.add((self._durable.pop,))
             case PushDone(push, outcome):
                 outcomes.done(turn, push, outcome)
             case PushAgain(token_id, kind, job):

@@ -73,24 +73,18 @@ class Connection:
     def account(self) -> Hashable:
         return self.session.account
 
-    def pause(self) -> None:
-        self._hold("inbox")
-
-    def resume(self) -> None:
-        self._let_go("inbox")
-
     def congested(self) -> None:
         """The peer does not read its answers: it is not read from either."""
-        self._hold("outbox")
+        self.hold("outbox")
 
     def drained(self) -> None:
-        self._let_go("outbox")
+        self.let_go("outbox")
 
-    def _hold(self, reason: str) -> None:
+    def hold(self, reason: str) -> None:
         self._held.add(reason)
         self.session.pause_reading()
 
-    def _let_go(self, reason: str) -> None:
+    def let_go(self, reason: str) -> None:
         self._held.discard(reason)
         if not self._held:
             self.session.resume_reading()

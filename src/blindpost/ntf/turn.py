@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.secret import Secret
+from blindpost.engine import turn as engine
 from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import Notification, NtfRules, PushKind, Token
@@ -21,8 +22,6 @@ from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.responses import Response
 from blindpost.wire.ntf.tokens import DeviceToken
 from blindpost.wire.value import Value, shape
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +102,7 @@ class Outgoing(NamedTuple):
         return shape(type(self), zip(self._fields, self, strict=True))
 
 
-class Turn:
+class Turn(engine.Turn[Meter]):
     """One batch, as the decisions see it."""
 
     def __init__(
@@ -116,7 +115,7 @@ class Turn:
         received: int,
         own_devices: Collection[bytes] = (),
     ) -> None:
-        self._undo = state.undo
+        super().__init__(state.undo, meters)
         self.state = state
         self.rules = rules
         self.meters = meters
@@ -138,24 +137,19 @@ class Turn:
         return int(self.now)
 
     def answer(self, client: Client, corr_id: bytes, entity_id: bytes, response: Response) -> None:
-        self._append(self.outbox, Outgoing(client.client_id, corr_id, entity_id, response))
+        self.append(self.outbox, Outgoing(client.client_id, corr_id, entity_id, response))
 
     def ask(self, effect: Effect) -> None:
-        self._append(self.effects, effect)
-
-    def count(self, meter: Meter, by: int = 1) -> None:
-        """Count something that happened; it did not happen if the batch is taken back."""
-        self.meters.add(meter, by)
-        self._undo.add(lambda: self.meters.add(meter, -by))
+        self.append(self.effects, effect)
 
     def note(self, subscription_id: bytes) -> None:
-        self._append(self.notified, subscription_id)
+        self.append(self.notified, subscription_id)
 
     def enter(self, state: str, by: int = 1, reason: str = "") -> None:
         """Notifications reached a state of the journal's funnel."""
         funnel = self.meters.funnel
         funnel[state, reason] += by
-        self._undo.add(lambda: funnel.subtract({(state, reason): by}))
+        self._add_undo((funnel.subtract, {(state, reason): by}))
 
     def is_own(self, token: Token | None) -> bool:
         """Whether a token is one of the operator's own devices."""
@@ -165,23 +159,18 @@ class Turn:
         """A notification reached states of the funnel: noted if its device is the operator's own."""
         if self.is_own(self.view.tokens.get(notification.token_id)):
             for state in states:
-                self._append(self.happened, Happened.to(notification, state))
+                self.append(self.happened, Happened.to(notification, state))
 
     def move(self, before: str, after: str, reason: str = "") -> None:
         """A token went from one state to another; empty where there is none."""
         transitions = self.meters.transitions
         transitions[before, after, reason] += 1
-        self._undo.add(lambda: transitions.subtract({(before, after, reason): 1}))
+        self._add_undo((transitions.subtract, {(before, after, reason): 1}))
 
     def pushed(self, after_s: float) -> None:
         """A push was accepted so long after its notification came."""
-        self.meters.push_s.observe(after_s)
-        self._undo.add(lambda: self.meters.push_s.forget(after_s))
+        self.observe(self.meters.push_s, after_s)
 
     def fraction(self) -> float:
         """Unpredictable, from 0 up to but not including 1."""
         return int.from_bytes(self.entropy(4), "big") / 2**32
-
-    def _append(self, items: list[_T], item: _T) -> None:
-        items.append(item)
-        self._undo.add(items.pop)

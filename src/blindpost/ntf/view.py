@@ -188,7 +188,7 @@ class View:
     def change_all(self, change: SetChange) -> None:
         """One statement of the store changes the rows that are not loaded; here are those that are."""
         self.set_changes.append(change)
-        self._undo.add(self.set_changes.pop)
+        self._undo.add((self.set_changes.pop,))
         for subscription_id in tuple(self.subscriptions):
             found = self.subscriptions.get(subscription_id)
             if found is None or found.server != change.server:

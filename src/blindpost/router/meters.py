@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from blindpost.engine.histogram import Histogram
+from blindpost.engine.meters import Meters
 
 ACK_BOUNDS_S = (
     *range(6),
@@ -110,18 +111,12 @@ class Meter(Enum):
     STORE_ERRORS = "storeErrors"
 
 
-class RouterMeters:
+class RouterMeters(Meters[Meter]):
     """Counters since the start of the process."""
 
-    __slots__ = ("_counts", "ack_s")
+    __slots__ = ("ack_s",)
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(Meter, 0)
+        super().__init__(Meter)
         self.ack_s = Histogram(ACK_BOUNDS_S)
         """From the delivery of a message to its ACK, in whole seconds."""
-
-    def add(self, meter: Meter, by: int = 1) -> None:
-        self._counts[meter] += by
-
-    def __getitem__(self, meter: Meter) -> int:
-        return self._counts[meter]

@@ -86,20 +86,14 @@ class Connection:
     def account(self) -> Hashable:
         return self.session.account
 
-    def pause(self) -> None:
-        self._hold("inbox")
-
-    def resume(self) -> None:
-        self._let_go("inbox")
-
     def congested(self) -> None:
         """The peer does not read: it is not read from either, until it has caught up."""
         self.client.congested = True
-        self._hold("outbox")
+        self.hold("outbox")
 
     def drained(self) -> None:
         self.client.congested = False
-        self._let_go("outbox")
+        self.let_go("outbox")
 
     def ask_relay(self, effect: RelayEffect) -> bool:
         """Whether a command may go to its relay now; only so many may be on their way at once."""
@@ -107,7 +101,7 @@ class Connection:
             self._relays_asked += 1
             return True
         self._for_relays.append(effect)
-        self._hold("relays")
+        self.hold("relays")
         return False
 
     def relay_answered(self) -> RelayEffect | None:
@@ -115,14 +109,14 @@ class Connection:
         if self._for_relays:
             return self._for_relays.popleft()
         self._relays_asked -= 1
-        self._let_go("relays")
+        self.let_go("relays")
         return None
 
-    def _hold(self, reason: str) -> None:
+    def hold(self, reason: str) -> None:
         self._held.add(reason)
         self.session.pause_reading()
 
-    def _let_go(self, reason: str) -> None:
+    def let_go(self, reason: str) -> None:
         self._held.discard(reason)
         if not self._held:
             self.session.resume_reading()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.secret import Secret
+from blindpost.engine import turn as engine
 from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
@@ -67,7 +68,7 @@ class Outgoing(NamedTuple):
         return shown(self)
 
 
-class Turn:
+class Turn(engine.Turn[Meter]):
     """One batch, as the decisions see it."""
 
     def __init__(
@@ -79,6 +80,7 @@ class Turn:
         now: int,
         view: View,
     ) -> None:
+        super().__init__(state.undo, meters)
         self.state = state
         self.rules = rules
         self.meters = meters
@@ -86,7 +88,6 @@ class Turn:
         self.now = now
         self.today = day_of(now)
         self.view = view
-        self._undo = state.undo.steps
         self.outbox: list[Outgoing] = []
         self._unanswer = (self.outbox.pop,)
         self.outcomes: list[tuple[Callable[[str], None], str]] = []
@@ -110,45 +111,32 @@ class Turn:
         response: Response | Delivery | ForwardedAnswer,
     ) -> None:
         self.outbox.append(Outgoing(client.client_id, corr_id, entity_id, response))
-        self._undo.append(self._unanswer)
+        self._add_undo(self._unanswer)
 
     def push(self, client: Client, entity_id: bytes, event: Response | Delivery) -> None:
         self.outbox.append(Outgoing(client.client_id, b"", entity_id, event))
-        self._undo.append(self._unanswer)
+        self._add_undo(self._unanswer)
 
     def tell(self, operator: Callable[[str], None], outcome: str) -> None:
-        self.outcomes.append((operator, outcome))
-        self._undo.append((self.outcomes.pop,))
+        self.append(self.outcomes, (operator, outcome))
 
     def tell_service(self, asked: Callable[[bytes | None], None], service_id: bytes | None) -> None:
-        self.found.append((asked, service_id))
-        self._undo.append((self.found.pop,))
+        self.append(self.found, (asked, service_id))
 
     def ask(self, effect: RelayEffect) -> None:
-        self.effects.append(effect)
-        self._undo.append((self.effects.pop,))
+        self.append(self.effects, effect)
 
     def serve(self, client: Client) -> None:
-        self.to_serve.append(client)
-        self._undo.append((self.to_serve.pop,))
-
-    def count(self, meter: Meter, by: int = 1) -> None:
-        """Count something that happened; it did not happen if the batch is taken back."""
-        add = self.meters.add
-        add(meter, by)
-        self._undo.append((add, meter, -by))
+        self.append(self.to_serve, client)
 
     def used(self, recipient_id: bytes, notify: bool) -> None:
         """A message was put into a queue or taken from it."""
-        self.in_use.append((recipient_id, notify))
-        self._undo.append((self.in_use.pop,))
+        self.append(self.in_use, (recipient_id, notify))
 
     def compare(self, service_id: bytes, domain: Domain, agreed: bool) -> None:
         """A service said which queues it believes to have."""
-        self.compared.append((service_id, domain, agreed))
-        self._undo.append((self.compared.pop,))
+        self.append(self.compared, (service_id, domain, agreed))
 
     def acknowledged(self, after_s: int) -> None:
         """A delivery was acknowledged so long after it."""
-        self.meters.ack_s.observe(after_s)
-        self._undo.append((self.meters.ack_s.forget, after_s))
+        self.observe(self.meters.ack_s, after_s)

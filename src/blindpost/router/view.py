@@ -49,7 +49,7 @@ class View:
     """The part of the store that this batch touches, with its own changes on top."""
 
     def __init__(self, undo: Undo, fault: Callable[[], None] = lambda: None) -> None:
-        self._undo = undo.steps
+        self._add_undo = undo.add
         self._fault = fault
         self.changes: list[Change] = []
         self._unchange = (self.changes.pop,)
@@ -214,7 +214,7 @@ class View:
 
     def _change(self, change: Change) -> None:
         self.changes.append(change)
-        self._undo.append(self._unchange)
+        self._add_undo(self._unchange)
 
 
 def _membership(record: QueueRecord | None, domain: Domain) -> tuple[bytes, bytes] | None:

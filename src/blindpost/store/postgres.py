@@ -157,6 +157,11 @@ class PostgresStore:
         """Write what is there already, to learn whether the database takes writes."""
         await self.fetch("UPDATE state SET version = version RETURNING version")
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the owner's connection is at work: who need not wait for it goes `aside`."""
+        return self._turn.locked()
+
     async def aside(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """Run one statement beside whatever the owner's connection is doing; durable when this returns.
 

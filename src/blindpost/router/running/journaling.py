@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from blindpost.journal.folder import DAY_S
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from blindpost.router.running.activity import Activity
 
 SERVICE_ROLES = {Domain.MESSAGES: "messaging", Domain.NOTIFICATIONS: "notifier"}
-_SETTLED_TRIES, _SETTLED_S = 100, 0.01
 _SERVICES_MAX = 65_536
 """So many services get an ordinal of their own; all later ones share the next."""
 
@@ -50,7 +48,7 @@ class RouterReadings:
     async def read(self, minute_s: int, with_sketches: bool) -> Reading:
         services = await look_at_services(self._bulk)
         gauges = await look(self._router, self._server)
-        await self._settle()
+        await self._router.engine.settled()
         # From here on nothing happens in between: counters and levels are of one moment.
         stored = self._router.store.counts()
         compared, self._compared = self._compared, {}
@@ -68,13 +66,6 @@ class RouterReadings:
             ],
             sketches=self._sketches(minute_s) if with_sketches else (),
         )
-
-    async def _settle(self) -> None:
-        """Wait until a commit that is under way has ended, but not for ever."""
-        for _ in range(_SETTLED_TRIES):
-            if self._router.engine.settled:
-                return
-            await asyncio.sleep(_SETTLED_S)
 
     def _counters(self) -> dict[str, int]:
         meters, engine, guard = self._router.plan.meters, self._router.engine.meters, self._router.guard

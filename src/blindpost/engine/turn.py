@@ -1,0 +1,37 @@
+"""What every turn has: it collects what follows from its decisions, and all of it can be taken back."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Generic, TypeVar
+
+from blindpost.engine.histogram import Histogram
+from blindpost.engine.meters import Meters
+from blindpost.engine.undo import Undo
+
+M = TypeVar("M", bound=Enum)
+T = TypeVar("T")
+
+
+class Turn(Generic[M]):
+    """One batch, as its decisions see it; a room adds what its own decisions share."""
+
+    def __init__(self, undo: Undo, meters: Meters[M]) -> None:
+        self._add_undo = undo.add
+        self._add_count = meters.add
+
+    def append(self, items: list[T], item: T) -> None:
+        """Collect something that is said or done once the batch is committed."""
+        items.append(item)
+        self._add_undo((items.pop,))
+
+    def count(self, meter: M, by: int = 1) -> None:
+        """Count something that happened; it did not happen if the batch is taken back."""
+        add = self._add_count
+        add(meter, by)
+        self._add_undo((add, meter, -by))
+
+    def observe(self, histogram: Histogram, value: float) -> None:
+        """Something took so long; it did not if the batch is taken back."""
+        histogram.observe(value)
+        self._add_undo((histogram.forget, value))
