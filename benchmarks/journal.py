@@ -37,7 +37,7 @@ from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.running.activity import Activity
 from blindpost.router.running.guard import GuardedRouter, GuardedServer
 from blindpost.router.running.journaling import RouterReadings
-from blindpost.router.server import Connection
+from blindpost.router.server import RouterConnection
 from blindpost.router.state import PUSH_IDLE, Client
 from blindpost.router.tables import LmdbTables
 from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
@@ -101,7 +101,7 @@ class BusyRouter:
             client = Client(number, _NEWEST, layout, secrets, router.plan.undo)
             for place in range(SUBSCRIPTIONS):
                 client.subs.put(b"%d %d" % (number, place), PUSH_IDLE)
-            router.connections[number] = Connection(cast("Session", None), client)
+            router.connections[number] = RouterConnection(cast("Session", None), client)
         router.plan.undo.forget()
         activity = Activity(folder / "activity.json")
         activity.note([(system_entropy(24), True) for _ in range(5_000)], now)

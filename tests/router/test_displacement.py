@@ -295,5 +295,5 @@ async def test_nothing_is_left_of_a_connection_that_went(running: RunningRouter)
         assert [len(table) for table in tables] == [0, 0, 0, 0]
         assert (len(router.plan.state.queues), len(router.plan.state.notifiers)) == (0, 0)
         assert list(router.connections) == [client_of(running, sender).client_id]
-        assert len(router._by_session) == 1
+        assert len(router.by_session) == 1
         assert not router.engine._inbox._waiting

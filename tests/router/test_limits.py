@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from blindpost.serving import limits as limits_module
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.limits import AddressKey, AddressKeys, Limits, LimitSizes, account_of
 
-ONE, TWO = b"\x7f\x00\x00\x01", b"\x7f\x00\x00\x02"
+ONE, TWO = (b"\x7f\x00\x00\x01",), (b"\x7f\x00\x00\x02",)
 
 
 class Clock:
@@ -18,7 +18,18 @@ class Clock:
         return self.now
 
 
-def taken(limits: Limits, key: bytes | None, tries: int) -> int:
+class Peer:
+    """Somebody who connects, and hears why he is closed."""
+
+    def __init__(self, limits: Limits, key: AddressKey | None) -> None:
+        self.closed: str | None = None
+        self.came = limits.admit(self, key, self._close)
+
+    def _close(self, why: str) -> None:
+        self.closed = why
+
+
+def taken(limits: Limits, key: AddressKey | None, tries: int) -> int:
     """How many of so many NEW are let through."""
     return sum(limits.new_queue(key) for _ in range(tries))
 
@@ -48,19 +59,65 @@ def test_exempt_addresses_are_not_counted() -> None:
     assert keys.of("192.0.2.1") is not None
     assert keys.of(None) is None
     limits = Limits(LimitSizes(connections_per_address=1, new_per_address_burst=1), Clock())
-    assert [limits.connect(None) for _ in range(3)] == [True] * 3
+    assert [Peer(limits, None).came for _ in range(3)] == [True] * 3
     assert taken(limits, None, 10) == 10
 
 
 def test_connections_of_an_address_come_back() -> None:
     limits = Limits(LimitSizes(connections_per_address=2), Clock())
-    assert [limits.connect(ONE) for _ in range(3)] == [True, True, False]
-    assert limits.connect(TWO)
-    limits.disconnect(ONE)
-    assert [limits.connect(ONE) for _ in range(2)] == [True, False]
-    for key in (ONE, ONE, TWO):
-        limits.disconnect(key)
-    assert limits.addresses == 0
+    first, second, third = (Peer(limits, ONE) for _ in range(3))
+    assert (first.came, second.came, third.came) == (True, True, False)
+    other = Peer(limits, TWO)
+    assert other.came
+    limits.gone(first)
+    again = Peer(limits, ONE)
+    assert (again.came, Peer(limits, ONE).came) == (True, False)
+    for peer in (second, again, other, third):
+        limits.gone(peer)
+    assert (limits.addresses, limits.handshakes) == (0, 0)
+
+
+def test_an_ipv6_network_has_more_than_one_of_its_parts_but_not_any_number() -> None:
+    keys, limits = AddressKeys(), Limits(LimitSizes(connections_per_address=2), Clock())
+
+    def came(hosts: list[str]) -> int:
+        return sum(Peer(limits, keys.of(host)).came for host in hosts)
+
+    assert came([f"2001:db8:1:2::{number}" for number in range(9)]) == 2
+    assert came([f"2001:db8:1:{number:x}::1" for number in range(3, 255)]) == 2, "its /56 has twice as many"
+    assert came([f"2001:db8:1:{number:x}00::1" for number in range(1, 99)]) == 4, "its /48 four times"
+    assert came(["2001:db8:2::1"]) == 1
+    assert account_of(keys.of("2001:db8:1:203::1")) == account_of(keys.of("2001:db8:1:2ff::1"))
+
+
+def test_who_begins_handshakes_and_completes_none_makes_room_for_others() -> None:
+    limits = Limits(LimitSizes(handshakes=16), Clock())
+    silent = [Peer(limits, (bytes([10, 0, 0, number % 2]),)) for number in range(100)]
+    assert limits.handshakes == 4, "an eighth for each address"
+    assert [peer.closed is None for peer in silent[-4:]] == [True] * 4, "the oldest made room"
+    crowd = [Peer(limits, (bytes([10, 1, 0, number]),)) for number in range(12)]
+    assert all(peer.came for peer in crowd)
+    assert limits.handshakes == 16
+    bystander = Peer(limits, ONE)
+    assert bystander.came, "whoever has most makes room"
+    limits.established(bystander)
+    assert (limits.handshakes, bystander.closed) == (15, None)
+
+
+def test_when_all_connections_are_taken_the_largest_holder_makes_room() -> None:
+    limits = Limits(LimitSizes(connections=10), Clock())
+    many = [Peer(limits, TWO) for _ in range(10)]
+    for peer in many:
+        limits.established(peer)
+    bystander = Peer(limits, ONE)
+    assert (bystander.came, many[-1].closed) == (True, "others need the connections that this address holds")
+    assert [peer.closed for peer in many[:-1]] == [None] * 9
+    assert not Peer(limits, TWO).came, "and has no more for itself"
+    assert limits.top() == [{"connections": 9, "handshakes": 0}, {"connections": 1, "handshakes": 1}]
+    assert (limits.meters.made_room, limits.meters.refused_total) == (1, 1)
+    while limits.close_largest("no memory"):
+        pass
+    assert limits.top() == [{"connections": 1, "handshakes": 1}, {"connections": 1, "handshakes": 0}]
 
 
 def test_new_queues_have_a_burst_and_a_rate_per_address() -> None:
@@ -88,7 +145,7 @@ def test_new_queues_have_a_burst_and_a_rate_in_total() -> None:
 def test_who_is_refused_takes_nothing_from_others() -> None:
     limits = Limits(LimitSizes(new_burst=10, new_per_address_burst=1, new_per_second=0.001), Clock())
     assert taken(limits, ONE, 1000) == 1
-    assert sum(taken(limits, bytes([9, 9, 9, number]), 1) for number in range(20)) == 9
+    assert sum(taken(limits, (bytes([9, 9, 9, number]),), 1) for number in range(20)) == 9
 
 
 def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +153,7 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     limits = Limits(LimitSizes(new_per_address_per_second=1.0, new_per_address_burst=3), clock)
     for number in range(200):
-        assert limits.new_queue(number.to_bytes(4, "big"))
+        assert limits.new_queue((number.to_bytes(4, "big"),))
         clock.now += 1
     assert limits.addresses <= 10
 
@@ -104,5 +161,5 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_total_refusals_remember_nobody() -> None:
     limits = Limits(LimitSizes(new_burst=5, new_per_second=0.001), Clock())
     for number in range(100):
-        limits.new_queue(number.to_bytes(4, "big"))
+        limits.new_queue((number.to_bytes(4, "big"),))
     assert limits.addresses == 5

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
-from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
 from blindpost.ntf.meters import Meter
@@ -36,13 +34,15 @@ from blindpost.ntf.pusher import Pusher
 from blindpost.ntf.state import Client
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.turn import Effect, Forget, Outgoing, Push, PushLater, Subscribe
-from blindpost.serving.limits import AddressKeys
+from blindpost.serving.connections import Connection, Connections
+from blindpost.serving.limits import AddressKeys, LimitSizes
 from blindpost.transport import errors
-from blindpost.transport.session import Handler, Session
+from blindpost.transport.session import Session
 from blindpost.wire.addresses import Server
+from blindpost.wire.batch import Packed
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
-from blindpost.wire.ntf.responses import ERR, Response
+from blindpost.wire.ntf.responses import ERR
 from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.ntf.transmissions import parse_requests, response_transmission
 from blindpost.wire.ntf.versions import connection_layout
@@ -59,38 +59,10 @@ LOOK_MAX = 100_000
 """How many tokens one look finds at most; the next one finds the others."""
 
 
-class Connection:
-    """One session and the client that the decisions know; a source of the engine's inbox."""
-
-    __slots__ = ("_held", "client", "session")
-
-    def __init__(self, session: Session, client: Client) -> None:
-        self.session = session
-        self.client = client
-        self._held: set[str] = set()
-
-    @property
-    def account(self) -> Hashable:
-        return self.session.account
-
-    def congested(self) -> None:
-        """The peer does not read its answers: it is not read from either."""
-        self.hold("outbox")
-
-    def drained(self) -> None:
-        self.let_go("outbox")
-
-    def hold(self, reason: str) -> None:
-        self._held.add(reason)
-        self.session.pause_reading()
-
-    def let_go(self, reason: str) -> None:
-        self._held.discard(reason)
-        if not self._held:
-            self.session.resume_reading()
+NtfConnection = Connection[Client]
 
 
-class NtfRouter(Handler):
+class NtfRouter(Connections[NtfConnection, Outgoing]):
     """A running notification router, apart from where it listens; a `Desk` for its subscriber."""
 
     def __init__(
@@ -103,19 +75,18 @@ class NtfRouter(Handler):
         entropy: Entropy = system_entropy,
         now: Callable[[], float] = time.time,
         budget: Budget | None = None,
+        buffers: int = LimitSizes().buffers,
     ) -> None:
+        super().__init__(buffers)
         self.store = store
         self.rules = rules or NtfRules()
-        shell = Shell(now, self._send, self._perform, self._push, self._later)
+        shell = Shell(now, self.send, self._perform, self._push, self._later)
         self.plan = NtfPlan(store, self.rules, verifier or OneByOne(), entropy, shell)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self.pusher = Pusher(providers, self.rules.padded_size, entropy, self._pushed)
         self.subscriber: Subscriber | None = None
         """Set before `run`; without one nothing is subscribed at message routers."""
-        self.connections: dict[int, Connection] = {}
-        self._by_session: dict[Session, Connection] = {}
         self._now = now
-        self._ids = itertools.count(1)
         self._after = b""
         # Peers of version 1 get no key; what they offer is checked against this one, in vain.
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
@@ -140,51 +111,33 @@ class NtfRouter(Handler):
 
     # --- sessions
 
-    def established(self, session: Session) -> None:
+    def new_connection(self, session: Session, client_id: int) -> NtfConnection:
         agreement = session.agreed
         client = Client(
-            next(self._ids),
+            client_id,
             agreement.version,
             connection_layout(agreement.version, agreement.session_id),
             AuthenticatorKeys(agreement.own_key or self._spare_key),
             ADDRESSES.of(session.peer_host),
         )
-        connection = Connection(session, client)
-        self.connections[client.client_id] = connection
-        self._by_session[session] = connection
+        return Connection(session, client)
 
     def block_received(self, session: Session, payload: bytes) -> None:
-        connection = self._by_session[session]
+        connection = self.by_session[session]
         client = connection.client
         items = parse_requests(Reader(payload), client.layout, client.version)
         self.engine.put(connection, Commands(client, items), len(items), len(payload))
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
-        connection = self._by_session[session]
+        connection = self.by_session[session]
         self.engine.put(connection, Commands(connection.client, [BAD_BLOCK]))
 
-    def drained(self, session: Session) -> None:
-        connection = self._by_session.get(session)
-        if connection is not None:
-            connection.drained()
-
-    def closed(self, session: Session, reason: errors.TransportError) -> None:
-        connection = self._by_session.pop(session, None)
-        if connection is not None:
-            del self.connections[connection.client.client_id]
-            self.engine.put(connection, Gone(connection.client))
+    def left(self, connection: NtfConnection) -> None:
+        self.engine.put(connection, Gone(connection.client))
 
     def close_idle(self, ttl_s: float) -> int:
         """Close connections on which neither side said anything for so long; how many."""
-        before = asyncio.get_running_loop().time() - ttl_s
-        idle = [
-            connection.session
-            for connection in self.connections.values()
-            if max(connection.session.last_received, connection.session.last_sent) < before
-        ]
-        for session in idle:
-            session.close()
-        return len(idle)
+        return self.close_silent(ttl_s)
 
     # --- the subscriber's desk
 
@@ -206,40 +159,19 @@ class NtfRouter(Handler):
 
     # --- what the plan asks for
 
-    def _send(self, outbox: Sequence[Outgoing]) -> None:
-        """Everything that one turn says, in the fewest blocks for each connection."""
-        by_client: dict[int, list[Outgoing]] = {}
-        for outgoing in outbox:
-            by_client.setdefault(outgoing.client_id, []).append(outgoing)
-        for client_id, said in by_client.items():
-            connection = self.connections.get(client_id)
-            if connection is not None and not contained(
-                "answering a connection", self._say, connection, said
-            ):
-                connection.session.abort()
+    def written(self, client: Client, said: Outgoing) -> Writer:
+        return response_transmission(
+            client.layout, client.version, said.corr_id, said.entity_id, said.response
+        )
 
-    def _say(self, connection: Connection, said: Sequence[Outgoing]) -> None:
-        client = connection.client
-        transmissions = []
-        for outgoing in said:
-            try:
-                transmissions.append(_transmission(client, outgoing, outgoing.response))
-            except Exception:
-                # A row that cannot be told harms whoever asked for it.
-                log.exception("an answer could not be written")
-                self.plan.meters.add(Meter.INTERNAL_ERRORS)
-                transmissions.append(_transmission(client, outgoing, ERR(Code.INTERNAL)))
-        packed = pack_transmissions(transmissions, client.version)
-        if packed.oversize:
-            for place in packed.oversize:
-                transmissions[place] = _transmission(client, said[place], ERR(Code.LARGE_MSG))
-            packed = pack_transmissions(transmissions, client.version)
-        try:
-            connection.session.send_now(packed.payloads)
-        except errors.TransportError:
-            return
-        if connection.session.congested:
-            connection.congested()
+    def in_place(self, client: Client, said: Outgoing, code: Code) -> Writer:
+        return response_transmission(client.layout, client.version, said.corr_id, said.entity_id, ERR(code))
+
+    def pack(self, client: Client, transmissions: Sequence[Writer]) -> Packed:
+        return pack_transmissions(transmissions, client.version)
+
+    def unwritten(self) -> None:
+        self.plan.meters.add(Meter.INTERNAL_ERRORS)
 
     def _perform(self, effect: Effect) -> None:
         subscriber = self.subscriber
@@ -302,9 +234,3 @@ class NtfRouter(Handler):
         for start in range(0, len(token_ids), STEP):
             self.engine.put_own(event(token_ids[start : start + STEP]))
             await self.submit(())
-
-
-def _transmission(client: Client, outgoing: Outgoing, response: Response) -> Writer:
-    return response_transmission(
-        client.layout, client.version, outgoing.corr_id, outgoing.entity_id, response
-    )

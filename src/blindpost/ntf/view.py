@@ -183,7 +183,7 @@ class View:
 
     def forget_router(self, server: Server) -> None:
         self.unused_routers.append(server)
-        self._undo.add(self.unused_routers.pop)
+        self._undo.add((self.unused_routers.pop,))
 
     def change_all(self, change: SetChange) -> None:
         """One statement of the store changes the rows that are not loaded; here are those that are."""

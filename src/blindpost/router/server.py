@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
@@ -14,7 +13,6 @@ from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
-from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.config import RouterRules
@@ -36,10 +34,12 @@ from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing, RelayEffect
+from blindpost.serving.connections import Connection, Connections
+from blindpost.serving.limits import LimitSizes
 from blindpost.transport import errors
 from blindpost.transport.handshake import FindService
-from blindpost.transport.session import Handler, Session
-from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
+from blindpost.transport.session import Session
+from blindpost.wire.batch import SMP_BATCH_LIMIT, Packed, pack
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
@@ -70,30 +70,15 @@ LATE = (Delivery, ForwardedAnswer)
 """What is encrypted when it is sent, not when it is decided."""
 
 
-class Connection:
-    """One session and the client that the decisions know; a source of the engine's inbox."""
+class RouterConnection(Connection[Client]):
+    """One session of the router, with its commands that are on their way to relays."""
 
-    __slots__ = ("_for_relays", "_held", "_relays_asked", "client", "session")
+    __slots__ = ("_for_relays", "_relays_asked")
 
     def __init__(self, session: Session, client: Client) -> None:
-        self.session = session
-        self.client = client
-        self._held: set[str] = set()
+        super().__init__(session, client)
         self._relays_asked = 0
         self._for_relays: deque[RelayEffect] = deque()
-
-    @property
-    def account(self) -> Hashable:
-        return self.session.account
-
-    def congested(self) -> None:
-        """The peer does not read: it is not read from either, until it has caught up."""
-        self.client.congested = True
-        self.hold("outbox")
-
-    def drained(self) -> None:
-        self.client.congested = False
-        self.let_go("outbox")
 
     def ask_relay(self, effect: RelayEffect) -> bool:
         """Whether a command may go to its relay now; only so many may be on their way at once."""
@@ -112,17 +97,8 @@ class Connection:
         self.let_go("relays")
         return None
 
-    def hold(self, reason: str) -> None:
-        self._held.add(reason)
-        self.session.pause_reading()
 
-    def let_go(self, reason: str) -> None:
-        self._held.discard(reason)
-        if not self._held:
-            self.session.resume_reading()
-
-
-class Router(Handler):
+class Router(Connections[RouterConnection, Outgoing]):
     """A running router, apart from where it listens: hand it to a transport server as its handler."""
 
     def __init__(
@@ -135,7 +111,9 @@ class Router(Handler):
         now: Callable[[], float] = time.time,
         budget: Budget | None = None,
         relay_options: SmpOptions = DEFAULT_SMP,
+        buffers: int = LimitSizes().buffers,
     ) -> None:
+        super().__init__(buffers)
         self.store = store
         self.plan = RouterPlan(
             store,
@@ -143,17 +121,14 @@ class Router(Handler):
             verifier or OneByOne(),
             entropy,
             now,
-            self._send,
+            self.send,
             self._put_own,
             self._later,
             self._perform,
         )
         self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
-        self.connections: dict[int, Connection] = {}
-        self._by_session: dict[Session, Connection] = {}
         self._now = now
-        self._ids = itertools.count(1)
         # Peers of version 6 get no key; what they offer is checked against this one, in vain.
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
 
@@ -167,7 +142,7 @@ class Router(Handler):
     def stop(self) -> None:
         self.engine.stop()
 
-    def established(self, session: Session) -> None:
+    def new_connection(self, session: Session, client_id: int) -> RouterConnection:
         agreement = session.agreed
         secrets = AuthenticatorKeys(agreement.own_key or self._spare_key)
         layout = connection_layout(agreement.version, agreement.session_id)
@@ -175,11 +150,9 @@ class Router(Handler):
         if agreement.own_key is not None and agreement.peer_key is not None:
             keys = SessionKeys(agreement.own_key, agreement.peer_key)
         client = Client(
-            next(self._ids), agreement.version, layout, secrets, self.plan.undo, agreement.service, keys
+            client_id, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys
         )
-        connection = Connection(session, client)
-        self.connections[client.client_id] = connection
-        self._by_session[session] = connection
+        return RouterConnection(session, client)
 
     def service_requested(self, session: Session, request: FindService) -> None:
         def found(service_id: bytes | None) -> None:
@@ -191,7 +164,7 @@ class Router(Handler):
         self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found))
 
     def block_received(self, session: Session, payload: bytes) -> None:
-        connection = self._by_session[session]
+        connection = self.by_session[session]
         client = connection.client
         items = self.admitted(session, parse_requests(Reader(payload), client.layout, client.version))
         self.engine.put(connection, Commands(client, items), len(items), len(payload))
@@ -201,20 +174,18 @@ class Router(Handler):
         return items
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
-        connection = self._by_session[session]
+        connection = self.by_session[session]
         self.engine.put(connection, Commands(connection.client, [BAD_BLOCK]))
 
-    def drained(self, session: Session) -> None:
-        connection = self._by_session.get(session)
-        if connection is not None and connection.client.congested:
-            connection.drained()
-            self.engine.put_own(Serve(connection.client))
+    def lags(self, connection: RouterConnection) -> None:
+        connection.client.congested = True
 
-    def closed(self, session: Session, reason: errors.TransportError) -> None:
-        connection = self._by_session.pop(session, None)
-        if connection is not None:
-            del self.connections[connection.client.client_id]
-            self.engine.put(connection, Gone(connection.client))
+    def relieved(self, connection: RouterConnection) -> None:
+        connection.client.congested = False
+        self.engine.put_own(Serve(connection.client))
+
+    def left(self, connection: RouterConnection) -> None:
+        self.engine.put(connection, Gone(connection.client))
 
     async def expire_messages(self) -> None:
         """Walk over all queues in steps and drop what is too old from their heads."""
@@ -239,16 +210,9 @@ class Router(Handler):
 
     def close_idle(self) -> int:
         """Close connections that are silent and subscribed to nothing; how many."""
-        before = asyncio.get_running_loop().time() - self.plan.rules.idle_ttl_s
-        idle = [
-            connection.session
-            for connection in self.connections.values()
-            if max(connection.session.last_received, connection.session.last_sent) < before
-            and not self.plan.state.is_subscribed(connection.client)
-        ]
-        for session in idle:
-            session.close()
-        return len(idle)
+        return self.close_silent(
+            self.plan.rules.idle_ttl_s, lambda connection: self.plan.state.is_subscribed(connection.client)
+        )
 
     def asker(self, client: Client) -> Hashable:
         """Against whom is counted what a connection makes us do elsewhere."""
@@ -274,50 +238,19 @@ class Router(Handler):
         tries = event.tries if isinstance(event, Serve) else 0
         self.engine.after(min(RETRY_S * 2**tries, RETRY_MAX_S), event)
 
-    def _send(self, outbox: Sequence[Outgoing]) -> None:
-        """Everything that one turn says, in the fewest blocks for each connection."""
-        by_client: defaultdict[int, list[Outgoing]] = defaultdict(list)
-        for outgoing in outbox:
-            by_client[outgoing[0]].append(outgoing)
-        for client_id, said in by_client.items():
-            connection = self.connections.get(client_id)
-            if connection is not None and not contained(
-                "answering a connection", self._say, connection, said
-            ):
-                connection.session.abort()
+    def written(self, client: Client, said: Outgoing) -> Writer:
+        _, corr_id, entity_id, response = said
+        sent = _sealed(response) if isinstance(response, LATE) else response
+        return response_transmission(client.layout, client.version, corr_id, entity_id, sent)
 
-    def _say(self, connection: Connection, said: Sequence[Outgoing]) -> None:
-        session, client = connection.session, connection.client
-        layout, version = client.layout, client.version
-        transmissions = []
-        for outgoing in said:
-            try:
-                _, corr_id, entity_id, response = outgoing
-                sent = _sealed(response) if isinstance(response, LATE) else response
-                transmissions.append(response_transmission(layout, version, corr_id, entity_id, sent))
-            except Exception:
-                # A row that cannot be told harms its own queue.
-                log.exception("an answer could not be written")
-                self.plan.meters.add(Meter.INTERNAL_ERRORS)
-                transmissions.append(_in_place_of(client, outgoing, Code.INTERNAL))
-        packed = pack(transmissions, SMP_BATCH_LIMIT)
-        if packed.oversize:
-            for place in packed.oversize:
-                transmissions[place] = _in_place_of(client, said[place], Code.LARGE_MSG)
-            packed = pack(transmissions, SMP_BATCH_LIMIT)
-        try:
-            session.send_now(packed.payloads)
-        except errors.TransportError:
-            return
-        if session.congested and not client.congested:
-            connection.congested()
+    def in_place(self, client: Client, said: Outgoing, code: Code) -> Writer:
+        return response_transmission(client.layout, client.version, said.corr_id, said.entity_id, ERR(code))
 
+    def pack(self, client: Client, transmissions: Sequence[Writer]) -> Packed:
+        return pack(transmissions, SMP_BATCH_LIMIT)
 
-def _in_place_of(client: Client, outgoing: Outgoing, code: Code) -> Writer:
-    """What is said where an answer cannot be: it is too long for a block, or could not be made."""
-    return response_transmission(
-        client.layout, client.version, outgoing.corr_id, outgoing.entity_id, ERR(code)
-    )
+    def unwritten(self) -> None:
+        self.plan.meters.add(Meter.INTERNAL_ERRORS)
 
 
 def _sealed(answer: Delivery | ForwardedAnswer) -> Response:

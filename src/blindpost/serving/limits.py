@@ -1,24 +1,28 @@
 """How much one address, and all of them together, may ask of a server.
 
-An address is an IPv4 address or an IPv6 /64. What is counted here lives in memory, for as long as it
-matters, and is never written anywhere.
+An address is an IPv4 address or an IPv6 /64; the /56 and the /48 around it are counted too, and may have two
+and four times as much. What is counted here lives in memory, for as long as it matters, and is never written
+anywhere. When a total is reached, whoever holds most makes room for those who hold little.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-AddressKey = bytes
-"""What an address is counted under: 4 bytes of an IPv4 address, 8 of an IPv6 one."""
+AddressKey = tuple[bytes, ...]
+"""What an address is counted under, the narrowest first: 4 bytes of IPv4; 8, 7 and 6 bytes of IPv6."""
 
 _SWEEP_MIN = 1024
+HANDSHAKES_SHARE = 8
+"""One address may have this part of all handshakes under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSizes:
-    """Every bound, in connections and in queues per second."""
+    """Every bound, in connections, in queues per second and in bytes."""
 
     connections: int = 50_000
     connections_per_address: int = 1_000
@@ -27,6 +31,17 @@ class LimitSizes:
     new_burst: int = 5_000
     new_per_address_per_second: float = 10.0
     new_per_address_burst: int = 500
+    memory: int = 1 << 30
+    """What the process may take, its store's mapped files apart."""
+
+    @property
+    def handshakes_per_address(self) -> int:
+        return max(1, self.handshakes // HANDSHAKES_SHARE)
+
+    @property
+    def buffers(self) -> int:
+        """What may wait in memory for all peers together: answers not read, messages not finished."""
+        return self.memory // 4
 
 
 class AddressKeys:
@@ -46,7 +61,13 @@ class AddressKeys:
             address = address.ipv4_mapped or address
         if any(address in network for network in self._exempt):
             return None
-        return address.packed if address.version == 4 else address.packed[:8]
+        packed = address.packed
+        return (packed,) if address.version == 4 else (packed[:8], packed[:7], packed[:6])
+
+
+def account_of(key: AddressKey | None) -> bytes | None:
+    """Whoever takes turns together: an IPv4 address, or the IPv6 /56 that is one customer's."""
+    return None if key is None else key[min(1, len(key) - 1)]
 
 
 class Bucket:
@@ -68,65 +89,229 @@ class Bucket:
         self._tokens -= 1
 
 
+class Holders:
+    """The connections of each account, and which account has most, without looking at all of them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._held: dict[bytes, dict[object, None]] = {}
+        self._ranks: dict[int, dict[bytes, None]] = {}
+        self._top = 0
+
+    def of(self, account: bytes | None) -> dict[object, None]:
+        """What an account has, the oldest first."""
+        return {} if account is None else self._held.get(account, {})
+
+    def sizes(self) -> dict[bytes, int]:
+        return {account: len(held) for account, held in self._held.items()}
+
+    @property
+    def largest(self) -> dict[object, None]:
+        """What the account with most has."""
+        return self._held[next(iter(self._ranks[self._top]))] if self._held else {}
+
+    def add(self, account: bytes | None, who: object) -> None:
+        self.total += 1
+        if account is not None:
+            held = self._held.setdefault(account, {})
+            held[who] = None
+            self._rank(account, len(held) - 1, len(held))
+
+    def remove(self, account: bytes | None, who: object) -> None:
+        self.total -= 1
+        if account is not None:
+            held = self._held[account]
+            del held[who]
+            self._rank(account, len(held) + 1, len(held))
+            if not held:
+                del self._held[account]
+
+    def _rank(self, account: bytes, before: int, after: int) -> None:
+        if before:
+            rank = self._ranks[before]
+            del rank[account]
+            if not rank:
+                del self._ranks[before]
+        if after:
+            self._ranks.setdefault(after, {})[account] = None
+        self._top = max(self._top, after)
+        while self._top and self._top not in self._ranks:
+            self._top -= 1
+
+
+@dataclass(slots=True)
+class Sockets:
+    """How many were accepted, and how many of them closed."""
+
+    accepted: int = 0
+    closed: int = 0
+
+
+@dataclass(slots=True)
+class LimitMeters:
+    """What was taken and what was turned away, since the start of the process."""
+
+    sockets: dict[int, Sockets] = field(default_factory=dict)
+    """By the port at which they came in."""
+    refused_total: int = 0
+    refused_address: int = 0
+    refused_handshakes: int = 0
+    handshakes_failed: int = 0
+    new_refused: int = 0
+    made_room: int = 0
+    """Closed because their address held most when a total was reached."""
+
+
+@dataclass(slots=True, eq=False)
+class _Admitted:
+    key: AddressKey | None
+    close: Callable[[str], None]
+    is_shaking: bool = True
+
+
 class Limits:
     """Who may connect and who may create queues, now."""
 
     def __init__(self, sizes: LimitSizes, now: Callable[[], float]) -> None:
         self.sizes = sizes
+        self.meters = LimitMeters()
         self._now = now
-        self._connections: dict[AddressKey, int] = {}
+        self._admitted: dict[object, _Admitted] = {}
+        self._all = Holders()
+        self._shaking = Holders()
+        self._counts: Counter[bytes] = Counter()
         self._new_total = Bucket(sizes.new_burst, now())
-        self._new: dict[AddressKey, Bucket] = {}
+        self._new: dict[bytes, Bucket] = {}
         self._sweep_at = _SWEEP_MIN
 
     @property
     def addresses(self) -> int:
         """How many addresses are connected or remembered."""
-        return len(self._connections.keys() | self._new.keys())
+        connected = {admitted.key[0] for admitted in self._admitted.values() if admitted.key is not None}
+        return len(connected | self._new.keys())
 
-    def connect(self, key: AddressKey | None) -> bool:
-        """Count a connection of this address, if it may have one more."""
-        if key is None:
-            return True
-        count = self._connections.get(key, 0)
-        if count >= self.sizes.connections_per_address:
+    @property
+    def handshakes(self) -> int:
+        """How many connections have not completed their handshake."""
+        return self._shaking.total
+
+    def top(self, count: int = 5) -> list[dict[str, int]]:
+        """What those who hold most hold, without saying who they are."""
+        shaking = self._shaking.sizes()
+        held = sorted(((size, shaking.get(who, 0)) for who, size in self._all.sizes().items()), reverse=True)
+        return [{"connections": size, "handshakes": begun} for size, begun in held[:count]]
+
+    def key_of(self, who: object) -> AddressKey | None:
+        """What a connection is counted under."""
+        admitted = self._admitted.get(who)
+        return None if admitted is None else admitted.key
+
+    def admit(self, who: object, key: AddressKey | None, close: Callable[[str], None]) -> bool:
+        """Count a connection that begins its handshake, if there may be one more.
+
+        `close` ends it, and says why, if it must make room later.
+        """
+        sizes, meters = self.sizes, self.meters
+        limit = sizes.connections_per_address
+        if any(self._counts[prefix] >= limit * _times(prefix) for prefix in key or ()):
+            meters.refused_address += 1
             return False
-        self._connections[key] = count + 1
+        account = account_of(key)
+        if self._all.total >= sizes.connections and not self._make_room(account):
+            meters.refused_total += 1
+            return False
+        if not self._room_for_handshake(account):
+            meters.refused_handshakes += 1
+            return False
+        self._admitted[who] = _Admitted(key, close)
+        self._all.add(account, who)
+        self._shaking.add(account, who)
+        self._counts.update(key or ())
         return True
 
-    def disconnect(self, key: AddressKey | None) -> None:
-        """A connection that was counted is over."""
-        if key is not None:
-            left = self._connections[key] - 1
-            if left:
-                self._connections[key] = left
-            else:
-                del self._connections[key]
+    def established(self, who: object) -> None:
+        """A connection that was counted has completed its handshake."""
+        admitted = self._admitted.get(who)
+        if admitted is not None and admitted.is_shaking:
+            admitted.is_shaking = False
+            self._shaking.remove(account_of(admitted.key), who)
+
+    def gone(self, who: object) -> None:
+        """A connection is over."""
+        admitted = self._admitted.pop(who, None)
+        if admitted is None:
+            return
+        account = account_of(admitted.key)
+        self._all.remove(account, who)
+        if admitted.is_shaking:
+            self._shaking.remove(account, who)
+            self.meters.handshakes_failed += 1
+        for prefix in admitted.key or ():
+            self._counts[prefix] -= 1
+            if not self._counts[prefix]:
+                del self._counts[prefix]
+
+    def _room_for_handshake(self, account: bytes | None) -> bool:
+        """Whoever has begun many handshakes and completed none makes room, with the oldest of them."""
+        own = self._shaking.of(account)
+        if len(own) >= self.sizes.handshakes_per_address:
+            return self._close(next(iter(own)), "too many handshakes of one address")
+        if self._shaking.total < self.sizes.handshakes:
+            return True
+        most = self._shaking.largest
+        return len(most) > len(own) + 1 and self._close(next(iter(most)), "too many handshakes at once")
+
+    def _make_room(self, account: bytes | None) -> bool:
+        """Whoever holds more than twice what the newcomer would closes its newest connection."""
+        most = self._all.largest
+        return len(most) > 2 * (len(self._all.of(account)) + 1) and self.close_largest(
+            "others need the connections that this address holds"
+        )
+
+    def close_largest(self, why: str) -> bool:
+        """Close the newest connection of whoever has most; False if nobody has more than one."""
+        most = self._all.largest
+        return len(most) > 1 and self._close(next(reversed(most)), why)
+
+    def _close(self, who: object, why: str) -> bool:
+        self.meters.made_room += 1
+        admitted = self._admitted[who]
+        self.gone(who)
+        admitted.close(why)
+        return True
 
     def new_queue(self, key: AddressKey | None) -> bool:
         """Whether this address may create a queue now; if so, it is counted."""
         sizes, now = self.sizes, self._now()
         rate, burst = sizes.new_per_address_per_second, sizes.new_per_address_burst
-        bucket = None if key is None else self._new.get(key)
-        if bucket is not None and bucket.level(rate, burst, now) < 1:
-            return False
+        for width, prefix in enumerate(key or ()):
+            bucket = self._new.get(prefix)
+            if bucket is not None and bucket.level(rate * 2**width, burst * 2**width, now) < 1:
+                return False
         if self._new_total.level(sizes.new_per_second, sizes.new_burst, now) < 1:
             return False
         self._new_total.take()
-        if key is not None:
-            if bucket is None:
-                bucket = self._remember(key, now)
+        for width, prefix in enumerate(key or ()):
+            bucket = self._new.get(prefix) or self._remember(prefix, burst * 2**width, now)
             bucket.take()
         return True
 
-    def _remember(self, key: AddressKey, now: float) -> Bucket:
+    def _remember(self, prefix: bytes, burst: int, now: float) -> Bucket:
         """A full bucket says nothing: those are dropped when many have come together."""
         sizes = self.sizes
         if len(self._new) >= self._sweep_at:
-            rate, burst = sizes.new_per_address_per_second, sizes.new_per_address_burst
+            rate = sizes.new_per_address_per_second
             self._new = {
-                key: bucket for key, bucket in self._new.items() if bucket.level(rate, burst, now) < burst
+                prefix: bucket
+                for prefix, bucket in self._new.items()
+                if bucket.level(rate * _times(prefix), sizes.new_per_address_burst * _times(prefix), now)
+                < sizes.new_per_address_burst * _times(prefix)
             }
             self._sweep_at = max(_SWEEP_MIN, 2 * len(self._new))
-        bucket = self._new[key] = Bucket(sizes.new_per_address_burst, now)
+        bucket = self._new[prefix] = Bucket(burst, now)
         return bucket
+
+
+def _times(prefix: bytes) -> int:
+    """How many times as much as one address the networks around it may have."""
+    return {7: 2, 6: 4}.get(len(prefix), 1)

@@ -121,9 +121,9 @@ class SimulatedRouter(Router):
         self.watched = watch(self.plan)
         self.engine = Engine(self.watched, self.plan.undo, budget)
 
-    def _send(self, outbox: Sequence[Outgoing]) -> None:
+    def send(self, outbox: Sequence[Outgoing]) -> None:
         self.said += outbox
-        super()._send(outbox)
+        super().send(outbox)
 
 
 class Simulation:

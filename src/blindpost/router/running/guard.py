@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.engine.inbox import Budget
@@ -15,13 +14,10 @@ from blindpost.router.server import Router
 from blindpost.router.state import Client
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
+from blindpost.serving.connections import LimitedServer
 from blindpost.serving.limits import AddressKey, AddressKeys, Limits
-from blindpost.transport import errors
-from blindpost.transport.ends import Server
-from blindpost.transport.handshake import FindService
-from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import Plan
-from blindpost.transport.session import Handler, Session, Stage
+from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import NEW
 from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.responses import DELD, END, NMSG
@@ -42,27 +38,6 @@ EVENT_BATCHES: dict[type, Meter] = {
 """Events whose batches are counted: one for each connection and turn."""
 
 
-@dataclass(slots=True)
-class Sockets:
-    """How many were accepted, and how many of them closed."""
-
-    accepted: int = 0
-    closed: int = 0
-
-
-@dataclass(slots=True)
-class GuardMeters:
-    """What was taken and what was turned away, since the start of the process."""
-
-    sockets: dict[int, Sockets] = field(default_factory=dict)
-    """By the port at which they came in."""
-    refused_total: int = 0
-    refused_address: int = 0
-    refused_handshakes: int = 0
-    handshakes_failed: int = 0
-    new_refused: int = 0
-
-
 class GuardedRouter(Router):
     """A router that counts new queues per address, and takes nothing in once it drains."""
 
@@ -76,10 +51,16 @@ class GuardedRouter(Router):
         now: Callable[[], float] = time.time,
         relay_options: SmpOptions = DEFAULT_SMP,
     ) -> None:
-        super().__init__(store, rules, budget=budget, now=now, relay_options=relay_options)
+        super().__init__(
+            store,
+            rules,
+            budget=budget,
+            now=now,
+            relay_options=relay_options,
+            buffers=limits.sizes.buffers,
+        )
         self.limits = limits
-        self.guard = GuardMeters()
-        self.addresses: dict[Session, AddressKey | None] = {}
+        self.guard = limits.meters
         self.draining = False
 
     def block_received(self, session: Session, payload: bytes) -> None:
@@ -89,7 +70,7 @@ class GuardedRouter(Router):
     def asker(self, client: Client) -> Hashable:
         """The address of a connection, unless it is exempt."""
         connection = self.connections.get(client.client_id)
-        key = None if connection is None else self.addresses.get(connection.session)
+        key = None if connection is None else self.limits.key_of(connection.session)
         return client.client_id if key is None else key
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
@@ -98,12 +79,12 @@ class GuardedRouter(Router):
             self.plan.meters.add(meter)
         for item in items:
             if type(item) is Request and type(item.command) is NEW:
-                key = self.addresses.get(session)
+                key = self.limits.key_of(session)
                 return [self._admitted(key, item) for item in items]
         return items
 
-    def _send(self, outbox: Sequence[Outgoing]) -> None:
-        super()._send(outbox)
+    def send(self, outbox: Sequence[Outgoing]) -> None:
+        super().send(outbox)
         told: set[tuple[Meter, int]] = set()
         for client_id, _, _, response in outbox:
             meter = EVENT_BATCHES.get(type(response))
@@ -119,67 +100,8 @@ class GuardedRouter(Router):
         return Refused(item.corr_id, item.entity_id, TOO_MANY_NEW)
 
 
-class Door(Handler):
-    """Follows a session until its handshake is complete, then hands it to the router."""
-
-    def __init__(self, router: GuardedRouter) -> None:
-        self.router = router
-        self.handshakes = 0
-
-    def established(self, session: Session) -> None:
-        self.handshakes -= 1
-        session.handler = self.router
-        self.router.established(session)
-
-    def service_requested(self, session: Session, request: FindService) -> None:
-        self.router.service_requested(session, request)
-
-    def closed(self, session: Session, reason: errors.TransportError) -> None:
-        self.handshakes -= 1
-        if not isinstance(reason, errors.DivertedError):
-            self.router.guard.handshakes_failed += 1
-
-
-class GuardedServer(Server):
-    """Accepts sessions within the limits."""
+class GuardedServer(LimitedServer):
+    """Accepts sessions of the router within its limits."""
 
     def __init__(self, plan: Plan, router: GuardedRouter, keys: AddressKeys) -> None:
-        self._door = Door(router)
-        super().__init__(plan, self._door, router.limits.sizes.connections)
-        self._router = router
-        self._keys = keys
-
-    @property
-    def handshakes(self) -> int:
-        """How many sessions have not completed their handshake."""
-        return self._door.handshakes
-
-    async def listen(self, host: str | None, port: int, network: Network = TCP) -> int:
-        chosen = await super().listen(host, port, network)
-        self._router.guard.sockets.setdefault(chosen, Sockets())
-        return chosen
-
-    def opened(self, session: Session) -> None:
-        router, guard = self._router, self._router.guard
-        guard.sockets.setdefault(session.own_port, Sockets()).accepted += 1
-        self._door.handshakes += 1
-        super().opened(session)
-        if session.stage is not Stage.TLS:
-            guard.refused_total += 1
-            return
-        if self._door.handshakes > router.limits.sizes.handshakes:
-            guard.refused_handshakes += 1
-            session.abort(errors.RefusedError("too many handshakes at once"))
-            return
-        key = self._keys.of(session.peer_host)
-        if router.limits.connect(key):
-            router.addresses[session] = session.account = key
-        else:
-            guard.refused_address += 1
-            session.abort(errors.RefusedError("too many connections of one address"))
-
-    def closed(self, session: Session) -> None:
-        super().closed(session)
-        self._router.guard.sockets[session.own_port].closed += 1
-        if session in self._router.addresses:
-            self._router.limits.disconnect(self._router.addresses.pop(session))
+        super().__init__(plan, router, router.limits, keys)
