@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindpost.ds.checks import Refusal
-from blindpost.ds.connection import OUTBOX_BYTES_MAX, QUESTIONS_MAX, Connection
+from blindpost.ds.connection import OUTBOX_BYTES_MAX, QUESTIONS_MAX, DsConnection
 from blindpost.ds.model import MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
@@ -52,9 +52,9 @@ class Scripted:
         self.events: list[Event] = []
         self.broken = 0
         self.peer = Peer(1, Undo())
-        self.connection = Connection(self, self.peer, self._put, self._broke)
+        self.connection = DsConnection(self, self.peer, self._put, self._broke)
 
-    def _put(self, connection: Connection, event: Event, size: int) -> None:
+    def _put(self, connection: DsConnection, event: Event, size: int) -> None:
         self.events.append(event)
 
     def _broke(self) -> None:

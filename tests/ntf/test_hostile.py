@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 
 import pytest
 
+from blindpost.ntf import tokens
 from blindpost.ntf.meters import Meter
+from blindpost.ntf.model import Token
+from blindpost.ntf.turn import Turn
 from blindpost.transport.errors import TransportError
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL, TNEW, TRPL, TVFY, Command
-from blindpost.wire.ntf.responses import ERR, PONG
+from blindpost.wire.ntf.responses import ERR, PONG, Response
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.errors import CMD, Code
 from tests.support.ntf.lines import NtfLine, open_ntf_line
@@ -107,3 +111,24 @@ async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(ntf: R
         await line.stream.read_block()
     assert await bystander.ask(PING()) == PONG()
     assert await (await open_ntf_line(ntf)).ask(PING()) == PONG()
+
+
+async def test_a_bug_in_one_command_is_answered_internal_and_takes_back_that_command_alone(
+    ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await active_device(ntf)
+    line = await open_ntf_line(ntf)
+
+    def fails(turn: Turn, token: Token, command: TCRN) -> Response:
+        turn.view.put_token(replace(token, period_minutes=99))
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(tokens, "set_period", fails)
+    block = [(TCHK(), b"1"), (TCRN(20), b"2"), (TCHK(), b"3")]
+    line.send(*(line.written(one, device.token_id, device.key, name * 24) for one, name in block))
+    heard = {reply.corr_id[:1]: reply.response for reply in await line.hear_many(3)}
+    assert heard[b"2"] == ERR(Code.INTERNAL)
+    assert heard[b"1"] == heard[b"3"] != ERR(Code.INTERNAL)
+    assert ntf.router.plan.meters[Meter.INTERNAL_ERRORS] == 1
+    monkeypatch.undo()
+    assert await line.ask(TCHK(), device.token_id, device.key) == heard[b"1"]

@@ -7,6 +7,7 @@ before its payloads leave the queue. A Finish before the Return takes the call b
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
@@ -17,6 +18,7 @@ from blindpost.ds.model import LARGE_BYTES, MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
 from blindpost.ds.turn import Answer, Taken
+from blindpost.serving.connections import OUTBOX, Held
 from blindpost.wire.capnp.framing import Framer
 from blindpost.wire.capnp.node import NODE_SERVICE, Enqueue, read_request, write_result
 from blindpost.wire.capnp.rpc import (
@@ -39,6 +41,10 @@ from blindpost.wire.capnp.rpc import (
 from blindpost.wire.capnp.structs import Message
 from blindpost.wire.errors import WireError
 
+GREETING_S = 30.0
+"""A caller that has not asked anything by then is disconnected."""
+MESSAGE_S = 120.0
+"""So long may one message take to come; the largest then needs 70 KB a second."""
 QUESTIONS_MAX = 4096
 """Calls of one connection that are not finished."""
 OUTBOX_BYTES_MAX = 32 << 20
@@ -76,23 +82,29 @@ class _State(Enum):
     BOOTSTRAP = "bootstrap"
 
 
-class Connection:
-    """A source of the engine's inbox."""
+class DsConnection(Held):
+    """One caller's connection, whatever it comes over."""
 
     def __init__(
         self,
         stream: Stream,
         peer: Peer,
-        put: Callable[[Connection, Event, int], None],
+        put: Callable[[DsConnection, Event, int], None],
         broken: Callable[[], None],
+        weigh: Callable[[DsConnection], None] = lambda connection: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self.peer = peer
+        self._weigh = weigh
+        self._clock = clock
+        self._asked = False
+        self._since = self._clock()
         self._stream = stream
         self._put = put
         self._broken = broken
         self._framer = Framer(MESSAGE_BYTES_MAX)
         self._answers: dict[int, _State] = {}
-        self._held: set[str] = set()
         self._closed = False
         self._outbox: deque[memoryview] = deque()
         self._outbox_bytes = 0
@@ -111,25 +123,36 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """Bytes from the peer, cut anywhere."""
         if not self._closed:
+            if not self._framer.waiting:
+                self._since = self._clock()
             self._framer.feed(data)
             self._work()
+            if self._framer.waiting:
+                self._weigh(self)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it never asked anything, or does not come to the end of what it began to say."""
+        if self._asked and not self._framer.waiting:
+            return False
+        return not self.held and now - self._since > (MESSAGE_S if self._asked else GREETING_S)
 
     @property
     def account(self) -> Hashable:
         return self._stream.account
 
-    def hold(self, reason: str) -> None:
-        """Take nothing more in."""
-        self._held.add(reason)
+    def stop_reading(self) -> None:
         self._stream.pause_reading()
 
-    def let_go(self, reason: str) -> None:
-        self._held.discard(reason)
-        if reason == "outbox":
-            self._pump()
-        if not self._held and not self._closed:
+    def read_on(self) -> None:
+        if not self._closed:
             self._stream.resume_reading()
             self._work()
+
+    def let_go(self, reason: str) -> None:
+        if reason == OUTBOX:
+            self.held.discard(reason)
+            self._pump()
+        super().let_go(reason)
 
     def begin_large(self) -> None:
         """Take no more calls while the answer to one is read that has large payloads."""
@@ -201,7 +224,7 @@ class Connection:
 
     def _pump(self) -> None:
         """Send the next piece, and the one after it when others had their turn."""
-        if self._sending or not self._outbox or self._closed or "outbox" in self._held:
+        if self._sending or not self._outbox or self._closed or OUTBOX in self.held:
             return
         self._sending = True
         piece = self._outbox.popleft()
@@ -231,11 +254,13 @@ class Connection:
     def _work(self) -> None:
         """Whatever complete messages are there, unless something must be waited for."""
         try:
-            if self._held or self._closed:
+            if self.held or self._closed:
                 return
             for message, size in self._framer.messages():
+                self._asked = True
+                self._since = self._clock()
                 self._handle(message, size)
-                if self._held or self._closed:
+                if self.held or self._closed:
                     return
         except WireError as error:
             self._broken()

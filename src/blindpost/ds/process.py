@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
+from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Service
@@ -85,9 +87,10 @@ class DsService(Service[Place]):
         """Use `open`."""
         super().__init__(place)
         self._context = _context(place)
-        self.service = DeliveryService(store, place.settings.rules(), authority_of(place))
-        self._tls = TlsListener(self.service, self._context, connections)
-        self._quic = QuicListener(self.service, place.certificate, place.key, connections)
+        limits = Limits(LimitSizes(connections=connections), time.monotonic)
+        self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
+        self._tls = TlsListener(self.service, self._context)
+        self._quic = QuicListener(self.service, place.certificate, place.key)
 
     @staticmethod
     def wanted_connections(place: Place) -> int:

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from qh3.quic.events import (
     StreamReset,
 )
 
-from blindpost.ds.connection import Connection
+from blindpost.ds.connection import GREETING_S, DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import ALPN
+from blindpost.serving.connections import OUTBOX
+from blindpost.serving.limits import account_of
 
 IDLE_S = 30.0
 PING_S = 10.0
@@ -100,25 +102,38 @@ class _Quic(QuicConnectionProtocol, ABC):
 
 
 class QuicStream(_Quic):
-    """The service's side: below a `Connection`."""
+    """The service's side: below a `DsConnection`."""
 
-    def __init__(
-        self, quic: QuicConnection, service: DeliveryService, may_open: Callable[[], bool], **_: Any
-    ) -> None:
+    def __init__(self, quic: QuicConnection, service: DeliveryService, **_: Any) -> None:
         super().__init__(quic)
         self._service = service
-        self._may_open = may_open
+        self._is_counted = False
+        self._greeting: asyncio.TimerHandle | None = None
         self.account: Hashable = None
-        self._connection: Connection | None = None
+        self._connection: DsConnection | None = None
         self._paused = False
         self._congested = False
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        if not self._is_counted and not self._count(addr):
+            return
         connection = self._connection
         if self._paused and connection is not None and connection.in_hand > IN_HAND_MAX:
             return
         super().datagram_received(data, addr)
         self._look()
+
+    def _count(self, addr: Any) -> bool:
+        """Count the connection under its address, with its first datagram; False if there may be no more."""
+        if self._over:
+            return False
+        service = self._service
+        key = service.keys.of(str(addr[0]))
+        self.account = account_of(key)
+        self._is_counted = service.limits.admit(self, key, lambda why: self.close())
+        if not self._is_counted:
+            self.close()
+        return self._is_counted
 
     def write(self, data: bytes | memoryview) -> None:
         super().write(data)
@@ -142,6 +157,8 @@ class QuicStream(_Quic):
     def quic_event_received(self, event: QuicEvent) -> None:
         match event:
             case HandshakeCompleted():
+                self._service.limits.established(self)
+                self._greeting = self._loop.call_later(GREETING_S, self._is_greeted)
                 self.begin_pings()
             case StreamDataReceived(data=data, end_stream=end, stream_id=stream):
                 self._received(stream, data, end)
@@ -152,8 +169,13 @@ class QuicStream(_Quic):
             case _:
                 pass
 
+    def _is_greeted(self) -> None:
+        """A peer that shook hands and opens no stream is not waited for."""
+        if self._connection is None:
+            self.close()
+
     def _received(self, stream: int, data: bytes, end: bool) -> None:
-        if self._connection is None and not self._over and stream == _RPC_STREAM and self._may_open():
+        if self._connection is None and not self._over and stream == _RPC_STREAM:
             self._connection = self._service.opened(self)
         if stream != _RPC_STREAM or self._connection is None:
             self.close()
@@ -170,23 +192,25 @@ class QuicStream(_Quic):
         if congested is not self._congested:
             self._congested = congested
             if congested:
-                self._connection.hold("outbox")
+                self._connection.hold(OUTBOX)
             else:
-                self._connection.let_go("outbox")
+                self._connection.let_go(OUTBOX)
 
     def _lost(self) -> None:
-        if self.end() and self._connection is not None:
+        if not self.end():
+            return
+        self._service.limits.gone(self)
+        if self._greeting is not None:
+            self._greeting.cancel()
+        if self._connection is not None:
             self._service.lost(self._connection)
 
 
 class QuicListener:
-    """Takes QUIC connections for a service, up to a number."""
+    """Takes QUIC connections for a service, within its limits."""
 
-    def __init__(
-        self, service: DeliveryService, certificate: Path, key: Path, connections: int = 10_000
-    ) -> None:
+    def __init__(self, service: DeliveryService, certificate: Path, key: Path) -> None:
         self._service = service
-        self._connections = connections
         self._configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], idle_timeout=IDLE_S)
         self._configuration.load_cert_chain(certificate, key)
         self._server: QuicServer | None = None
@@ -199,7 +223,7 @@ class QuicListener:
         """Returns the port, which the system chooses if it is 0."""
 
         def protocol(quic: QuicConnection, **options: Any) -> QuicStream:
-            return QuicStream(quic, self._service, self._may_open, **options)
+            return QuicStream(quic, self._service, **options)
 
         transport, self._server = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: QuicServer(configuration=self._configuration, create_protocol=protocol, retry=True),
@@ -207,9 +231,6 @@ class QuicListener:
         )
         bound: int = transport.get_extra_info("sockname")[1]
         return bound
-
-    def _may_open(self) -> bool:
-        return len(self._service.connections) < self._connections
 
     def close(self) -> None:
         if self._server is not None:

@@ -6,26 +6,35 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.ds.auth import Authority, Closed
-from blindpost.ds.connection import Connection, Stream
+from blindpost.ds.connection import DsConnection, Stream
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import DsRules
+from blindpost.ds.model import MESSAGE_BYTES_MAX, DsRules
 from blindpost.ds.plan import Canceled, DsPlan, Event, Gone, Shell, Staged, WaitOver, not_stored
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Taken
 from blindpost.engine.beside import Beside
+from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 
 log = logging.getLogger(__name__)
 
 BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, source_bytes=1 << 20)
 """A batch ends with the payload that brings it above 1 MiB; what large payloads need happens beside it."""
+
+
+LOOK_S = 5.0
+"""How often connections are looked at that may be overdue."""
+WEIGHED_BYTES = 64 << 10
+"""From here on what a connection has in hand counts."""
 
 
 class DeliveryService:
@@ -39,27 +48,35 @@ class DeliveryService:
         *,
         entropy: Entropy = system_entropy,
         budget: Budget = BUDGET,
+        limits: Limits | None = None,
+        keys: AddressKeys | None = None,
     ) -> None:
         self.store = store
+        self.limits = limits or Limits(LimitSizes(), time.monotonic)
+        self.keys = keys or AddressKeys()
         loop = asyncio.get_running_loop()
         shell = Shell(loop.time, self._send, self._begin, self._put_own, self._later, self._stage, self._drop)
         self.plan = DsPlan(store, rules or DsRules(), authority or Closed(), entropy, shell)
         self.beside = Beside(self.plan, self.plan.undo)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget, self.beside)
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, DsConnection] = {}
         self._numbers = itertools.count(1)
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
+        self._in_hand: dict[DsConnection, None] = {}
+        """Connections with large messages that are not finished."""
         self._large: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
+        looking = self._loop.create_task(self._look_regularly())
         try:
             await self.engine.run()
             while self._large:
                 await asyncio.wait(self._large)
                 await self.engine.run()
         finally:
+            looking.cancel()
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
@@ -70,22 +87,52 @@ class DeliveryService:
             self.engine.put_own(WaitOver(wait))
         self.engine.stop()
 
-    def opened(self, stream: Stream) -> Connection:
+    def opened(self, stream: Stream) -> DsConnection:
         """A new connection over `stream`."""
         peer = Peer(next(self._numbers), self.plan.undo)
-        connection = Connection(stream, peer, self._put, self._broken)
+        connection = DsConnection(stream, peer, self._put, self._broken, self._weigh, self._loop.time)
         self.connections[peer.number] = connection
         return connection
 
-    def _put(self, connection: Connection, event: Event, size: int) -> None:
+    def _put(self, connection: DsConnection, event: Event, size: int) -> None:
         self.engine.put(connection, event, 1, size)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: DsConnection) -> None:
         """A stream is over; what its caller held is put back in a turn."""
         connection.lost()
+        self._in_hand.pop(connection, None)
         connection.peer.is_gone = True
         if self.connections.pop(connection.peer.number, None) is not None:
             self.engine.put(connection, Gone(connection.peer))
+
+    async def _look_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.close_overdue()
+
+    def close_overdue(self) -> int:
+        """Close connections that ask nothing, or do not finish what they began to say; how many."""
+        now = self._loop.time()
+        overdue = [one for one in self.connections.values() if one.is_overdue(now)]
+        for connection in overdue:
+            contained("closing a connection", connection.close)
+        return len(overdue)
+
+    def _weigh(self, connection: DsConnection) -> None:
+        """A connection has unfinished messages in hand: what all have together is bounded."""
+        if connection.in_hand >= WEIGHED_BYTES:
+            self._in_hand[connection] = None
+        if len(self._in_hand) * MESSAGE_BYTES_MAX <= self.limits.sizes.buffers:
+            return
+        sizes = {one: one.in_hand for one in self._in_hand if one.in_hand >= WEIGHED_BYTES}
+        self._in_hand = dict.fromkeys(sizes)
+        waiting = sum(sizes.values())
+        while waiting > self.limits.sizes.buffers:
+            largest = max(sizes, key=lambda one: sizes[one])
+            waiting -= sizes.pop(largest)
+            del self._in_hand[largest]
+            self.limits.meters.made_room += 1
+            contained("closing a connection", largest.close)
 
     def _broken(self) -> None:
         self.plan.meters.add(Meter.BROKEN_STREAMS)
@@ -104,7 +151,7 @@ class DeliveryService:
             else:
                 self._answer(connection, answer)
 
-    def _answer(self, connection: Connection, answer: Answer) -> None:
+    def _answer(self, connection: DsConnection, answer: Answer) -> None:
         """A stream that fails must end neither the turn nor the service; what it held is put back."""
         try:
             connection.answer(answer)
@@ -137,7 +184,7 @@ class DeliveryService:
         else:
             self.engine.put_own(Staged(stage))
 
-    async def _read_large(self, connection: Connection, answer: Answer, taken: Taken) -> None:
+    async def _read_large(self, connection: DsConnection, answer: Answer, taken: Taken) -> None:
         """Answer with large payloads, one answer of a connection after another."""
         try:
             async with connection.large:

@@ -8,15 +8,18 @@ import hashlib
 import hmac
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, cast
 
-from blindpost.ds.connection import Connection
+from blindpost.ds.connection import DsConnection
 from blindpost.ds.server import DeliveryService
+from blindpost.serving.connections import OUTBOX
+from blindpost.serving.limits import account_of
 
 ALPN = "capnp"
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10
 WRITE_HIGH = 1 << 20
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 50_000))
 """A peer that has gone without a word is noticed within a minute."""
@@ -57,12 +60,12 @@ def is_pinned(certificate: bytes | None, fingerprint: bytes) -> bool:
 class TlsStream(asyncio.Protocol):
     """One TCP connection, below a `Connection` of the service."""
 
-    def __init__(self, service: DeliveryService, may_open: Callable[[], bool]) -> None:
+    def __init__(self, service: DeliveryService) -> None:
         self._service = service
-        self._may_open = may_open
         self.account: Hashable = None
+        self.established: Callable[[], None] = lambda: None
         self._transport: asyncio.Transport | None = None
-        self._connection: Connection | None = None
+        self._connection: DsConnection | None = None
 
     @property
     def unsent(self) -> int:
@@ -89,11 +92,8 @@ class TlsStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast(asyncio.Transport, transport)
-        if not self._may_open():
-            stream.abort()
-            return
-        self._transport = stream
+        stream = self._transport = cast(asyncio.Transport, transport)
+        self.established()
         stream.set_write_buffer_limits(high=WRITE_HIGH)
         keep_alive(stream.get_extra_info("socket"))
         self._connection = self._service.opened(self)
@@ -104,11 +104,11 @@ class TlsStream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self._connection is not None:
-            self._connection.hold("outbox")
+            self._connection.hold(OUTBOX)
 
     def resume_writing(self) -> None:
         if self._connection is not None:
-            self._connection.let_go("outbox")
+            self._connection.let_go(OUTBOX)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._connection is not None:
@@ -125,29 +125,52 @@ def keep_alive(sock: Any) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class TlsListener:
-    """Takes TCP connections for a service, up to a number."""
+class _Counted(sslproto.SSLProtocol):
+    """TLS below a stream, counted by address from its first byte on: asyncio tells of it when it is done."""
 
-    def __init__(self, service: DeliveryService, context: ssl.SSLContext, connections: int = 10_000) -> None:
+    def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
+        self._stream = TlsStream(service)
+        self._limits, self._keys = service.limits, service.keys
+        super().__init__(
+            asyncio.get_running_loop(),
+            self._stream,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for the handshake
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_S,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
+        peer = stream.get_extra_info("peername")
+        key = self._keys.of(str(peer[0]) if isinstance(peer, tuple) else None)
+        self._stream.account = account_of(key)
+        if not self._limits.admit(self, key, lambda why: stream.abort()):
+            stream.abort()
+            return
+        self._stream.established = lambda: self._limits.established(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._limits.gone(self)
+        super().connection_lost(exc)
+
+
+class TlsListener:
+    """Takes TCP connections for a service, within its limits."""
+
+    def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._service = service
         self._context = context
-        self._connections = connections
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str | None, port: int) -> int:
         """Returns the port, which the system chooses if it is 0."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: TlsStream(self._service, self._may_open),
-            host,
-            port,
-            ssl=self._context,
-            ssl_handshake_timeout=HANDSHAKE_S,
+            lambda: _Counted(self._service, self._context), host, port
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
-
-    def _may_open(self) -> bool:
-        return len(self._service.connections) < self._connections
 
     def close(self) -> None:
         """Take no more connections; those that are open stay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ from blindpost.wire.ntf.responses import ERR, PONG, Response
 from blindpost.wire.ntf.transmissions import Request
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.transmissions import Refused
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,7 @@ class NtfPlan:
                 pass
             case Told(events, durable):
                 for told in events:
-                    _decide_told(turn, told)
+                    self._decide_told(turn, told)
                 self._durable.append(durable)
                 self.undo.add((self._durable.pop,))
             case PushDone(push, outcome):
@@ -226,8 +229,29 @@ class NtfPlan:
                 turn.count(Meter.REFUSED_AUTH)
                 turn.answer(client, item.corr_id, item.entity_id, tokens.AUTH)
         for request in allowed:
+            self._decide_one(turn, client, request)
+
+    def _decide_one(self, turn: Turn, client: Client, request: Request) -> None:
+        """A bug in one command of a block is answered INTERNAL to that one."""
+        mark = self.undo.mark()
+        try:
             response = _decide_request(turn, client, request)
-            turn.answer(client, request.corr_id, request.entity_id, response)
+        except Exception:
+            log.exception("a command failed; it changed nothing")
+            self.undo.rollback(mark)
+            turn.count(Meter.INTERNAL_ERRORS)
+            response = ERR(Code.INTERNAL)
+        turn.answer(client, request.corr_id, request.entity_id, response)
+
+    def _decide_told(self, turn: Turn, told: SubscriberEvent) -> None:
+        """What one message router said must not take back what others did."""
+        mark = self.undo.mark()
+        try:
+            _decide_told(turn, told)
+        except Exception:
+            log.exception("an event of a message router failed; it changed nothing")
+            self.undo.rollback(mark)
+            turn.count(Meter.INTERNAL_ERRORS)
 
     def _is_authorized(self, turn: Turn, request: Request) -> bool:
         if isinstance(request.command, PING):

@@ -33,15 +33,16 @@ from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_sqlite import SqliteTables
+from blindpost.serving.connections import LimitedServer
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
+from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import UNUSABLE
-from blindpost.transport.ends import Server
 from blindpost.transport.plans import ntf_router_plan
 from blindpost.wire.ntf.tokens import PushProvider
 
@@ -165,7 +166,8 @@ class NtfService(Service[Place]):
         """What applications of Web Push devices give to their push service."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
-        self.server = Server(ntf_router_plan(credentials), self.router, connections)
+        limits = Limits(LimitSizes(connections=connections), time.monotonic)
+        self.server = LimitedServer(ntf_router_plan(credentials), self.router, limits, AddressKeys())
 
     @staticmethod
     def wanted_connections(place: Place) -> int:

@@ -19,6 +19,7 @@ from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
+from blindpost.serving.limits import Limits, LimitSizes
 
 ALICE, BOB = b"A" * 32, b"B" * 32
 TOKENS = {b"token of alice": ALICE, b"token of bob": BOB}
@@ -87,12 +88,14 @@ async def running(
     rules: DsRules | None = None,
     authority: Authority | None = None,
     store: DsStore | None = None,
+    sizes: LimitSizes | None = None,
 ) -> AsyncIterator[Running]:
     """A service in this folder, open to everybody unless told otherwise."""
     certificate, key = certificate_in(folder)
     if store is None:
         store = LmdbTables(folder / "store") if WAY.dsn is None else await PostgresTables.open(WAY.dsn)
-    service = DeliveryService(store, rules, authority or Open())
+    limits = Limits(sizes or LimitSizes(), time.monotonic)
+    service = DeliveryService(store, rules, authority or Open(), limits=limits)
     deciding = asyncio.create_task(service.run())
     listener = TlsListener(service, server_context(certificate, key))
     quic = QuicListener(service, certificate, key)

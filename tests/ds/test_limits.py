@@ -1,0 +1,122 @@
+"""What strangers may make the delivery service hold: counted, bounded, and given back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blindpost.ds import connection, quic, server
+from blindpost.serving.limits import LimitSizes
+from tests.support.ds.delivery import Running, running, until
+
+BOB = b"b" * 32
+UNFINISHED = 1 << 20
+FIRST_WORDS = (0).to_bytes(4, "little") + (UNFINISHED // 4).to_bytes(4, "little")
+"""The beginning of a message of twice as many bytes as will follow."""
+
+
+def context() -> ssl.SSLContext:
+    chosen = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    chosen.check_hostname, chosen.verify_mode = False, ssl.CERT_NONE
+    chosen.set_alpn_protocols(["capnp"])
+    return chosen
+
+
+@asynccontextmanager
+async def stranger(
+    ds: Running, *, tls: bool = True, address: str = "127.0.0.2"
+) -> AsyncIterator[asyncio.StreamWriter]:
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", ds.port, ssl=context() if tls else None, local_addr=(address, 0)
+    )
+    try:
+        yield writer
+    finally:
+        writer.transport.abort()
+
+
+async def served(ds: Running) -> None:
+    async with await ds.client() as client:
+        await client.enqueue(BOB, b"hello")
+        assert await client.fetch(BOB) == (b"hello",)
+
+
+async def test_messages_that_are_not_finished_have_a_bound_in_total(tmp_path: Path) -> None:
+    sizes = LimitSizes(memory=16 * UNFINISHED)
+    async with running(tmp_path, sizes=sizes) as ds, AsyncExitStack() as stack:
+        for _ in range(8):
+            writer = await stack.enter_async_context(stranger(ds))
+            writer.write(FIRST_WORDS + bytes(UNFINISHED))
+        await until(lambda: ds.service.limits.meters.made_room >= 3)
+        held = sum(one.in_hand for one in ds.service.connections.values())
+        assert held <= sizes.buffers + UNFINISHED
+        await served(ds)
+    assert not ds.service._in_hand
+
+
+async def test_who_does_not_come_to_the_end_of_a_message_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "GREETING_S", 0.2)
+    monkeypatch.setattr(server, "LOOK_S", 0.05)
+    async with running(tmp_path) as ds, stranger(ds) as silent, stranger(ds) as slow:
+        slow.write(FIRST_WORDS)
+        await until(lambda: len(ds.service.connections) == 2)
+        async with await ds.client() as waiting:
+            assert await waiting.fetch(BOB) == ()
+            await until(lambda: len(ds.service.connections) == 1)
+            assert await waiting.fetch_wait(BOB, timeout_s=0.3) == (), "who asked may wait"
+        assert silent is not None
+
+
+async def test_handshakes_are_counted_by_address_and_make_room(tmp_path: Path) -> None:
+    async with running(tmp_path, sizes=LimitSizes(handshakes=16)) as ds, AsyncExitStack() as stack:
+        for number in range(20):
+            await stack.enter_async_context(stranger(ds, tls=False, address=f"127.0.0.{2 + number % 2}"))
+        await until(lambda: ds.service.limits.handshakes == 4)
+        await served(ds)
+        await stack.aclose()
+        await until(lambda: not ds.service.limits.top())
+
+
+async def test_connections_are_counted_by_address(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, sizes=LimitSizes(connections_per_address=3)) as ds,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(3):
+            await stack.enter_async_context(stranger(ds))
+        with pytest.raises(OSError):  # noqa: PT011 - the connection is reset, or ends
+            async with stranger(ds):
+                pass
+        await served(ds)
+
+
+async def test_who_only_shakes_hands_over_quic_is_counted_and_timed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "GREETING_S", 0.3)
+    async with running(tmp_path, sizes=LimitSizes(connections_per_address=5)) as ds:
+        limits = ds.service.limits
+        dialed = [Silent() for _ in range(8)]
+        outcomes = await asyncio.gather(
+            *(
+                quic.dial(one, "127.0.0.1", ds.quic_port, authorities=None, pinned=ds.fingerprint)
+                for one in dialed
+            ),
+            return_exceptions=True,
+        )
+        assert sum(outcome is None for outcome in outcomes) <= 5
+        assert limits.meters.refused_address >= 3
+        await until(lambda: not limits.top())
+        async with await ds.client(quic=True) as client:
+            assert await client.fetch(BOB) == ()
+
+
+class Silent(asyncio.Protocol):
+    """Shakes hands and says nothing."""
