@@ -191,7 +191,7 @@ class NtfPlan:
                 pass
             case Told(events, durable):
                 for told in events:
-                    self._decide_told(turn, told)
+                    _decide_told(turn, told)
                 self._durable.append(durable)
                 self.undo.add((self._durable.pop,))
             case PushDone(push, outcome):
@@ -242,16 +242,6 @@ class NtfPlan:
             turn.count(Meter.INTERNAL_ERRORS)
             response = ERR(Code.INTERNAL)
         turn.answer(client, request.corr_id, request.entity_id, response)
-
-    def _decide_told(self, turn: Turn, told: SubscriberEvent) -> None:
-        """What one message router said must not take back what others did."""
-        mark = self.undo.mark()
-        try:
-            _decide_told(turn, told)
-        except Exception:
-            log.exception("an event of a message router failed; it changed nothing")
-            self.undo.rollback(mark)
-            turn.count(Meter.INTERNAL_ERRORS)
 
     def _is_authorized(self, turn: Turn, request: Request) -> bool:
         if isinstance(request.command, PING):
