@@ -124,7 +124,7 @@ async def test_a_bug_in_one_command_is_answered_internal_and_takes_back_that_com
         raise KeyError("a bug")
 
     monkeypatch.setattr(tokens, "set_period", fails)
-    block = [(TCHK(), b"1"), (TCRN(20), b"2"), (TCHK(), b"3")]
+    block: list[tuple[Command, bytes]] = [(TCHK(), b"1"), (TCRN(20), b"2"), (TCHK(), b"3")]
     line.send(*(line.written(one, device.token_id, device.key, name * 24) for one, name in block))
     heard = {reply.corr_id[:1]: reply.response for reply in await line.hear_many(3)}
     assert heard[b"2"] == ERR(Code.INTERNAL)
