@@ -6,6 +6,7 @@ import pytest
 
 from blindpost.serving import limits as limits_module
 from blindpost.serving.limits import AddressKey, AddressKeys, Limits, LimitSizes, account_of
+from blindpost.serving.memory import MemoryGuard, anonymous_bytes
 
 ONE, TWO = (b"\x7f\x00\x00\x01",), (b"\x7f\x00\x00\x02",)
 
@@ -163,3 +164,26 @@ def test_total_refusals_remember_nobody() -> None:
     for number in range(100):
         limits.new_queue((number.to_bytes(4, "big"),))
     assert limits.addresses == 5
+
+
+async def test_near_its_memory_a_server_closes_those_who_hold_most_and_takes_few_of_each() -> None:
+    limits = Limits(LimitSizes(connections_per_address=32, memory=1 << 30), Clock())
+    used = 1 << 20
+    guard = MemoryGuard(limits, lambda: used)
+    many = [Peer(limits, TWO) for _ in range(20)]
+    bystander = Peer(limits, ONE)
+    await guard.look()
+    assert limits.meters.made_room == 0
+    used = 1 << 30
+    await guard.look()
+    assert bystander.closed is None
+    assert [peer.closed is None for peer in many] == [True] + [False] * 19
+    assert Peer(limits, TWO).came
+    assert not Peer(limits, TWO).came
+    used = 1 << 20
+    await guard.look()
+    assert Peer(limits, TWO).came
+
+
+def test_the_memory_of_this_process_can_be_read() -> None:
+    assert 1 << 20 < anonymous_bytes() < 64 << 30

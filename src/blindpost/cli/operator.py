@@ -22,9 +22,22 @@ class Reason(Enum):
     CONTENT = "content"
 
 
-def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+TopOption = Annotated[
+    bool, typer.Option("--top", help="Show what those who hold most hold, and who was limited, as counts.")
+]
+
+
+def status(config: ConfigOption = HERE, top: TopOption = False, as_json: JsonOption = False) -> None:
     """Show whether the router runs, since when, and what it holds."""
-    show_status(place_of(config), as_json=as_json)
+    place = place_of(config)
+    if not top:
+        show_status(place, as_json=as_json)
+        return
+    told = ask_running(place, "connections")
+    shown = {name: told[name] for name in ("connections", "handshakes", "addresses", "in_debt")}
+    for rank, held in enumerate(told["top"], 1):
+        shown[f"holder {rank}"] = ", ".join(f"{name} {count}" for name, count in held.items())
+    show(told if as_json else {**shown, **told["limited"]}, as_json=as_json, title="Holders")
 
 
 def connections(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:

@@ -30,8 +30,9 @@ from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.serving.listening import listen_at
+from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
-from blindpost.serving.service import Service
+from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability, StoreVersionError
 
 
@@ -87,7 +88,7 @@ class DsService(Service[Place]):
         """Use `open`."""
         super().__init__(place)
         self._context = _context(place)
-        limits = Limits(LimitSizes(connections=connections), time.monotonic)
+        limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
         self._tls = TlsListener(self.service, self._context)
         self._quic = QuicListener(self.service, place.certificate, place.key)
@@ -112,6 +113,9 @@ class DsService(Service[Place]):
         if listen.quic_port != "off":
             ports["quic"] = await listen_at(self._quic.listen, listen.address, listen.quic_port)
         return ports
+
+    def rounds(self) -> list[Round]:
+        return [Round("the look at its memory", LOOK_S, MemoryGuard(self.service.limits).look)]
 
     async def work(self) -> None:
         await self.service.run()
@@ -181,6 +185,8 @@ class DsService(Service[Place]):
         meters, waited = service.engine.meters, service.plan.meters.wait_s
         return {
             "connections": len(service.connections),
+            "top": service.limits.top(),
+            "limited": service.limits.limited,
             "waiting": len(service.plan.state.waiting),
             "in_hand": len(service.plan.state.held),
             "payloads": payloads,

@@ -21,13 +21,14 @@ from blindpost.serving.sections import (
     MetricsSection,
     Port,
     Positive,
+    Taking,
 )
 from blindpost.serving.settings import Section
 
 _DEFAULT = DsRules()
 
 
-class ListenSection(Section):
+class ListenSection(Taking):
     address: Listening = EVERYWHERE
     tls_port: Port | Literal["off"] = DS_PORT
     quic_port: Port | Literal["off"] = DS_PORT

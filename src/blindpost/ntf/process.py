@@ -39,6 +39,7 @@ from blindpost.serving.identity import Identity
 from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
+from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability
@@ -166,8 +167,8 @@ class NtfService(Service[Place]):
         """What applications of Web Push devices give to their push service."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
-        limits = Limits(LimitSizes(connections=connections), time.monotonic)
-        self.server = LimitedServer(ntf_router_plan(credentials), self.router, limits, AddressKeys())
+        self.limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
+        self.server = LimitedServer(ntf_router_plan(credentials), self.router, self.limits, AddressKeys())
 
     @staticmethod
     def wanted_connections(place: Place) -> int:
@@ -203,7 +204,10 @@ class NtfService(Service[Place]):
         self.router.store.close()
 
     def rounds(self) -> list[Round]:
-        return [Round("closing idle connections", IDLE_CHECK_S, self._close_idle)]
+        return [
+            Round("closing idle connections", IDLE_CHECK_S, self._close_idle),
+            Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
+        ]
 
     def tasks(self) -> Mapping[str, Work]:
         return {"the subscriber": self.subscriber.run}
@@ -258,6 +262,8 @@ class NtfService(Service[Place]):
         states = self.subscriber.states
         return {
             "connections": len(router.connections),
+            "top": self.limits.top(),
+            "limited": self.limits.limited,
             "tokens": counts["tokens"],
             "subscriptions": counts["subscriptions"],
             "smp_routers": len(states),

@@ -31,6 +31,7 @@ from blindpost.serving.sections import (
     Port,
     Positive,
     Seconds,
+    Taking,
     demand_database,
 )
 from blindpost.serving.settings import Section
@@ -49,10 +50,9 @@ class AddressSection(Section):
     port: Port = NTF_PORT
 
 
-class ListenSection(Section):
+class ListenSection(Taking):
     address: Listening = EVERYWHERE
     port: Port = NTF_PORT
-    connections: Count = 50_000
 
 
 class StoreSection(Section):

@@ -24,7 +24,12 @@ port = {port}
 # An address of this machine to listen on ("*": all of them), and the port; 0 lets the system choose one.
 address = "*"
 port = {port}
+# In total, of one IPv4 address or IPv6 /64, and those that have not completed their handshake.
 connections = 50000
+connections_per_address = 1000
+handshakes = 2000
+# What the process may take. Near it those who hold most are closed.
+memory_mib = 2048
 
 [identity]
 # The identity in the router's address, checked at start so that no other keys are used by mistake.

@@ -11,11 +11,17 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from blindpost.serving.sections import Taking
 
 AddressKey = tuple[bytes, ...]
 """What an address is counted under, the narrowest first: 4 bytes of IPv4; 8, 7 and 6 bytes of IPv6."""
 
 _SWEEP_MIN = 1024
+TIGHT_SHARE = 16
+"""While memory is short, an address may have this part of its connections."""
 HANDSHAKES_SHARE = 8
 """One address may have this part of all handshakes under way."""
 
@@ -31,8 +37,18 @@ class LimitSizes:
     new_burst: int = 5_000
     new_per_address_per_second: float = 10.0
     new_per_address_burst: int = 500
-    memory: int = 1 << 30
+    memory: int = 2 << 30
     """What the process may take, its store's mapped files apart."""
+
+    @classmethod
+    def of(cls, taking: Taking, connections: int) -> LimitSizes:
+        """What a configuration says; the system may allow fewer connections."""
+        return cls(
+            connections=connections,
+            connections_per_address=taking.connections_per_address,
+            handshakes=taking.handshakes,
+            memory=taking.memory_mib << 20,
+        )
 
     @property
     def handshakes_per_address(self) -> int:
@@ -175,6 +191,8 @@ class Limits:
     def __init__(self, sizes: LimitSizes, now: Callable[[], float]) -> None:
         self.sizes = sizes
         self.meters = LimitMeters()
+        self.is_tight = False
+        """Memory is short: nobody gets more than a small part of what an address may have."""
         self._now = now
         self._admitted: dict[object, _Admitted] = {}
         self._all = Holders()
@@ -201,6 +219,18 @@ class Limits:
         held = sorted(((size, shaking.get(who, 0)) for who, size in self._all.sizes().items()), reverse=True)
         return [{"connections": size, "handshakes": begun} for size, begun in held[:count]]
 
+    @property
+    def limited(self) -> dict[str, int]:
+        """How often somebody was limited, by what."""
+        meters = self.meters
+        return {
+            "refused_total": meters.refused_total,
+            "refused_address": meters.refused_address,
+            "refused_handshakes": meters.refused_handshakes,
+            "new_refused": meters.new_refused,
+            "made_room": meters.made_room,
+        }
+
     def key_of(self, who: object) -> AddressKey | None:
         """What a connection is counted under."""
         admitted = self._admitted.get(who)
@@ -213,6 +243,8 @@ class Limits:
         """
         sizes, meters = self.sizes, self.meters
         limit = sizes.connections_per_address
+        if self.is_tight:
+            limit = max(1, limit // TIGHT_SHARE)
         if any(self._counts[prefix] >= limit * _times(prefix) for prefix in key or ()):
             meters.refused_address += 1
             return False

@@ -126,3 +126,12 @@ class MetricsSection(Section):
     enabled: bool = False
     address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
     port: Port
+
+
+class Taking(Section):
+    """How many connections a server takes, in total and of one address, and in how much memory."""
+
+    connections: Count = 50_000
+    connections_per_address: Count = 1_000
+    handshakes: Count = 2_000
+    memory_mib: Annotated[int, Field(ge=128)] = 2_048

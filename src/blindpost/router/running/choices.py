@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.client.outbound import Outbound
 from blindpost.engine.inbox import Budget
@@ -48,10 +50,8 @@ def budget(settings: Settings) -> Budget:
 
 def limit_sizes(settings: Settings, connections: int) -> LimitSizes:
     limits = settings.limits
-    return LimitSizes(
-        connections=connections,
-        connections_per_address=limits.connections_per_address,
-        handshakes=limits.handshakes,
+    return replace(
+        LimitSizes.of(limits, connections),
         new_per_second=limits.new_per_second,
         new_burst=limits.new_burst,
         new_per_address_per_second=limits.new_per_address_per_second,

@@ -81,6 +81,9 @@ class Operations:
             "accepted": sum(count.accepted for count in guard.sockets.values()),
             "refused": guard.refused_total + guard.refused_address + guard.refused_handshakes,
             "new_refused": guard.new_refused,
+            "in_debt": service.router.engine.in_debt,
+            "top": service.limits.top(),
+            "limited": service.limits.limited,
         }
 
     async def queue(self, request: Request) -> dict[str, Any]:

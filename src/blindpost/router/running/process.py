@@ -28,6 +28,7 @@ from blindpost.serving.identity import Identity
 from blindpost.serving.limits import AddressKeys, Limits
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
+from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round, Service
 from blindpost.transport.plan import Plan
@@ -128,6 +129,7 @@ class RouterService(Service[Place]):
             Round("expiry of messages", times.expiry_check_s, self.router.expire_messages, True),
             Round("expiry of notifications", times.expiry_check_s, self.router.expire_notifications, True),
             Round("closing idle connections", times.idle_check_s, self._close_idle),
+            Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
             Round("saving counters", times.counters_save_s, self._save_counters),
             Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
         ]

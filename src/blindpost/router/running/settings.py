@@ -24,6 +24,7 @@ from blindpost.serving.sections import (
     Port,
     Positive,
     Seconds,
+    Taking,
     demand_database,
 )
 from blindpost.serving.settings import Section
@@ -73,10 +74,7 @@ class RulesSection(Section):
     idle_ttl_s: Seconds = 6 * 3600
 
 
-class LimitsSection(Section):
-    connections: Count = 50_000
-    connections_per_address: Count = 1_000
-    handshakes: Count = 2_000
+class LimitsSection(Taking):
     new_per_second: Positive = 500.0
     new_burst: Count = 5_000
     new_per_address_per_second: Positive = 10.0

@@ -58,11 +58,14 @@ proxy = true
 idle_ttl_s = 21600
 
 [limits]
-# Per address means per IPv4 address and per IPv6 /64. These numbers live in memory only.
+# Per address means per IPv4 address and per IPv6 /64; its /56 and /48 may have two and four times as
+# much. These numbers live in memory only. When a total is reached, whoever holds most makes room.
 connections = 50000
 connections_per_address = 1000
 # Connections that have not completed their handshake.
 handshakes = 2000
+# What the process may take, the mapped files of its store apart. Near it those who hold most are closed.
+memory_mib = 2048
 # New queues: a steady rate and a burst, over all and per address. Above it NEW is answered
 # "STORE too many new queues, try again later".
 new_per_second = 500.0

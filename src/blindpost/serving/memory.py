@@ -1,0 +1,46 @@
+"""The memory that a server may take: looked at each second, and kept by closing those who hold most."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from blindpost.serving.limits import Limits
+from blindpost.serving.logs import log
+
+LOOK_S = 1.0
+NEAR = 7 / 8
+"""From this part of the promise on, room is made."""
+CLOSED_AT_ONCE = 256
+"""How many connections one look closes at most; the next one sees what came of it."""
+
+
+def anonymous_bytes() -> int:
+    """What this process takes, the mapped files of its store apart: the system gives those up by itself."""
+    pages = Path("/proc/self/statm").read_bytes().split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGESIZE")
+
+
+class MemoryGuard:
+    """Keeps a server below the memory that its limits name."""
+
+    def __init__(self, limits: Limits, used: Callable[[], int] = anonymous_bytes) -> None:
+        self._limits = limits
+        self._used = used
+
+    async def look(self) -> None:
+        limits, memory = self._limits, self._limits.sizes.memory
+        used = self._used()
+        limits.is_tight = used > memory * NEAR
+        if not limits.is_tight:
+            return
+        closed = 0
+        while closed < CLOSED_AT_ONCE and limits.close_largest("the server is short of memory"):
+            closed += 1
+        log.warning(
+            "%d MiB of memory are in use, the limit is %d: closed %d connections of those who hold most",
+            used >> 20,
+            memory >> 20,
+            closed,
+        )
