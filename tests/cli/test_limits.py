@@ -20,7 +20,7 @@ from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.responses import PONG
 from blindpost.wire.text import unb64
 from tests.support.router.routers import new_queue
-from tests.support.serving.commands import StartedRouter, edit, init, started
+from tests.support.serving.commands import StartedRouter, edit, init, run, started
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -89,17 +89,18 @@ async def test_new_queues_are_limited_per_address(tmp_path: Path) -> None:
 async def test_handshakes_in_flight_are_limited(tmp_path: Path) -> None:
     folder = tmp_path / "router"
     init(folder)
-    edit(folder, "handshakes = 2000", "handshakes = 2")
+    edit(folder, "handshakes = 2000", "handshakes = 16")
     async with started(folder) as router:
         port = int(router.status["ports"][0])
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        with pytest.raises(TransportError):
-            await router.connect()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert await silent[0][0].read() == b"", "the oldest made room for the third"
         seen = await router.ask("connections")
         assert (seen["handshakes"], seen["connections"]) == (2, 0)
-        silent[0][1].close()
-        await silent[0][1].wait_closed()
         async with await router.connect() as client:
             assert await client.send(PING()) == PONG()
-        silent[1][1].close()
-        await silent[1][1].wait_closed()
+        top = run("router", "status", "--config", folder / "router.toml", "--top").stdout
+        assert "made room" in top
+        assert "127.0.0" not in top
+        for _, writer in silent:
+            writer.close()
+            await writer.wait_closed()

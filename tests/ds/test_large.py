@@ -169,7 +169,7 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
     await client.enqueue(BOB, b"there")
     held = slow_commits(monkeypatch, store)
     sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
-    await ds.until(lambda: ds.service.beside.is_committing)
+    await ds.until(lambda: ds.service.beside._commit is not None)
     async with (
         releasing(held),
         await ds.client() as bob,
@@ -201,7 +201,7 @@ async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
     await client.enqueue(BOB, b"there")
     held = slow_commits(monkeypatch, store, fails=True)
     sending = asyncio.create_task(client.enqueue(ALICE, b"slow"))
-    await ds.until(lambda: ds.service.beside.is_committing)
+    await ds.until(lambda: ds.service.beside._commit is not None)
     async with releasing(held), await ds.client() as bob, asyncio.timeout(LONG_S / 2):
         (leased,) = await bob.lease(BOB)
         waiting = asyncio.create_task(bob.fetch_wait(BOB, b"channel", timeout_s=LONG_S))

@@ -65,11 +65,6 @@ class Beside(Generic[E, T]):
         """Takes what must wait for a turn; set by the engine."""
 
     @property
-    def is_committing(self) -> bool:
-        """Whether a commit is under way."""
-        return self._commit is not None
-
-    @property
     def at_work(self) -> bool:
         return bool(self._tasks)
 

@@ -65,6 +65,10 @@ class MemorySession(Session):
     def congested(self) -> bool:
         return self._congested
 
+    @property
+    def outbox_size(self) -> int:
+        return sum(map(len, self._outbox))
+
     def send_now(self, payloads: Sequence[Writer]) -> None:
         for payload in payloads:
             self.send_payload(payload)

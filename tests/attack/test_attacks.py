@@ -1,0 +1,125 @@
+"""A bystander exchanges messages while strangers attack, from other addresses: he loses nothing.
+
+The short form is part of the test suite; `make attack` takes longer and prints the table of docs/attacks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.attack.attackers import ATTACKS, TOGETHER, Aim
+from tests.support.attack.targets import MEMORY_MIB, Target, target
+from tests.support.serving.processes import ROOT
+
+ATTACK_S = float(os.environ.get("BLINDPOST_ATTACK_S", "0"))
+"""How long each attack takes; 0 for the short form, which has all of them at once."""
+SHORT_S, CALM_S = 4.0, 1.0
+PAUSE_S = 0.02
+P99_S = 1.0
+MEMORY_LEFT = 48 << 20
+"""How much more a server may hold after all attacks than before: what its allocator keeps."""
+TABLE = Path(os.environ.get("BLINDPOST_ATTACK_TABLE", ""))
+LONG = [
+    (kind, name, store)
+    for kind, attacks in ATTACKS.items()
+    for name in (*attacks, TOGETHER)
+    for store in ("own", "postgres")
+]
+SHORT = [
+    ("router", TOGETHER, "own"),
+    ("router", TOGETHER, "postgres"),
+    ("ntf", TOGETHER, "own"),
+    ("ds", TOGETHER, "own"),
+]
+
+
+async def exchanged(bystander: Target, until: float) -> list[float]:
+    """How long each exchange took, until this time."""
+    took: list[float] = []
+    while time.time() < until:
+        took.append(await bystander.timed(len(took)))
+        await asyncio.sleep(PAUSE_S)
+    return took
+
+
+def p99(took: list[float]) -> float:
+    return statistics.quantiles(took, n=100)[98] if len(took) > 1 else took[0]
+
+
+async def peak(seen: Target, until: float) -> int:
+    most = 0
+    while time.time() < until:
+        most = max(most, seen.memory())
+        await asyncio.sleep(0.1)
+    return most
+
+
+async def newcomers(seen: Target, until: float) -> None:
+    """Others from the bystander's address connect meanwhile."""
+    while time.time() < until:
+        _, writer = await asyncio.open_connection("127.0.0.1", seen.port)
+        writer.transport.abort()
+        await asyncio.sleep(0.2)
+
+
+def _add_to_table(line: str) -> None:
+    with TABLE.open("a") as table:
+        table.write(line + "\n")
+
+
+async def settled(seen: Target, descriptors: int, rows: object) -> None:
+    async with asyncio.timeout(90):
+        while True:
+            if seen.descriptors() <= descriptors and await seen.rows() == rows:
+                return
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(("kind", "attack", "store"), LONG if ATTACK_S else SHORT)
+async def test_a_bystander_loses_nothing_while_strangers_attack(
+    tmp_path: Path, kind: str, attack: str, store: str, request: pytest.FixtureRequest
+) -> None:
+    dsn = request.getfixturevalue("database") if store == "postgres" else None
+    async with target(kind, tmp_path / kind, dsn) as seen:
+        await seen.join()
+        calm = await exchanged(seen, time.time() + CALM_S)
+        before, descriptors, rows, pid = seen.memory(), seen.descriptors(), await seen.rows(), seen.pid
+        until = time.time() + (ATTACK_S or SHORT_S)
+        aim = Aim(kind, seen.port, seen.key_hash.hex(), until, attack)
+        attackers = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.support.attack.attackers", json.dumps(vars(aim))), cwd=ROOT
+        )
+        try:
+            attacked, most, _ = await asyncio.gather(
+                exchanged(seen, until), peak(seen, until), newcomers(seen, until)
+            )
+            assert await asyncio.wait_for(attackers.wait(), 60) == 0
+        finally:
+            if attackers.returncode is None:
+                attackers.kill()
+                await attackers.wait()
+        await settled(seen, descriptors, rows)
+        limited = (await seen.server.ask("connections" if kind == "router" else "status"))["limited"]
+        after = seen.memory()
+        await seen.leave()
+        assert (await seen.server.ask("status"))["pid"] == pid, "it lived through it"
+        assert most <= MEMORY_MIB << 20
+        assert after - before <= MEMORY_LEFT
+        assert p99(attacked) <= P99_S + p99(calm)
+        assert b"Traceback" not in seen.server.log
+        told = sum(limited.values())
+        line = (
+            f"| {kind} | {store} | {attack} | {len(attacked)} "
+            f"| {p99(calm) * 1e3:.0f} | {p99(attacked) * 1e3:.0f} "
+            f"| {before >> 20} | {most >> 20} | {after >> 20} | {told} |"
+        )
+        if str(TABLE) != ".":
+            await asyncio.to_thread(_add_to_table, line)

@@ -1,0 +1,295 @@
+"""Strangers in a process of their own, with raw sockets and TLS: `python -m tests.support.attack.attackers`.
+
+They come from other addresses of this machine, to loopback only, and every loop ends with their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import resource
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from blindpost.wire.batch import NTF_BLOCK_SIZE, SMP_BLOCK_SIZE
+from blindpost.wire.ntf import handshake as ntf
+from blindpost.wire.primitives import encode
+from blindpost.wire.smp import handshake as smp
+
+CORRUPT_RECORD = b"\x17\x03\x03\x00\x20" + bytes(32)
+SMP_VERSION, NTF_VERSION = 10, 2
+"""Old ones, whose blocks are not encrypted once more inside TLS."""
+UNFINISHED = 8 << 20
+CROWD = 800
+STEP_S = 0.01
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Whom to attack, for how long."""
+
+    kind: str
+    port: int
+    key_hash: str
+    until: float
+    attack: str = ""
+
+    @property
+    def block(self) -> int:
+        return NTF_BLOCK_SIZE if self.kind == "ntf" else SMP_BLOCK_SIZE
+
+    @property
+    def alpn(self) -> str:
+        return {"router": "smp/1", "ntf": "ntf/1", "ds": "capnp"}[self.kind]
+
+    def hello(self) -> bytes:
+        key_hash = bytes.fromhex(self.key_hash)
+        if self.kind == "ntf":
+            return encode(ntf.ClientHello(NTF_VERSION, key_hash), ntf.write_client_hello)
+        return encode(smp.ClientHello(SMP_VERSION, key_hash), smp.write_client_hello)
+
+    def padded(self, payload: bytes) -> bytes:
+        return (len(payload).to_bytes(2, "big") + payload).ljust(self.block, b"#")
+
+    def turns(self) -> Iterator[int]:
+        for number in itertools.count():
+            if time.time() >= self.until:
+                return
+            yield number
+
+
+def address(number: int, crowd: int = 2) -> str:
+    """One of the attackers' addresses; a bystander has 127.0.0.1."""
+    return f"127.0.1.{1 + number % crowd}"
+
+
+def context(aim: Aim) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.set_alpn_protocols([aim.alpn])
+    return made
+
+
+def dialed(aim: Aim, number: int, crowd: int = 2, room: int = 0) -> socket.socket:
+    sock = socket.socket()
+    sock.settimeout(10)
+    if room:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    sock.bind((address(number, crowd), 0))
+    sock.connect(("127.0.0.1", aim.port))
+    return sock
+
+
+class Tls:
+    """TLS by hand, so that what is below it can be broken."""
+
+    def __init__(self, aim: Aim, tls: ssl.SSLContext, number: int, crowd: int = 2, room: int = 0) -> None:
+        self.sock = dialed(aim, number, crowd, room)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.wrap_bio(self._in, self._out)
+        self._do(self._tls.do_handshake)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        while True:
+            try:
+                work()
+            except ssl.SSLWantReadError:
+                self.sock.sendall(self._out.read())
+                received = self.sock.recv(1 << 16)
+                if not received:
+                    raise ConnectionError("hung up") from None
+                self._in.write(received)
+            else:
+                self.sock.sendall(self._out.read())
+                return
+
+    def read(self, count: int) -> bytes:
+        found = bytearray()
+
+        def more() -> None:
+            while len(found) < count:
+                found.extend(self._tls.read(count - len(found)))
+
+        self._do(more)
+        return bytes(found)
+
+    def sealed(self, data: bytes) -> bytes:
+        self._tls.write(data)
+        return self._out.read()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(self.sealed(data))
+
+
+def shaken(aim: Aim, tls: ssl.SSLContext, number: int, crowd: int = 2, room: int = 0) -> Tls:
+    """A session whose handshake is complete."""
+    session = Tls(aim, tls, number, crowd, room)
+    if aim.kind != "ds":
+        session.read(aim.block)
+        session.send(aim.padded(aim.hello()))
+    return session
+
+
+def ping(aim: Aim, count: int) -> bytes:
+    """A block of so many PINGs."""
+    one = b"\x00" + b"\x18" + os.urandom(24) + b"\x00" + b"PING"
+    return aim.padded(bytes([count]) + (len(one).to_bytes(2, "big") + one) * count)
+
+
+def heavy(aim: Aim) -> bytes:
+    """A block of commands signed, wrongly, with the slowest kind of key."""
+    name = b"TCHK" if aim.kind == "ntf" else b"SUB"
+    room, items = aim.block - 32, list[bytes]()
+    while True:
+        one = b"\x72" + os.urandom(114) + b"\x18" + os.urandom(24) + b"\x18" + os.urandom(24) + name
+        if sum(map(len, items)) + len(one) + 2 > room:
+            break
+        items.append(len(one).to_bytes(2, "big") + one)
+    return aim.padded(bytes([len(items)]) + b"".join(items))
+
+
+async def silent_sockets(aim: Aim) -> None:
+    """Connect from two addresses and say nothing."""
+    held: list[socket.socket] = []
+    for number in aim.turns():
+        if len(held) < CROWD:
+            with contextlib.suppress(OSError):
+                held.append(dialed(aim, number))
+        await asyncio.sleep(0 if len(held) < CROWD else STEP_S)
+
+
+async def half_handshakes(aim: Aim) -> None:
+    """Noise and parts of a hello, from fifty addresses, cut at once."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context(aim).wrap_bio(incoming, outgoing).do_handshake()
+    hello = outgoing.read()
+    for number in aim.turns():
+        with contextlib.suppress(OSError):
+            sock = dialed(aim, number, 50)
+            sock.sendall((hello[: 40 + number % 400], os.urandom(600), b"GET / HTTP/1.1\r\n\r\n")[number % 3])
+            sock.close()
+        await asyncio.sleep(STEP_S / 4)
+
+
+async def corrupt_records(aim: Aim) -> None:
+    """A valid block and a corrupt record in one write."""
+    tls = context(aim)
+    for number in aim.turns():
+        with contextlib.suppress(OSError):
+            session = shaken(aim, tls, number)
+            block = ping(aim, 1) if aim.kind != "ds" else os.urandom(64)
+            session.sock.sendall(session.sealed(block) + CORRUPT_RECORD)
+            session.sock.close()
+        await asyncio.sleep(STEP_S)
+
+
+async def noise_in_blocks(aim: Aim) -> None:
+    tls = context(aim)
+    for number in aim.turns():
+        with contextlib.suppress(OSError):
+            session = shaken(aim, tls, number)
+            for _ in range(4):
+                session.send(aim.padded(os.urandom(aim.block - 2)))
+            session.sock.close()
+        await asyncio.sleep(STEP_S)
+
+
+async def heavy_commands(aim: Aim) -> None:
+    """Blocks full of the commands that cost most, on several sessions at once."""
+    tls = context(aim)
+    sessions = [shaken(aim, tls, number, 4) for number in range(8)]
+    block = heavy(aim)
+    for session in sessions:
+        session.sock.setblocking(False)
+    for _ in aim.turns():
+        for session in sessions:
+            with contextlib.suppress(OSError):
+                session.sock.send(session.sealed(block))
+            with contextlib.suppress(OSError):
+                session.sock.recv(1 << 16)
+        await asyncio.sleep(STEP_S)
+
+
+async def non_readers(aim: Aim) -> None:
+    """Ask and never read the answers."""
+    tls, sessions = context(aim), list[Tls]()
+    block = ping(aim, 200 if aim.kind == "router" else 10)
+    for number in aim.turns():
+        if len(sessions) < CROWD // 4:
+            with contextlib.suppress(OSError):
+                sessions.append(shaken(aim, tls, number, room=4096))
+                sessions[-1].sock.setblocking(False)
+        for session in sessions[number % 10 :: 10]:
+            with contextlib.suppress(OSError):
+                session.sock.send(session.sealed(block))
+        await asyncio.sleep(STEP_S / 4)
+
+
+async def unfinished_messages(aim: Aim) -> None:
+    """Begin messages of eight MiB and do not end them."""
+    tls, sessions = context(aim), list[Tls]()
+    first = (0).to_bytes(4, "little") + (UNFINISHED // 8).to_bytes(4, "little") + bytes(UNFINISHED - 4096)
+    for number in aim.turns():
+        if len(sessions) < 30:
+            with contextlib.suppress(OSError):
+                sessions.append(Tls(aim, tls, number))
+                await asyncio.to_thread(sessions[-1].send, first)
+        await asyncio.sleep(STEP_S)
+
+
+async def quic_handshakes(aim: Aim) -> None:
+    """Shake hands over QUIC and say nothing."""
+    from blindpost.ds.quic import dial
+
+    held: list[asyncio.Protocol] = []
+    for _ in aim.turns():
+        if len(held) < 100:
+            held.append(asyncio.Protocol())
+            with contextlib.suppress(OSError, TimeoutError):
+                await dial(
+                    held[-1], "127.0.0.1", aim.port, authorities=None, pinned=bytes.fromhex(aim.key_hash)
+                )
+        await asyncio.sleep(STEP_S)
+
+
+Attack = Callable[[Aim], Awaitable[None]]
+BELOW: dict[str, Attack] = {
+    "silent sockets": silent_sockets,
+    "half handshakes": half_handshakes,
+    "corrupt records": corrupt_records,
+}
+BLOCKS: dict[str, Attack] = {
+    **BELOW,
+    "noise in blocks": noise_in_blocks,
+    "heavy commands": heavy_commands,
+    "non-readers": non_readers,
+}
+CALLS: dict[str, Attack] = {
+    **BELOW,
+    "unfinished messages": unfinished_messages,
+    "QUIC handshakes": quic_handshakes,
+}
+ATTACKS: dict[str, dict[str, Attack]] = {"router": BLOCKS, "ntf": BLOCKS, "ds": CALLS}
+TOGETHER = "all together"
+
+
+async def attack(aim: Aim) -> None:
+    known = ATTACKS[aim.kind]
+    chosen = list(known.values()) if aim.attack == TOGETHER else [known[aim.attack]]
+    await asyncio.gather(*(each(aim) for each in chosen))
+
+
+if __name__ == "__main__":
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
+    asyncio.run(attack(Aim(**json.loads(sys.argv[1]))))
+    os._exit(0)  # sockets that are still open are cut by the system
