@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile fuzz sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills hostile attack fuzz sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -47,6 +47,11 @@ kills: $(READY) ## kill -9 the router a hundred times under load
 
 hostile: $(READY) ## ten thousand connections opened and dropped, slow readers, garbage
 	BLINDPOST_CONNECTIONS=10000 BLINDPOST_SLOW_QUEUES=3000 $(BIN)/python -m pytest -q tests/router/test_hostile.py
+
+attack: $(READY) ## strangers attack each server on each store while a bystander looks on; figures in build/attacks.md
+	mkdir -p build && rm -f build/attacks.md
+	BLINDPOST_ATTACK_S=20 BLINDPOST_ATTACK_TABLE=$(CURDIR)/build/attacks.md $(BIN)/python -m pytest -q tests/attack
+	cat build/attacks.md
 
 soak: $(READY) ## two agents, two routers, 2,000 messages, rotations, kills, a restored backup
 	BLINDPOST_AGENT_MESSAGES=2000 BLINDPOST_AGENT_KILLS=60 $(BIN)/python -m pytest -q tests/agent/test_soak.py

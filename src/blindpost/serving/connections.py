@@ -293,4 +293,4 @@ class LimitedServer(Server):
     def closed(self, session: Session) -> None:
         super().closed(session)
         self._limits.meters.sockets[session.own_port].closed += 1
-        self._limits.gone(session)
+        self._limits.gone(session, is_failure=not isinstance(session.reason, errors.DivertedError))

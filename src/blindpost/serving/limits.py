@@ -268,8 +268,8 @@ class Limits:
             admitted.is_shaking = False
             self._shaking.remove(account_of(admitted.key), who)
 
-    def gone(self, who: object) -> None:
-        """A connection is over."""
+    def gone(self, who: object, *, is_failure: bool = True) -> None:
+        """A connection is over; one that had not completed its handshake has failed, unless it went elsewhere."""
         admitted = self._admitted.pop(who, None)
         if admitted is None:
             return
@@ -277,7 +277,7 @@ class Limits:
         self._all.remove(account, who)
         if admitted.is_shaking:
             self._shaking.remove(account, who)
-            self.meters.handshakes_failed += 1
+            self.meters.handshakes_failed += is_failure
         for prefix in admitted.key or ():
             self._counts[prefix] -= 1
             if not self._counts[prefix]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.engine.inbox import Budget
-from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
+from blindpost.engine.loop import Cut, Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.router.config import RouterRules
 from blindpost.router.events import Commands, Event
 from blindpost.router.plan import RouterPlan
@@ -72,11 +72,11 @@ class WatchedPlan:
         self.refused = False
         self.under_way = False
 
-    async def prepare(self, batch: Sequence[Event]) -> None:
+    async def prepare(self, batch: Sequence[Event]) -> Cut[Event] | None:
         self.now = int(self._simulation.now())
         self.events = []
         self.refused, self.under_way, self._simulation.store.durable = False, True, False
-        await self._plan.prepare(batch)
+        return await self._plan.prepare(batch)
 
     def decide(self, event: Event) -> None:
         self.events.append((event, isinstance(event, Commands) and event.client.congested))
@@ -95,13 +95,21 @@ class WatchedPlan:
         try:
             self._plan.release()
         finally:
-            self._simulation.released(self)
+            self._judged(self._simulation.released, self)
+
+    def _judged(self, judge: Callable[..., None], *arguments: object) -> None:
+        """The engine goes on after a failure here; the simulation must not."""
+        try:
+            judge(*arguments)
+        except Exception as error:
+            self._simulation.failures.append(error)
+            raise
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
         """Of this turn, or of what came while the outcome of this turn was in doubt."""
         self.refused = not isinstance(error, OutcomeUnknownError)
         self._plan.refuse(batch, error)
-        self._simulation.refused(batch)
+        self._judged(self._simulation.refused, batch)
 
 
 class SimulatedRouter(Router):
