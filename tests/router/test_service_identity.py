@@ -6,6 +6,7 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,9 +16,13 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import StoreFailedError
+from blindpost.router.bulk_lmdb import LmdbBulk
+from blindpost.router.bulk_postgres import PostgresBulk
 from blindpost.router.changes import PutService, Wanted
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain
+from blindpost.router.tables import LmdbTables
+from blindpost.router.tables_postgres import PostgresTables
 from blindpost.router.view import View
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
@@ -451,3 +456,30 @@ async def test_storing_a_service_may_fail_and_its_client_may_come_again(
     line = await open_service(running, credentials)
     assert await known(running, credentials) == line.service_id
     assert error(await line.ask(SUB(), bytes(24), new_key())) is Code.AUTH
+
+
+@pytest.mark.both_stores
+async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    """Whoever presents a certificate becomes a service: strangers must not leave rows for ever."""
+    day, now = 86_400, [1_700_000_000.0]
+    async with running_router(tmp_path, now=lambda: now[0]) as running:
+        store = running.router.store
+        bulk = LmdbBulk(store) if isinstance(store, LmdbTables) else PostgresBulk(cast(PostgresTables, store))
+        stranger, owner, waiting = new_service(), new_service(), new_service()
+        for credentials in (stranger, owner):
+            line = await open_service(running, credentials)
+            if credentials is owner:
+                await create(line, subscribe=True)
+            await line.stream.close()
+        connected = await open_service(running, waiting)
+        await until(lambda: len(running.router.connections) == 1)
+
+        async def left() -> list[bool]:
+            await running.router.expire_services(bulk)
+            assert await connected.ask(PING()) == PONG()
+            return [await known(running, one) is not None for one in (stranger, owner, waiting)]
+
+        assert await left() == [True, True, True]
+        now[0] += 3 * day
+        assert await left() == [False, True, True], "neither with a queue nor while it is connected"
+        assert await (await open_service(running, stranger)).ask(PING()) == PONG(), "it may come again"

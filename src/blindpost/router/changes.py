@@ -127,6 +127,14 @@ class PutService(Value):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class DeleteService(Value):
+    """A service that has no queues goes."""
+
+    service_id: bytes
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class SetMember(Value):
     """A queue joins or leaves the set of a service; always beside the `PutService` that counts it."""
 
@@ -165,6 +173,7 @@ Change = (
     | AddNotification
     | DeleteNotifications
     | PutService
+    | DeleteService
     | SetMember
     | SetPending
     | PutMark

@@ -68,6 +68,15 @@ class ExpireNotifications:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireServices:
+    """These services had no queues and were older than this day when they were looked at."""
+
+    service_ids: Sequence[bytes]
+    before_day: int
+    is_connected: Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class RelayAnswer:
     """What a relay said, or why it could not be asked."""
 
@@ -75,4 +84,14 @@ class RelayAnswer:
     response: Response
 
 
-Event = Commands | Gone | Serve | Present | RelayAnswer | Expire | ExpireNotifications | OperatorCommand
+Event = (
+    Commands
+    | Gone
+    | Serve
+    | Present
+    | RelayAnswer
+    | Expire
+    | ExpireNotifications
+    | ExpireServices
+    | OperatorCommand
+)

@@ -134,6 +134,11 @@ class ServiceRecord(Value):
     def members(self, domain: Domain) -> QueueSet:
         return self.queues if domain is Domain.MESSAGES else self.notifiers
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no queue belongs to it."""
+        return not self.queues.count and not self.notifiers.count
+
 
 class Party(Enum):
     """By whose id a command names its queue."""

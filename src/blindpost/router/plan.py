@@ -19,6 +19,7 @@ from blindpost.router.events import (
     Event,
     Expire,
     ExpireNotifications,
+    ExpireServices,
     Gone,
     Present,
     RelayAnswer,
@@ -162,6 +163,8 @@ class RouterPlan:
                 wanted.recipients.update(recipient_id for recipient_id, _ in found)
             case ExpireNotifications(notifier_ids):
                 wanted.notifiers.update(notifier_ids)
+            case ExpireServices(service_ids):
+                wanted.services.update(service_ids)
             case OperatorCommand():
                 want_operator(wanted, event)
             case _:
@@ -221,6 +224,10 @@ class RouterPlan:
             case ExpireNotifications(notifier_ids, before):
                 for notifier_id in notifier_ids:
                     expire_notifications(turn, notifier_id, before)
+            case ExpireServices(service_ids, before, is_connected):
+                for service_id in service_ids:
+                    if not is_connected(service_id):
+                        services.expire_service(turn, service_id, before)
             case OperatorCommand():
                 operate(turn, event)
 

@@ -19,6 +19,7 @@ from blindpost.router.changes import (
     DeleteMessage,
     DeleteNotifications,
     DeleteQueue,
+    DeleteService,
     PutEnds,
     PutLink,
     PutMark,
@@ -77,6 +78,9 @@ class Batch:
             case PutService(service):
                 phase.services[service.service_id] = service
                 phase.fingerprints[service.fingerprint] = service.service_id
+            case DeleteService(service_id, fingerprint):
+                phase.services[service_id] = None
+                phase.fingerprints[fingerprint] = None
             case SetMember(domain, service_id, entity_id, member):
                 phase.members[domain.value, service_id, entity_id] = member
             case SetPending(domain, service_id, entity_id, pending):
@@ -124,8 +128,8 @@ class _Phase:
         self.links: dict[bytes, tuple[bytes, bytes] | None] = {}
         self.notifications: defaultdict[bytes, dict[int, bytes]] = defaultdict(dict)
         self.silenced: set[bytes] = set()
-        self.services: dict[bytes, ServiceRecord] = {}
-        self.fingerprints: dict[bytes, bytes] = {}
+        self.services: dict[bytes, ServiceRecord | None] = {}
+        self.fingerprints: dict[bytes, bytes | None] = {}
         self.members: dict[tuple[bytes, bytes, bytes], bool] = {}
         self.pending: dict[tuple[bytes, bytes, bytes], bool] = {}
         self.marks: dict[bytes, bytes] = {}
@@ -145,8 +149,18 @@ class _Phase:
         yield from _of(self.ends, schema.PUT_ENDS, _ends_columns, schema.DELETE_ENDS)
         yield from self._message_steps()
         yield from self._notification_steps()
-        yield from _of(self.services, schema.PUT_SERVICES, lambda service: (service_to_row(service),))
-        yield from _of(self.fingerprints, schema.PUT_FINGERPRINTS, lambda service_id: (service_id,))
+        yield from _of(
+            self.services,
+            schema.PUT_SERVICES,
+            lambda service: (service_to_row(service),),
+            schema.DELETE_SERVICES,
+        )
+        yield from _of(
+            self.fingerprints,
+            schema.PUT_FINGERPRINTS,
+            lambda service_id: (service_id,),
+            schema.DELETE_FINGERPRINTS,
+        )
         yield from _of_set(self.members, schema.PUT_MEMBERS, schema.DELETE_MEMBERS)
         yield from _of_set(self.pending, schema.PUT_PENDING, schema.DELETE_PENDING)
         yield from _of(self.marks, schema.PUT_MARKS, lambda value: (value,))

@@ -15,12 +15,14 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
+from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
 from blindpost.router.config import RouterRules
 from blindpost.router.events import (
     Commands,
     Event,
     Expire,
     ExpireNotifications,
+    ExpireServices,
     Gone,
     Present,
     RelayAnswer,
@@ -29,6 +31,7 @@ from blindpost.router.events import (
 from blindpost.router.expiry import EXPIRY_STEP
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter
+from blindpost.router.model import DAY_S, day_of
 from blindpost.router.plan import RouterPlan
 from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
@@ -207,6 +210,24 @@ class Router(Connections[RouterConnection, Outgoing]):
             if found:
                 self.engine.put_own(ExpireNotifications(found, before))
             await asyncio.sleep(0)
+
+    async def expire_services(self, bulk: BulkStore) -> None:
+        """Forget services that were made before yesterday, never had a queue and are not connected."""
+        before = day_of(self._now()) - DAY_S
+        async for chunk in chunks(bulk.services, CHUNK_ITEMS):
+            empty = [
+                service.service_id
+                for service in chunk.items
+                if service.created_day < before and service.is_empty
+            ]
+            if empty:
+                self.engine.put_own(ExpireServices(empty, before, self._is_connected))
+
+    def _is_connected(self, service_id: bytes) -> bool:
+        return any(
+            connection.client.service is not None and connection.client.service.service_id == service_id
+            for connection in self.connections.values()
+        )
 
     def close_idle(self) -> int:
         """Close connections that are silent and subscribed to nothing; how many."""

@@ -47,6 +47,13 @@ def find_service(
     turn.tell_service(asked, service_id)
 
 
+def expire_service(turn: Turn, service_id: bytes, before_day: int) -> None:
+    """Whoever presents a certificate becomes a service; one that never had a queue is forgotten."""
+    service = turn.view.services.get(service_id)
+    if service is not None and service.created_day < before_day and service.is_empty:
+        turn.view.delete_service(service)
+
+
 def subscribe_service(
     turn: Turn, client: Client, domain: Domain, service_id: bytes, command: SUBS | NSUBS
 ) -> Response:

@@ -24,6 +24,7 @@ from blindpost.router.changes import (
     DeleteMessage,
     DeleteNotifications,
     DeleteQueue,
+    DeleteService,
     Needed,
     PutEnds,
     PutLink,
@@ -398,6 +399,9 @@ def _apply_other(write: Write, change: Change) -> None:
         case PutService(service):
             write.put(SERVICES, service.service_id, service_to_row(service))
             write.put(FINGERPRINTS, service.fingerprint, service.service_id)
+        case DeleteService(service_id, fingerprint):
+            write.delete(SERVICES, service_id)
+            write.delete(FINGERPRINTS, fingerprint)
         case SetMember(domain, service_id, entity_id, member):
             _set(write, MEMBERS, service_prefix(domain, service_id) + entity_id, member)
         case SetPending(domain, service_id, entity_id, pending):

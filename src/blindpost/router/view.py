@@ -21,6 +21,7 @@ from blindpost.router.changes import (
     DeleteMessage,
     DeleteNotifications,
     DeleteQueue,
+    DeleteService,
     PutEnds,
     PutLink,
     PutQueue,
@@ -181,6 +182,12 @@ class View:
         self.services.put(service.service_id, service)
         self.fingerprints.put(service.fingerprint, service.service_id)
         self._change(PutService(service))
+
+    def delete_service(self, service: ServiceRecord) -> None:
+        """Forget a service that has no queues."""
+        self.services.pop(service.service_id)
+        self.fingerprints.pop(service.fingerprint)
+        self._change(DeleteService(service.service_id, service.fingerprint))
 
     def _associate(self, before: QueueRecord | None, after: QueueRecord | None) -> None:
         """Keep the sets of services in step with the records: the only place where they change."""

@@ -16,6 +16,7 @@ from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
 from blindpost.serving.connections import LimitedServer
 from blindpost.serving.limits import AddressKey, AddressKeys, Limits
+from blindpost.transport.handshake import FindService
 from blindpost.transport.plan import Plan
 from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import NEW
@@ -66,6 +67,14 @@ class GuardedRouter(Router):
     def block_received(self, session: Session, payload: bytes) -> None:
         if not self.draining:
             super().block_received(session, payload)
+
+    def service_requested(self, session: Session, request: FindService) -> None:
+        """Whoever presents a certificate may leave a row: it counts as a queue does."""
+        if self.limits.new_queue(self.limits.key_of(session)):
+            super().service_requested(session, request)
+        else:
+            self.guard.new_refused += 1
+            session.service_refused()
 
     def asker(self, client: Client) -> Hashable:
         """The address of a connection, unless it is exempt."""

@@ -128,11 +128,15 @@ class RouterService(Service[Place]):
         return [
             Round("expiry of messages", times.expiry_check_s, self.router.expire_messages, True),
             Round("expiry of notifications", times.expiry_check_s, self.router.expire_notifications, True),
+            Round("expiry of services", times.expiry_check_s, self._expire_services, True),
             Round("closing idle connections", times.idle_check_s, self._close_idle),
             Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
             Round("saving counters", times.counters_save_s, self._save_counters),
             Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
         ]
+
+    async def _expire_services(self) -> None:
+        await self.router.expire_services(self._bulk)
 
     async def _close_idle(self) -> None:
         closed = self.router.close_idle()
