@@ -269,7 +269,7 @@ class Limits:
             self._shaking.remove(account_of(admitted.key), who)
 
     def gone(self, who: object, *, is_failure: bool = True) -> None:
-        """A connection is over; one that had not completed its handshake has failed, unless it went elsewhere."""
+        """A connection is over. An unfinished handshake has failed, unless the peer went elsewhere."""
         admitted = self._admitted.pop(who, None)
         if admitted is None:
             return
