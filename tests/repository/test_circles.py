@@ -10,8 +10,6 @@ import blindpost
 
 SOURCE = Path(blindpost.__file__).parent
 CIRCLE_MAX = 2
-LARGER = {"blindpost.agent.": 33}
-"""Circles that are still larger, by where all of their modules are; these numbers only fall."""
 
 
 def name_of(path: Path) -> str:
@@ -49,11 +47,6 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     return [set(one) for one in sets if one]
 
 
-def most(circle: set[str]) -> int:
-    allowed = (size for place, size in LARGER.items() if all(name.startswith(place) for name in circle))
-    return max(allowed, default=CIRCLE_MAX)
-
-
 def test_circles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d", "e"]]
@@ -62,5 +55,4 @@ def test_circles_are_found() -> None:
 def test_no_circle_has_more_than_two_modules() -> None:
     known = modules()
     graph = {name: set(imported(path, known)) - {name} for name, path in known.items()}
-    large = [sorted(circle) for circle in circles(graph) if len(circle) > most(circle)]
-    assert large == []
+    assert [sorted(circle) for circle in circles(graph) if len(circle) > CIRCLE_MAX] == []
