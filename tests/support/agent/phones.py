@@ -34,6 +34,8 @@ from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.client.calls import Call
 from blindpost.client.connection import Client
 from blindpost.client.errors import ResponseTimeoutError
+from blindpost.ntf.model import NtfRules
+from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.ntf.push.providers import providers_at
 from blindpost.testing.apns import ApnsServer
@@ -259,7 +261,12 @@ class World:
 
 @asynccontextmanager
 async def phones(
-    folder: Path, *, routers: int = 1, ntfs: int = 1, versions: VersionRange = SMP_VERSIONS
+    folder: Path,
+    *,
+    routers: int = 1,
+    ntfs: int = 1,
+    versions: VersionRange = SMP_VERSIONS,
+    web: Provider | None = None,
 ) -> AsyncIterator[tuple[World, Phone]]:
     """Everybody, and a phone that is on."""
     asked, clock = Asked(), Clock(START)
@@ -273,9 +280,10 @@ async def phones(
         ntf = []
         for number in range(ntfs):
             place = _made(folder / f"ntf{number}")
-            running = running_ntf(
-                place, providers=providers_at({PushProvider.APNS_PROD: apple.endpoint}, tokens)
-            )
+            providers = providers_at({PushProvider.APNS_PROD: apple.endpoint}, tokens)
+            if web is not None:
+                providers[PushProvider.WEB_PUSH] = web
+            running = running_ntf(place, NtfRules(web_push=web is not None), providers=providers)
             ntf.append(await stack.enter_async_context(running))
             await stack.enter_async_context(subscribing(ntf[-1]))
         alice = await stack.enter_async_context(

@@ -1,0 +1,39 @@
+"""The whole way of a Web Push to an agent: a message, both routers, and a push service."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from blindpost.client.outbound import Outbound
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.webpush import new_private_key
+from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
+from blindpost.testing.webpush import PushService
+from blindpost.wire.ntf.tokens import DeviceToken
+from tests.support.agent.phones import PATIENCE_S, phones
+
+
+async def test_a_phone_without_apple_is_woken_and_reads_its_message(tmp_path: Path) -> None:
+    outbound = Outbound(["127.0.0.0/8", "::1/128"])
+    tokens = VapidTokens(new_private_key(system_entropy), "mailto:a@example.org", time.time)
+    async with PushService() as service:
+        web = WebPush(Way(outbound.network, outbound.gate, service.tls(web_tls())), tokens)
+        async with phones(tmp_path, web=web) as (world, phone), asyncio.timeout(2 * PATIENCE_S):
+            alice, conn = await world.friend(phone)
+            browser = service.subscribe()
+            status = await phone.agent.register_push(DeviceToken.web(browser.subscription).text)
+            assert status.text == "REGISTERED"
+            await service.until(lambda: len(service.arrived) == 1)
+            assert await phone.agent.push_received(browser.opened(service.arrived[0].body)) == []
+            await phone.subscribed(conn)
+            await phone.restart(subscribe=False)
+            assert phone.token.device.subscription == browser.subscription
+            await world.send(alice, b"hello")
+            await service.until(lambda: len(service.arrived) == 2)
+            (news,) = await phone.agent.push_received(browser.opened(service.arrived[1].body))
+            assert news.conn.id == conn.id
+            assert await news.fetch() is not None
+            await phone.got(b"hello")
+            assert not phone.errors
