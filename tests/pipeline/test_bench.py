@@ -44,7 +44,8 @@ def test_every_engine_does_every_job(results: list[Result]) -> None:
 def test_sparks_books_are_read(results: list[Result]) -> None:
     for one in results:
         if one.engine == "spark":
-            assert sum(stage["read_rows"] for stage in one.stages) == ROWS
+            by_spark = ROWS if one.job in ("once", "reconcile") else 0  # the others read files in Python
+            assert sum(stage["read_rows"] for stage in one.stages) == by_spark
             assert one.shuffle_bytes is not None
             assert one.shuffle_bytes > 0
             assert "HashAggregate" in one.plan or "SortAggregate" in one.plan

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import S_QUEUES
 from blindpost.pipeline.dataset import datasets
-from blindpost.pipeline.snapshots import SAMPLED_OF, sampled, sums
-from tests.support.pipeline.lakes import Row, silver_frame
+from blindpost.pipeline.snapshots import SAMPLED_OF, sampled
+from blindpost.pipeline.sums import QUEUE_SETS
+from tests.support.pipeline.lakes import Row, silver_frame, sums_frame
 
 pytestmark = pytest.mark.timeout(600)
 COUNT = 30 * SAMPLED_OF
@@ -41,7 +42,7 @@ def test_wrong_lanes_are_found_and_sums_are_those_of_the_lanes(spark: SparkSessi
     found = {service: drawn[service] for service in SERVICES}
     assert all(0 < row["lanes_sampled"] < COUNT / 100 for row in found.values())
     assert [row["lanes_wrong"] for row in found.values()] == [0, found[SERVICES[1]]["lanes_sampled"], 0]
-    summed = {row["service_id"]: row for row in sums(queues).collect()}
+    summed = {row["service_id"]: row for row in sums_frame(queues, QUEUE_SETS).collect()}
     for service in SERVICES:
         high = low = 0
         own = [row for row in rows if row["service_id"] == service]
@@ -58,5 +59,6 @@ def test_sums_are_computed_once_for_all_who_ask(spark: SparkSession) -> None:
         given.table: silver_frame(spark, given.table, rows if given.table == S_QUEUES.name else ())
         for given in drift.inputs
     }
+    frames[QUEUE_SETS.name] = sums_frame(frames[S_QUEUES.name], QUEUE_SETS)
     plan = str(drift.computed(frames)._jdf.queryExecution().optimizedPlan())
     assert "bit_xor" not in plan.lower()

@@ -174,12 +174,14 @@ def cells(
     """
     from blindpost.pipeline import lookup
     from blindpost.pipeline.drift import Chosen, queues_of
+    from blindpost.pipeline.sums import QUEUE_SETS
 
     with opened(journal, out, zone, master, None, settings, config, as_of) as lake:
         _computed(lake, ["service_drift_queues"], days_of(None, None, None))
         queues = queues_of(
             lake.silver("s_queues"),
             lake.silver("s_snapshot"),
+            lake.summed(QUEUE_SETS),
             Chosen(router, side, role, base64.urlsafe_b64decode(service)),
         )
         if not compare:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from blindpost.journal.schema import Tier
 from blindpost.pipeline.quality import Rule
+from blindpost.pipeline.sums import Sums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +47,7 @@ class Kept:
     """
 
     of: tuple[str, ...]
-    """Silver tables, and what was kept before it."""
+    """Silver tables, sums over them, and what was kept before it."""
     make: Callable[..., DataFrame]
 
 
@@ -73,11 +74,13 @@ class Dataset:
     """STATE: it names queues, and stays in the trust zone beside what it was made of."""
     version: int = 1
     """Raised when the function changes what it computes: old partitions are then computed anew."""
+    sums: tuple[Sums, ...] = ()
+    """Sums over its inputs that the function gets beside them, by their names."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """What the function gets beside the silver tables, by name, in the order in which it is made."""
 
     def computed(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """The rows that come of these silver tables."""
+        """The rows that come of these silver tables and of the sums over them."""
         known = dict(frames)
         for name, part in self.kept.items():
             made = part.make(*(known[of] for of in part.of))

@@ -11,6 +11,7 @@ from blindpost.pipeline.dataset import Kept
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.snapshots import EXPORT, complete, sums
 from blindpost.pipeline.snapshots import chosen as chosen_exports
+from blindpost.pipeline.sums import QUEUE_SETS
 
 SET = ("day", "router", "role", "service_id")
 """The queues of one service at one router, by one kind of id."""
@@ -61,7 +62,7 @@ def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) ->
 
 
 KEPT = {
-    "summed": Kept(("s_queues",), sums),
+    "summed": Kept((QUEUE_SETS.name,), sums),
     "chosen": Kept(("s_snapshot", "summed"), chosen_exports),
     "different": Kept(("summed", "chosen"), differing),
 }
@@ -78,9 +79,9 @@ class Chosen:
     service: bytes
 
 
-def queues_of(s_queues: DataFrame, s_snapshot: DataFrame, chosen: Chosen) -> DataFrame:
+def queues_of(s_queues: DataFrame, s_snapshot: DataFrame, queue_sets: DataFrame, chosen: Chosen) -> DataFrame:
     """The queues of a set in the last complete export."""
-    exports = complete(s_snapshot, sums(s_queues))
+    exports = complete(s_snapshot, sums(queue_sets))
     mine = exports.where((F.col("router") == chosen.router) & (F.col("side") == chosen.side))
     last = mine.orderBy(F.desc("at_s"), F.desc("snapshot")).first()
     if last is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,10 +18,12 @@ import pyarrow.parquet as pq
 from blindpost.journal.schema import TABLES, Table, Tier
 from blindpost.pipeline.bronze import Ledger
 from blindpost.pipeline.dataset import Dataset
+from blindpost.pipeline.delta import follow_manifest
 from blindpost.pipeline.files import join, literal, open_root
 from blindpost.pipeline.publish import TableStore
 from blindpost.pipeline.settings import Settings
 from blindpost.pipeline.sizing import SMALL_ROWS, planned_small
+from blindpost.pipeline.sums import Sums, combined, of_file, summed
 from blindpost.pipeline.types import silver_schema
 
 if TYPE_CHECKING:
@@ -69,6 +72,18 @@ class Lake:
         table = TABLES[name]
         return self.frame(silver_schema(table), self.silver_store(table).paths(days))
 
+    def summed(self, sums: Sums, days: Iterable[str] | None = None) -> DataFrame:
+        """Sums over the rows of a silver table that count now."""
+        store = self.silver_store(sums.table)
+        paths = store.paths(days)
+        if paths and not self.small:
+            return summed(self.spark, sums, paths)
+        files = self._zone_files if sums.table.tier is Tier.STATE else self.files
+        contents = (files.read(path) for path in paths)
+        parts = [part for content in contents if content is not None for part in of_file(sums, content)]
+        rows = pa.Table.from_batches(parts, sums.schema)
+        return combined(sums, self.spark.createDataFrame(rows))
+
     def gold(self, dataset: Dataset, days: Iterable[str] | None = None) -> DataFrame:
         """The rows of a published table that count now."""
         return self.frame(dataset.schema, self.gold_store(dataset).paths(days))
@@ -88,6 +103,16 @@ class Lake:
             return self.spark.createDataFrame([], schema)
         rows = self.spark.read.schema(schema).parquet(*map(literal, paths))
         return rows.coalesce(1) if self.small else rows
+
+    def write_logs(self, tables: Iterable[str], datasets: Iterable[Dataset]) -> None:
+        """Let the Delta logs of these silver and gold tables say what is published, where they can be."""
+        if find_spec("deltalake") is None:
+            return
+        stores = [(self.silver_store(TABLES[name]), silver_schema(TABLES[name])) for name in tables]
+        stores += [(self.gold_store(one), one.schema) for one in datasets]
+        for store, schema in stores:
+            if store.delta_root is not None:
+                follow_manifest(store.delta_root, store.name, schema, store.current().partitions)
 
     @contextlib.contextmanager
     def sized(self, rows: int) -> Iterator[None]:

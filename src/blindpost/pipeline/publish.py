@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from blindpost.pipeline.files import Files, join, name_of
+from blindpost.pipeline.files import Files, LocalFiles, join, name_of
 from blindpost.pipeline.quality import Outcome
 
 CURRENT = "_CURRENT"
@@ -95,6 +95,11 @@ class TableStore:
         self._folder = join(root, layer, name)
         self._versions = join(root, "versions", layer, name)
         self._staging = join(root, "staging", f"{layer}-{name}")
+
+    @property
+    def delta_root(self) -> str | None:
+        """Where the table's log is, if it can have one."""
+        return self._versions if isinstance(self._files, LocalFiles) else None
 
     def current(self) -> Manifest:
         content = self._files.read(join(self._folder, CURRENT))

@@ -145,6 +145,7 @@ class _Run:
         self._erase()
         with lake.sized(sum(entry.rows for entry in entries.values())):
             self._compute(entries.values())
+        lake.write_logs(self._needed(), self._wanted)
         return self._summary
 
     def _compute(self, entries: Collection[Entry]) -> None:
@@ -272,12 +273,12 @@ class _Run:
         }
         if stale:
             range_of = Days(date.fromisoformat(min(stale)), date.fromisoformat(max(stale)))
-            frames = {
-                given.table: lake.silver(
-                    given.table, [day for day in manifests[given.table] if day in range_of.widened(given)]
-                )
+            used = {
+                given.table: [day for day in manifests[given.table] if day in range_of.widened(given)]
                 for given in dataset.inputs
             }
+            frames = {table: lake.silver(table, days) for table, days in used.items()}
+            frames |= {sums.name: lake.summed(sums, used[sums.table.name]) for sums in dataset.sums}
             rules = (not_null(dataset.schema), *dataset.rules)
             frame = shaped(dataset.computed(frames), dataset)
             self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)

@@ -9,11 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from blindpost.journal.schema import S_QUEUES
-
 EXPORT = ("day", "router", "side", "snapshot")
 SET = (*EXPORT, "role", "service_id")
-_LISTED = ("side", "role")
 SAMPLED_OF = 1_000
 """The lanes of one of so many queues are computed again from its id, others in every snapshot."""
 
@@ -23,35 +20,9 @@ def hex_of_lanes(high: Column, low: Column) -> Column:
     return F.lower(F.concat(*(F.lpad(F.hex(lane), 16, "0") for lane in (high, low))))
 
 
-def sums(s_queues: DataFrame) -> DataFrame:
-    """Count and XOR of each set: an export's queues of a role and a service, or of none.
-
-    Spark's quick hash table takes numbers and text: words of which the schema has a list are grouped by their
-    place in it, and bytes as text that is not looked into. Both are undone on the few rows that come out.
-    """
-    grouped = s_queues.select(
-        "day",
-        "router",
-        "snapshot",
-        *(_place(name).alias(name) for name in _LISTED),
-        F.col("service_id").cast("string").alias("service_id"),
-        "h_hi",
-        "h_lo",
-    ).groupBy(*SET)
-    summed = grouped.agg(
-        F.count("*").alias("count"), F.bit_xor("h_hi").alias("h_hi"), F.bit_xor("h_lo").alias("h_lo")
-    )
-    words = {name: F.get(F.array(*map(F.lit, _words(name))), name) for name in _LISTED}
-    return summed.withColumns({**words, "service_id": F.col("service_id").cast("binary")})
-
-
-def _words(name: str) -> tuple[str, ...]:
-    return S_QUEUES.by_name[name].values
-
-
-def _place(name: str) -> Column:
-    places = [F.when(F.col(name) == word, place) for place, word in enumerate(_words(name))]
-    return F.coalesce(*places)
+def sums(queue_sets: DataFrame) -> DataFrame:
+    """Count and XOR of each set: an export's queues of a role and a service, or of none."""
+    return queue_sets.select(*SET, "count", "h_hi", "h_lo")
 
 
 def sampled(s_queues: DataFrame) -> DataFrame:

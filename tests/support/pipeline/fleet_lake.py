@@ -83,6 +83,7 @@ class Fleet:
         table = dataset(name)
         lake = self.lake(spark)
         frames = {given.table: lake.silver(given.table) for given in table.inputs}
+        frames |= {sums.name: lake.summed(sums) for sums in table.sums}
         return plain(table.computed(frames).where(f"router = '{router}'").collect())
 
     def lake(self, spark: SparkSession) -> Lake:

@@ -15,6 +15,7 @@ from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, TABLES, T
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.settings import Keep, Settings
 from blindpost.pipeline.silver import silver
+from blindpost.pipeline.sums import Sums, combined, kernel
 from blindpost.pipeline.types import spark_schema
 
 Row = dict[str, Any]
@@ -82,12 +83,20 @@ def silver_frame(spark: SparkSession, name: str, rows: Sequence[Row]) -> DataFra
     return silver(table, spark.createDataFrame(arrow_rows(table, rows), spark_schema(table)))
 
 
+def sums_frame(rows: DataFrame, sums: Sums) -> DataFrame:
+    """Sums over the rows of a silver table, by the kernel."""
+    batches = rows.toArrow().combine_chunks().to_batches()
+    parts = pa.Table.from_batches([kernel(sums, batch) for batch in batches if len(batch)], sums.schema)
+    return combined(sums, rows.sparkSession.createDataFrame(parts))
+
+
 def computed(spark: SparkSession, dataset: Dataset, journal: Mapping[str, Sequence[Row]]) -> list[Row]:
     """The rows of a data set that a journal comes to, of every day."""
     frames = {
         given.table: silver_frame(spark, given.table, journal.get(given.table, ()))
         for given in dataset.inputs
     }
+    frames |= {sums.name: sums_frame(frames[sums.table.name], sums) for sums in dataset.sums}
     return plain(dataset.computed(frames).select(*dataset.schema.names).collect())
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blindpost.journal.schema import L_MESSAGES, P_COUNTERS, S_QUEUES, Table
+from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS, summed
+from blindpost.pipeline.types import silver_schema
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-AIM_AUDIT, AIM_METERS = 0.5, 0.3
+AIM_AUDIT, AIM_METERS = 0.5, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Job:
 
     name: str
     table: Table
-    spark: Callable[[DataFrame], DataFrame]
+    spark: Callable[[SparkSession, Path], DataFrame]
+    """The answer from the files in a folder."""
     duckdb: str
     """SQL over `source`."""
     polars: Callable[[pl.LazyFrame], pl.LazyFrame]
@@ -42,10 +46,18 @@ _ONCE_SQL = f"""
 """  # noqa: S608 (names of our own schema)
 
 
-def _once(queues: DataFrame) -> DataFrame:
+def paths_of(files: Path) -> list[str]:
+    return sorted(map(str, files.glob("*/*.parquet")))
+
+
+def _rows(spark: SparkSession, table: Table, files: Path) -> DataFrame:
+    return spark.read.schema(silver_schema(table)).parquet(str(files))
+
+
+def _once(spark: SparkSession, files: Path) -> DataFrame:
     from blindpost.pipeline.silver import silver
 
-    return silver(S_QUEUES, queues.drop("day"))
+    return silver(S_QUEUES, _rows(spark, S_QUEUES, files).drop("day"))
 
 
 def _once_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
@@ -56,10 +68,8 @@ def _once_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
     return smaller.unique(_KEY, keep="first", maintain_order=True).with_columns(day)
 
 
-def _audit(queues: DataFrame) -> DataFrame:
-    from blindpost.pipeline.snapshots import sums
-
-    return sums(queues)
+def _audit(spark: SparkSession, files: Path) -> DataFrame:
+    return summed(spark, QUEUE_SETS, paths_of(files)).drop(QUEUE_SETS.span)
 
 
 def _audit_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
@@ -70,10 +80,11 @@ def _audit_polars(queues: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _meters(counters: DataFrame) -> DataFrame:
-    from blindpost.pipeline.meters import hours
+def _meters(spark: SparkSession, files: Path) -> DataFrame:
+    from pyspark.sql import functions as F
 
-    return hours(counters)
+    hours = summed(spark, COUNTER_HOURS, paths_of(files))
+    return hours.groupBy("day", "router", "hour_s", "name").agg(F.sum("value").alias("value"))
 
 
 def _meters_polars(counters: pl.LazyFrame) -> pl.LazyFrame:
@@ -86,9 +97,10 @@ def _meters_polars(counters: pl.LazyFrame) -> pl.LazyFrame:
 _EVENTS = ("sent", "accepted", "delivered", "acked")
 
 
-def _reconcile(messages: DataFrame) -> DataFrame:
+def _reconcile(spark: SparkSession, files: Path) -> DataFrame:
     from pyspark.sql import functions as F
 
+    messages = _rows(spark, L_MESSAGES, files)
     fates = messages.groupBy("from_router", "to_router", "connection", "number").agg(
         *(F.min(F.when(F.col("event") == event, F.col("time_us"))).alias(event) for event in _EVENTS)
     )

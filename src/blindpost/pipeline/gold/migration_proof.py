@@ -9,6 +9,7 @@ from pyspark.sql.types import BooleanType, DateType, IntegerType, LongType, Stri
 from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, hex_of_lanes, sums
+from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 LINE = ("day", "router", "migration", "name", "service_id", "role")
@@ -150,7 +151,8 @@ DATASET = Dataset(
     key=("router", "migration", "name", "service", "role"),
     inputs=(Input("s_migration"), Input("s_queues", days_after=1), Input("s_snapshot", days_after=1)),
     compute=compute,
-    kept={"summed": Kept(("s_queues",), sums)},
+    sums=(QUEUE_SETS,),
+    kept={"summed": Kept((QUEUE_SETS.name,), sums)},
     rules=(
         Rule("equal", "verdict = 'equal'", "Nothing may be lost or changed by an import."),
         Rule(

@@ -10,6 +10,7 @@ from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.meters import HOUR, beside, hour_of, hours, since_start
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, sums
+from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 COUNTED = {
@@ -79,9 +80,9 @@ def _waiting(p_gauges: DataFrame, p_boots: DataFrame) -> DataFrame:
     return by_hour.withColumn("backlog_before", F.when(recent, F.lag("backlog").over(earlier))).drop("last_s")
 
 
-def _exported(s_queues: DataFrame, s_snapshot: DataFrame) -> DataFrame:
+def _exported(queue_sets: DataFrame, s_snapshot: DataFrame) -> DataFrame:
     """Of each hour, the router's last complete export."""
-    exports = complete(s_snapshot, sums(s_queues)).where(F.col("side") == "router")
+    exports = complete(s_snapshot, sums(queue_sets)).where(F.col("side") == "router")
     newest = Window.partitionBy("day", "router", "hour_s").orderBy(F.desc("at_s"), F.desc("snapshot"))
     return (
         exports.withColumn("hour_s", hour_of("at_s"))
@@ -137,7 +138,8 @@ DATASET = Dataset(
         Input("p_boots", days_before=1),
     ),
     compute=compute,
-    kept={"exported": Kept(("s_queues", "s_snapshot"), _exported)},
+    sums=(QUEUE_SETS,),
+    kept={"exported": Kept((QUEUE_SETS.name, "s_snapshot"), _exported)},
     rules=(
         Rule(
             "balance",

@@ -10,6 +10,7 @@ from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.drift import KEPT, SET, different_queues, side
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import EXPORT, sampled
+from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 PROBLEMS = ("unassociated", "gone", "unclaimed")
@@ -156,6 +157,7 @@ DATASET = Dataset(
     key=("router", "service", "role"),
     inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
     compute=compute,
+    sums=(QUEUE_SETS,),
     kept=KEPT,
     rules=(
         Rule(

@@ -10,6 +10,7 @@ from blindpost.journal.schema import Tier
 from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.drift import KEPT, different_queues
 from blindpost.pipeline.quality import Breaking, Rule
+from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 
@@ -44,6 +45,7 @@ DATASET = Dataset(
     key=("router", "service_id", "role", "queue_id"),
     inputs=(Input("s_queues"), Input("s_snapshot")),
     compute=compute,
+    sums=(QUEUE_SETS,),
     kept=KEPT,
     rules=(
         Rule(

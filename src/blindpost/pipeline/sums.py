@@ -1,0 +1,175 @@
+"""Sums over many rows by few columns: a vectorised kernel in Spark's Python, file by file.
+
+Spark takes text out of a dictionary for every row, and copies and hashes all of it to find the row's group.
+A Parquet file has the dictionaries: here a row's group is a number made of its places in them, and numbers
+are what vectors are good at. Spark says who reads which file, and adds up the few rows that come out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from blindpost.journal.schema import P_COUNTERS, S_QUEUES, Table, Type
+from blindpost.pipeline.files import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS = 1 << 17
+"""Little enough to stay in a processor's cache."""
+TASKS_MOST = 400
+_EXACT = 2**53
+_DENSE = 1 << 16
+_ARROW = {Type.STRING: pa.string(), Type.BINARY: pa.binary()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is summed: of a table by some columns of words or bytes, and by spans of its time."""
+
+    name: str
+    table: Table
+    keys: tuple[str, ...]
+    span: str
+    """The column that says in which span a row is: its start in Unix seconds."""
+    span_s: int
+    added: tuple[str, ...] = ()
+    xored: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                *((name, _ARROW[self.table.by_name[name].type]) for name in self.keys),
+                *((name, pa.int64()) for name in (self.span, "count", *self.added, *self.xored)),
+            ]
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read of a file."""
+        return [*self.keys, self.table.time, *self.added, *self.xored]
+
+
+QUEUE_SETS = Sums(
+    "queue_sets",
+    S_QUEUES,
+    ("router", "side", "snapshot", "role", "service_id"),
+    "day_s",
+    86_400,
+    xored=("h_hi", "h_lo"),
+)
+"""Count and XOR of each set: an export's queues of a role and a service, or of none."""
+
+COUNTER_HOURS = Sums(
+    "counter_hours", P_COUNTERS, ("router", "role", "boot", "name"), "hour_s", 3_600, added=("value",)
+)
+"""The sum of each counter of each boot and hour."""
+
+SUMS = {one.name: one for one in (QUEUE_SETS, COUNTER_HOURS)}
+
+Lane = npt.NDArray[np.int64]
+
+
+def kernel(sums: Sums, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A row for each group of these."""
+    start = rows.column(sums.table.time).to_numpy() // sums.span_s
+    first = int(start.min())
+    codes, size = start - first, int(start.max()) - first + 1
+    columns = [_encoded(rows.column(name)) for name in sums.keys]
+    for column in columns:
+        places = len(column.dictionary) + 1
+        if places > 2 or column.null_count:  # else it is the same in all rows
+            codes = codes * places + column.indices.fill_null(places - 1).to_numpy(zero_copy_only=False)
+            size *= places
+    there, codes, counts = _groups(codes, size)
+    found: dict[str, object] = {"count": counts}
+    found |= {name: _added(codes, there, rows.column(name).to_numpy()) for name in sums.added}
+    if sums.xored:
+        order = np.argsort(codes.astype(np.uint16) if len(counts) < _DENSE else codes, kind="stable")
+        starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        for name in sums.xored:
+            found[name] = np.bitwise_xor.reduceat(rows.column(name).to_numpy()[order], starts)
+    left = there
+    for name, column in reversed(list(zip(sums.keys, columns, strict=True))):
+        places, place = len(column.dictionary) + 1, np.zeros(len(there), np.int64)
+        if places > 2 or column.null_count:
+            left, place = np.divmod(left, places)
+        found[name] = column.dictionary.take(pa.array(place, mask=place == places - 1))
+    found[sums.span] = (left + first) * sums.span_s
+    return pa.RecordBatch.from_pydict(found, schema=sums.schema)
+
+
+def _encoded(column: pa.Array) -> pa.DictionaryArray:
+    return column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+
+
+def _groups(codes: Lane, size: int) -> tuple[Lane, Lane, Lane]:
+    """The codes that there are, the place of each row's code among them, and how many rows each has."""
+    if size > max(4 * len(codes), _DENSE):
+        there, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        return there, places, counts
+    counts = np.bincount(codes, minlength=size)
+    there = np.flatnonzero(counts)
+    places = np.zeros(size, np.int64)
+    places[there] = np.arange(len(there))
+    return there, places[codes], counts[there]
+
+
+def _added(codes: Lane, there: Lane, values: Lane) -> Lane:
+    """Sums are made of doubles where these are exact, which is nearly always."""
+    most = int(max(values.max(), -values.min(), 1)) if len(values) else 1
+    if most * len(values) < _EXACT:
+        return np.bincount(codes, weights=values, minlength=len(there)).astype(np.int64)
+    total = np.zeros(len(there), np.int64)
+    np.add.at(total, codes, values)
+    return total
+
+
+def of_file(sums: Sums, source: str | bytes) -> Iterator[pa.RecordBatch]:
+    """The groups of a file, some of them several times."""
+    opened = pa.BufferReader(source) if isinstance(source, bytes) else source
+    with pq.ParquetFile(opened, read_dictionary=list(sums.keys)) as file:
+        for rows in file.iter_batches(BATCH_ROWS, columns=sums.columns, use_threads=False):
+            if len(rows):
+                yield kernel(sums, rows)
+
+
+def of_batches(sums: Sums, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same of files that Spark names, with their content where this machine cannot open them."""
+    for batch in batches:
+        contents = batch.column("content") if "content" in batch.schema.names else batch.column("path")
+        for content in contents:
+            yield from of_file(sums, content.as_py())
+
+
+def summed(spark: SparkSession, sums: Sums, paths: Sequence[str]) -> DataFrame:
+    """The sums over these files, each group once."""
+    spark_schema = ", ".join(
+        f"{field.name} {'bigint' if field.type == pa.int64() else field.type}" for field in sums.schema
+    )
+    local = [local_path(path) for path in paths]
+    if None not in local:
+        named = spark.createDataFrame([(path,) for path in local], "path string")
+        files = named.repartition(min(len(paths), TASKS_MOST)) if len(paths) > 1 else named
+    else:
+        files = spark.read.format("binaryFile").load(list(paths)).select("content")
+    return combined(sums, files.mapInArrow(functools.partial(of_batches, sums), spark_schema))
+
+
+def combined(sums: Sums, parts: DataFrame) -> DataFrame:
+    """Each group once, with its day."""
+    from pyspark.sql import functions as F
+
+    added = [F.sum(name).alias(name) for name in ("count", *sums.added)]
+    xored = [F.bit_xor(name).alias(name) for name in sums.xored]
+    day = F.to_date(F.timestamp_seconds(sums.span)).alias("day")
+    return parts.groupBy(*sums.keys, sums.span).agg(*added, *xored).select("*", day)
