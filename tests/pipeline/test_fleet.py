@@ -28,7 +28,7 @@ def fleet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Flee
 
 
 def test_bad_files_are_set_aside_with_their_reason(fleet: Fleet, spark: SparkSession) -> None:
-    entries = fleet.lake(spark).ledger.read()
+    entries = fleet.lake(spark).ledger.all()
     found = {path: entry.reason for path, entry in entries.items() if entry.reason}
     assert found == fleet.truth["files"]["quarantined"]
     assert sorted(found.values()) == ["corrupt", "empty", "foreign", "future version", "truncated"]

@@ -127,7 +127,7 @@ def lineage(
         kept = lake.gold_store(dataset).current().partitions.get(day.date().isoformat())
         if kept is None:
             raise OperatorError(f"{table} has nothing published of {day.date()}.")
-        found = files_of(dataset, day.date(), lake.ledger.read().values())
+        found = files_of(dataset, day.date(), lake.ledger.all().values())
     rows = [
         {"table": one.table, "file": one.path, "rows": one.rows, "gone": one.gone, "sha256": one.sha256}
         for one in found

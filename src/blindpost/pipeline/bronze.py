@@ -1,4 +1,4 @@
-"""Bronze: the journal's sealed files as they were written, and a ledger of what each of them is.
+"""Bronze: the journal's sealed files as they were written, and what each of them is.
 
 Files are never moved or changed; one that is set aside stays where it is, and the ledger says why. A file
 is looked at once: as long as its size and time do not change, its verdict stands (but one of a future version
@@ -10,24 +10,20 @@ holds what was in them. So does a good file that was overwritten by a bad one, u
 from __future__ import annotations
 
 import functools
-import io
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from blindpost.pipeline.examine import VERDICT_SCHEMA, Reason, examine, examine_batches
-from blindpost.pipeline.files import FileInfo, Files, join, literal
+from blindpost.pipeline.examine import Reason, examine, examine_batches
+from blindpost.pipeline.files import FileInfo, Files, literal
+from blindpost.pipeline.ledger import Entry, Ledger, listing, summed
 from blindpost.pipeline.publish import SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LEDGER = "files.parquet"
 FEW_FILES, FEW_BYTES = 1_000, 64 << 20
 """So many new files are looked at here: sending them to Spark's Python would cost more."""
 _BEFORE = "@"
@@ -36,81 +32,23 @@ TRIES = 5
 """How often files are listed anew because some of them went away before they were read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of the journal."""
-
-    path: str
-    """Below the journal's folder."""
-    size: int
-    modified_us: int
-    sha256: str
-    table: str
-    version: int
-    rows: int
-    days: tuple[str, ...]
-    reason: str
-    """Why it is set aside; empty if it is not."""
-    detail: str
-    gone: bool = False
-
-    @property
-    def good(self) -> bool:
-        return not self.reason
-
-
-_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("modified_us", pa.int64()),
-        *[field for field in VERDICT_SCHEMA if field.name != "path"],
-        ("gone", pa.bool_()),
-    ]
-)
-
-
-class Ledger:
-    """What is known of all files that were ever seen."""
-
-    def __init__(self, files: Files, root: str) -> None:
-        self._files = files
-        self._path = join(root, "bronze", LEDGER)
-
-    def read(self) -> dict[str, Entry]:
-        content = self._files.read(self._path)
-        if content is None:
-            return {}
-        names = {field.name for field in fields(Entry)}
-        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
-        entries = (Entry(**{name: row[name] for name in names}) for row in rows)
-        return {entry.path: replace(entry, days=tuple(entry.days)) for entry in entries}
-
-    def write(self, entries: Iterable[Entry]) -> None:
-        rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.path)]
-        buffer = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), buffer)
-        self._files.replace(self._path, buffer.getvalue())
-
-
-def sealed(files: Files, journal: str) -> dict[str, FileInfo]:
-    """The files that writers have finished, by their path below the journal's folder."""
+def sealed(files: Files, journal: str) -> Iterator[tuple[str, list[FileInfo]]]:
+    """The files that writers have finished, by the folders below the journal's that they are in."""
     prefix = len(journal) + 1
-    found = ((file.path, file) for file in files.listed(journal))
-    return {
-        path[prefix:]: file
-        for path, file in found
-        if path.endswith(SUFFIX) and not any(part.startswith((".", "_")) for part in path[prefix:].split("/"))
-    }
+    for path, found in files.folders(journal):
+        folder = path[prefix:]
+        if not any(part.startswith((".", "_")) for part in folder.split("/")):
+            start = len(path) + 1
+            ours = [file for file in found if file.path.endswith(SUFFIX) and file.path[start] not in "._"]
+            if ours:
+                yield folder, ours
 
 
-def take_stock(
-    spark: SparkSession, files: Files, journal: str, known: Mapping[str, Entry], now_s: float
-) -> dict[str, Entry]:
-    """The ledger as it is now: new and changed files are examined, the rest is known."""
+def take_stock(spark: SparkSession, files: Files, journal: str, ledger: Ledger, now_s: float) -> None:
+    """Bring the ledger up to date: new and changed files are examined, the rest is known."""
+    ledger.adopt()
     for tries in range(TRIES):
-        there = sealed(files, journal)
-        new = {path: file for path, file in there.items() if not _is_known(known.get(path), file, now_s)}
+        changed, new = _changed(files, journal, ledger, now_s)
         try:
             found = _examined(spark, files, new, now_s)
         except Exception:
@@ -118,10 +56,45 @@ def take_stock(
                 continue  # compacted meanwhile: what was in them is in others
             raise
         break
-    entries = {path: replace(entry, gone=path not in there) for path, entry in known.items()}
     for path, entry in found.items():
-        _replace(entries, path, entry)
-    return entries
+        _replace(changed[path.rpartition("/")[0]].entries, path, entry)
+    ledger.write({folder: (summed(one.seen, one.entries), one.entries) for folder, one in changed.items()})
+
+
+@dataclass(slots=True)
+class _Changed:
+    """A folder of the journal that is not as it was: its listing, and what was known of its files."""
+
+    seen: str
+    entries: dict[str, Entry]
+
+
+def _changed(
+    files: Files, journal: str, ledger: Ledger, now_s: float
+) -> tuple[dict[str, _Changed], dict[str, FileInfo]]:
+    """The folders that changed, and their files that must be looked at."""
+    known = ledger.folders()
+    changed: dict[str, _Changed] = {}
+    new: dict[str, FileInfo] = {}
+    left = set(known)
+
+    def compare(folder: str, found: list[FileInfo]) -> None:
+        seen = listing(found)
+        if folder in known and known[folder].seen == seen and not known[folder].again:
+            return
+        there = {file.path[len(journal) + 1 :]: file for file in found}
+        entries = ledger.entries(folder)
+        unknown = (item for item in there.items() if not _is_known(entries.get(item[0]), item[1], now_s))
+        new.update(unknown)
+        kept = {name: replace(entry, gone=name not in there) for name, entry in entries.items()}
+        changed[folder] = _Changed(seen, kept)
+
+    for folder, found in sealed(files, journal):
+        left.discard(folder)
+        compare(folder, found)
+    for folder in left:
+        compare(folder, [])
+    return changed, new
 
 
 def _replace(entries: dict[str, Entry], path: str, entry: Entry) -> None:
@@ -167,12 +140,13 @@ def _examined(
     verdicts = content.mapInArrow(
         functools.partial(examine_batches, now_s),
         "path string, sha256 string, table string, version int, rows bigint, days array<string>, "
-        "reason string, detail string",
+        "reason string, detail string, spans array<string>",
     )
     for row in verdicts.collect():
         path = _same_as_listed(row["path"], by_path)
         file = new[by_path[path]]
-        values = {**row.asDict(), "path": by_path[path], "days": tuple(row["days"])}
+        lists = {name: tuple(row[name]) for name in ("days", "spans")}
+        values = {**row.asDict(), "path": by_path[path], **lists}
         found[by_path[path]] = Entry(size=file.size, modified_us=file.modified_us, **values)
     return found
 
@@ -181,8 +155,3 @@ def _same_as_listed(shown: str, listed: Mapping[str, str]) -> str:
     """Spark shows paths as URIs, escaped or not; a listing may have them as plain paths."""
     plain = "/" + shown.removeprefix("file:").lstrip("/")
     return next(path for path in (shown, plain, unquote(shown), unquote(plain)) if path in listed)
-
-
-def set_aside(entries: Iterable[Entry]) -> list[Entry]:
-    """The quarantine: files that are there and not read."""
-    return sorted((entry for entry in entries if entry.reason and not entry.gone), key=lambda e: e.path)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, SCHEMA_VERSION, TABLES, Table
 from blindpost.pipeline.limits import impossible
+from blindpost.pipeline.spans import spans_of
 from blindpost.pipeline.types import is_a
 
 MAGIC = b"PAR1"
@@ -65,6 +66,8 @@ class Verdict:
     """The days that its rows are about."""
     reason: str = ""
     detail: str = ""
+    spans: tuple[str, ...] = ()
+    """The ranges of its records, by who wrote them."""
 
 
 def examine(content: bytes, now_s: float = math.inf) -> Verdict:
@@ -96,7 +99,7 @@ def _accept(content: bytes, digest: str, now_s: float) -> Verdict:
     _check_clock(table, rows, days, now_s)
     if (wrong := impossible(table, rows)) is not None:
         raise _RefusedError(Reason.IMPOSSIBLE, wrong)
-    return Verdict(digest, table.name, version, rows.num_rows, days)
+    return Verdict(digest, table.name, version, rows.num_rows, days, spans=spans_of(table, rows))
 
 
 def _named(schema: pa.Schema) -> tuple[Table, int]:
@@ -165,6 +168,7 @@ VERDICT_SCHEMA = pa.schema(
         ("days", pa.list_(pa.string())),
         ("reason", pa.string()),
         ("detail", pa.string()),
+        ("spans", pa.list_(pa.string())),
     ]
 )
 
@@ -184,6 +188,7 @@ def examine_batches(now_s: float, batches: Iterator[pa.RecordBatch]) -> Iterator
                     "days": list(verdict.days),
                     "reason": verdict.reason,
                     "detail": verdict.detail,
+                    "spans": list(verdict.spans),
                 }
                 for path, verdict in zip(batch.column("path"), verdicts, strict=True)
             ],

@@ -12,9 +12,8 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from blindpost.pipeline.errors import PipelineError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
+class FileInfo(NamedTuple):
     """A file as a listing shows it; one with the same values has the same content."""
 
     path: str
@@ -52,6 +50,13 @@ class Files(ABC):
     @abstractmethod
     def listed(self, root: str) -> Iterator[FileInfo]:
         """All files below a folder, in any order; none if it is not there."""
+
+    def folders(self, root: str) -> Iterator[tuple[str, list[FileInfo]]]:
+        """The same by the folders they are in, one after another."""
+        found: dict[str, list[FileInfo]] = {}
+        for file in self.listed(root):
+            found.setdefault(file.path.rpartition("/")[0], []).append(file)
+        yield from found.items()
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -86,12 +91,26 @@ class LocalFiles(Files):
     """Files of this machine, or mounted on it."""
 
     def listed(self, root: str) -> Iterator[FileInfo]:
-        for folder, _, names in os.walk(root):
-            for name in names:
-                path = os.path.join(folder, name)
-                with contextlib.suppress(FileNotFoundError):  # a compaction may have removed it
-                    found = os.stat(path)
-                    yield FileInfo(path, found.st_size, found.st_mtime_ns // 1000)
+        for _, files in self.folders(root):
+            yield from files
+
+    def folders(self, root: str) -> Iterator[tuple[str, list[FileInfo]]]:
+        below: list[str] = []
+        files: list[FileInfo] = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+                    continue
+                try:
+                    known = entry.stat()
+                except FileNotFoundError:  # a compaction has removed it
+                    continue
+                files.append(FileInfo(entry.path, known.st_size, known.st_mtime_ns // 1000))
+        if files:
+            yield root, files
+        for folder in below:
+            yield from self.folders(folder)
 
     def read(self, path: str) -> bytes | None:
         try:

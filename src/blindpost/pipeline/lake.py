@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from blindpost.journal.schema import TABLES, Table, Tier
-from blindpost.pipeline.bronze import Ledger
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.delta import follow_manifest
 from blindpost.pipeline.files import join, literal, open_root
+from blindpost.pipeline.ledger import Ledger
 from blindpost.pipeline.publish import TableStore
 from blindpost.pipeline.settings import Settings
 from blindpost.pipeline.sizing import SMALL_ROWS, planned_small

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
-from blindpost.pipeline.bronze import Entry
 from blindpost.pipeline.dataset import Dataset
+from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.runner import Days
 
 

@@ -7,6 +7,7 @@ a backfill computes the days it touches again, and a run that was killed goes on
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -18,11 +19,12 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from blindpost.journal.schema import TABLES, Table, Tier
-from blindpost.pipeline.bronze import TRIES, Entry, set_aside, take_stock
+from blindpost.pipeline.bronze import TRIES, take_stock
 from blindpost.pipeline.dataset import Dataset, Input, datasets
 from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
 from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.publish import Finished, Manifest, Partition, TableStore, fingerprint
 from blindpost.pipeline.quality import (
     NOTHING,
@@ -35,7 +37,8 @@ from blindpost.pipeline.quality import (
     stopping,
     told,
 )
-from blindpost.pipeline.silver import CONFLICT, REVISION, SILVER_VERSION, compared, is_revised
+from blindpost.pipeline.silver import CONFLICT, REVISION, SILVER_VERSION, compared, is_revised, passed
+from blindpost.pipeline.spans import alone, writers_of, written_by
 from blindpost.pipeline.types import silver_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -98,6 +101,10 @@ CONFLICTS = "records that contradict each other"
 """How many records of a silver table came with two contents: a fault of a writer, or two of one name."""
 
 
+WRITERS_MOST = 1_000
+"""Of more writers whose files have gone, silver's own rows are not told apart."""
+
+
 class _VanishedError(PipelineError):
     """A file of the journal went away while it was read."""
 
@@ -136,23 +143,23 @@ class _Run:
     def run(self) -> Summary:
         lake = self._lake
         self._observe(Step("bronze", "files", "found"))
-        known = lake.ledger.read()
-        entries = take_stock(lake.spark, lake.journal_files, lake.journal, known, self._now_s)
+        take_stock(lake.spark, lake.journal_files, lake.journal, lake.ledger, self._now_s)
         self._observe(Step("bronze", "files", "checked"))
-        lake.ledger.write(entries.values())
-        self._observe(Step("bronze", "files", "published", len(entries), len(entries)))
-        self._summary.set_aside = set_aside(entries.values())
+        known = lake.ledger.folders().values()
+        count = sum(folder.files for folder in known)
+        self._observe(Step("bronze", "files", "published", count, count))
+        self._summary.set_aside = lake.ledger.set_aside()
         self._erase()
-        with lake.sized(sum(entry.rows for entry in entries.values())):
-            self._compute(entries.values())
-        lake.write_logs(self._needed(), self._wanted)
+        with lake.sized(sum(folder.rows for folder in known)):
+            self._compute()
+        lake.write_logs(TABLES, datasets().values())
         return self._summary
 
-    def _compute(self, entries: Collection[Entry]) -> None:
+    def _compute(self) -> None:
         needed = self._needed()
         for done, (name, days) in enumerate(sorted(needed.items())):
             with self._alone(name):
-                self._silver(TABLES[name], days, entries)
+                self._silver(TABLES[name], days)
             self._observe(Step("silver", name, "done", done + 1, len(needed)))
         for done, dataset in enumerate(self._wanted):
             missing = [given.table for given in dataset.inputs if given.table in self._summary.failed]
@@ -195,27 +202,24 @@ class _Run:
                 found.setdefault(given.table, []).append(self._days.widened(given))
         return found
 
-    def _silver(self, table: Table, wanted: list[Days], entries: Iterable[Entry]) -> None:
-        by_day: dict[str, list[Entry]] = {}
+    def _silver(self, table: Table, wanted: list[Days]) -> None:
         first_day = self._lake.settings.keep.first_of(table, self._now_s)
-        for entry in entries:
-            if entry.good and entry.table == table.name:
-                for day in entry.days:
-                    if day >= first_day and any(day in days for days in wanted):
-                        by_day.setdefault(day, []).append(entry)
-        inputs = {day: _silver_inputs(table, found) for day, found in by_day.items()}
+        inputs = {
+            day: _silver_inputs(table, contents)
+            for day, contents in self._lake.ledger.contents(table.name).items()
+            if day >= first_day and any(day in days for days in wanted)
+        }
         store = self._lake.silver_store(table)
         stale = _stale(store.current(), inputs)
         if stale:
-            self._silver_days(table, store, by_day, stale)
-        self._tell(store, (), by_day)
+            self._silver_days(table, store, stale)
+        self._tell(store, (), inputs)
 
-    def _silver_days(
-        self, table: Table, store: TableStore, by_day: Mapping[str, list[Entry]], stale: Mapping[str, str]
-    ) -> None:
-        used = {entry.path: entry for day in stale for entry in by_day[day]}
+    def _silver_days(self, table: Table, store: TableStore, stale: Mapping[str, str]) -> None:
+        by_day = self._lake.ledger.read_by(table.name, stale)
+        used = {entry.path: entry for found in by_day.values() for entry in found}
         try:
-            rows = compared(table, self._rows(table, store, used.values(), stale))
+            rows = self._once(table, store, list(used.values()), stale)
             self._publish("silver", store, rows, silver_schema(table), (), (), stale)
         except Exception as error:
             there = (self._lake.journal_files.exists(path) for path in self._paths(used.values()))
@@ -228,11 +232,31 @@ class _Run:
     def _paths(self, entries: Iterable[Entry]) -> list[str]:
         return sorted(join(self._lake.journal, entry.path) for entry in entries if not entry.gone)
 
+    def _once(self, table: Table, store: TableStore, used: list[Entry], days: Mapping[str, str]) -> DataFrame:
+        """Each record of the files once. Files that meet no other are passed through as they are."""
+        gone = [entry for entry in used if entry.gone]
+        left = {writer for entry in gone for writer in writers_of(entry.spans)}
+        single: set[str] = set()
+        if all(entry.spans for entry in gone) and len(left) <= WRITERS_MOST:
+            single = alone({entry.path: entry.spans for entry in used if not entry.gone}, left)
+        meeting = [entry for entry in used if entry.path not in single]
+        parts = []
+        if passing := self._paths(entry for entry in used if entry.path in single):
+            parts.append(passed(table, self._lake.frame(spark_schema(table), passing)))
+        if meeting:
+            rows = self._rows(table, store, meeting, days, left if single else None)
+            parts.append(compared(table, rows).hint("rebalance", "day"))
+        return functools.reduce(DataFrame.unionByName, parts)
+
     def _rows(
-        self, table: Table, store: TableStore, entries: Iterable[Entry], days: Mapping[str, str]
+        self,
+        table: Table,
+        store: TableStore,
+        used: list[Entry],
+        days: Mapping[str, str],
+        writers: set[str] | None,
     ) -> DataFrame:
-        """The rows of the files; where some have gone, silver's own rows stand for them."""
-        used = list(entries)
+        """The rows of the files; where some have gone, silver's own rows of these writers stand for them."""
         paths = self._paths(used)
         rows = self._lake.frame(spark_schema(table), paths)
         if is_revised(table):
@@ -241,6 +265,8 @@ class _Run:
         gone = [entry.modified_us for entry in used if entry.gone]
         if gone:
             before = self._lake.frame(silver_schema(table), store.paths(days)).drop("day")
+            if writers is not None:
+                before = before.where(F.concat_ws(" ", *written_by(table)).isin(*sorted(writers)))
             if is_revised(table):
                 before = before.withColumn(REVISION, F.lit(max(gone)).cast("long"))
             rows = rows.unionByName(before)
@@ -350,11 +376,9 @@ class _Run:
         counted = Observation(f"conflicts of {store.name}")
         if CONFLICT in days.columns:
             days = days.observe(counted, *(_conflicts(day) for day in sorted(stale))).drop(CONFLICT)
-        by_day = days.withColumn("partition", days["day"])
+        placed = days.withColumn("partition", days["day"])
         if key:  # one sorted file for each day
-            placed = by_day.repartition("partition").sortWithinPartitions("partition", *key)
-        else:
-            placed = by_day.hint("rebalance", "partition")
+            placed = placed.repartition("partition").sortWithinPartitions("partition", *key)
         placed.write.partitionBy("partition").parquet(staging)
         outcomes = check(self._lake.frame(schema, sorted(store.staged(staging).values())), key, rules)
         if not key:
@@ -415,9 +439,8 @@ def _is_frozen(dataset: Dataset, day: str, erased: Mapping[str, Collection[str]]
     )
 
 
-def _silver_inputs(table: Table, entries: Iterable[Entry]) -> str:
-    files = sorted({entry.sha256 for entry in entries})
-    return fingerprint({"version": [SILVER_VERSION, table.version], "files": files})
+def _silver_inputs(table: Table, contents: Mapping[str, str]) -> str:
+    return fingerprint({"version": [SILVER_VERSION, table.version], "files": contents})
 
 
 def _gold_inputs(dataset: Dataset, day: str, contents: Mapping[str, Mapping[str, str]]) -> str:

@@ -43,6 +43,7 @@ ALWAYS: Mapping[str, str] = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

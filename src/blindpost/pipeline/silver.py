@@ -35,6 +35,12 @@ def day_of(table: Table) -> Column:
     return F.to_date(F.timestamp_seconds(seconds))
 
 
+def passed(table: Table, rows: DataFrame) -> DataFrame:
+    """Rows of files that meet no other: each is there once, and nothing contradicts it."""
+    named = [F.col(field.name) for field in spark_schema(table).fields]
+    return rows.select(*named, day_of(table).alias("day"), F.lit(False).alias(CONFLICT))
+
+
 def silver(table: Table, rows: DataFrame) -> DataFrame:
     """Each record once."""
     return compared(table, rows).drop(CONFLICT)

@@ -9,7 +9,6 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from blindpost.journal.schema import TABLES, Tier
-from blindpost.pipeline.bronze import set_aside
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.lake import Lake
@@ -72,8 +71,7 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
         raise PipelineError(f"{lake.out}: nothing is published here yet. Run `blindpost pipeline run` first.")
     days = chosen_days(there, first, last)
     before = [day for day in there if days_before(days[0], DAYS) <= day < days[0]]
-    entries = list(lake.ledger.read().values())
-    good = [entry for entry in entries if entry.good]
+    folders = lake.ledger.folders().values()
     return Facts(
         days=days,
         made_s=made_s,
@@ -88,7 +86,7 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
             },
             **_conflicts(lake, days),
         },
-        quarantine=[(entry.path, entry.reason, entry.detail) for entry in set_aside(entries)],
+        quarantine=[(entry.path, entry.reason, entry.detail) for entry in lake.ledger.set_aside()],
         heard=_heard(lake, [*before, *days]),
         expected=lake.settings.fleet.expected,
         silent_s=60 * lake.settings.fleet.silent_minutes,
@@ -99,8 +97,8 @@ def gather(lake: Lake, first: date | None, last: date | None, made_s: int) -> Fa
             for name, many in COMPARED.items()
         },
         of_the_past=last is not None,
-        files=len(entries),
-        recorded=sum(entry.rows for entry in good),
+        files=sum(folder.files for folder in folders),
+        recorded=sum(folder.rows for folder in folders),
     )
 
 

@@ -1,0 +1,97 @@
+"""Which records a file may share with another: the ranges that its rows are in, by who wrote them.
+
+Files whose ranges do not meet have no record in common, and one whose ranges are known has none twice. Their
+rows are passed through; only those of files that meet are brought together to find the same record twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blindpost.journal.schema import Table
+
+SPANS_MOST = 64
+"""A file of more writers than this is brought together with all others."""
+_NUMBERED = ("router", "boot")
+_EXPORTED = ("snapshot", "router", "side", "role")
+
+
+def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
+    """For each writer in the file: its name, the first and the last of its records, by tabs. None if unknown.
+
+    Numbered records are in order of their numbers, queues of an export in order of their ids.
+    """
+    if not rows.num_rows:
+        return ()
+    if table.key[: len(_NUMBERED)] == _NUMBERED and "seq" in table.key:
+        writer: tuple[str, ...] = _NUMBERED
+        order = "seq"
+    elif set(_EXPORTED) < set(table.key):
+        writer, order = _EXPORTED, "queue_id"
+    else:
+        return ()
+    if not _each_once(table, rows):
+        return ()
+    ends = rows.group_by(list(writer), use_threads=False).aggregate([(order, "min"), (order, "max")])
+    if len(ends) > SPANS_MOST:
+        return ()
+    return tuple(sorted(_line(row, writer, order) for row in ends.to_pylist()))
+
+
+def _each_once(table: Table, rows: pa.Table) -> bool:
+    """Whether no key is there twice; that rows are in order shows it fastest."""
+    first, *others = (rows[name] for name in table.key if name not in _NUMBERED)
+    if not others and len(pc.unique(rows["boot"])) == len(pc.unique(rows["router"])) == 1:
+        numbers = first.combine_chunks()
+        if pc.all(pc.less(numbers[:-1], numbers[1:])).as_py() in (True, None):
+            return True
+    keys = rows.select(list(table.key))
+    return bool(keys.group_by(list(table.key), use_threads=False).aggregate([]).num_rows == rows.num_rows)
+
+
+def _line(row: Mapping[str, object], writer: Sequence[str], order: str) -> str:
+    ends = (_text(row[f"{order}_{end}"]) for end in ("min", "max"))
+    return "\t".join((" ".join(str(row[name]) for name in writer), *ends))
+
+
+def _text(value: object) -> str:
+    """In the order of the values."""
+    return value.hex() if isinstance(value, bytes) else f"{value:020d}"
+
+
+def writers_of(spans: Iterable[str]) -> set[str]:
+    return {line.partition("\t")[0] for line in spans}
+
+
+def written_by(table: Table) -> tuple[str, ...]:
+    """The columns that together name a writer, as `writers_of` has it."""
+    return _NUMBERED if "seq" in table.key else _EXPORTED
+
+
+def alone(files: Mapping[str, Sequence[str]], elsewhere: Collection[str] = ()) -> set[str]:
+    """The names of those files that meet no other; one whose ranges are not known meets all.
+
+    Nor may they be of one of the writers that have records elsewhere.
+    """
+    by_writer: dict[str, list[tuple[str, str, str]]] = {}
+    unknown = False
+    for name, spans in files.items():
+        lines = list(spans)
+        unknown |= not lines
+        for line in lines:
+            writer, first, last = line.split("\t")
+            by_writer.setdefault(writer, []).append((first, last, name))
+    if unknown:
+        return set()
+    met: set[str] = set()
+    for found in by_writer.values():
+        end, holder = "", ""
+        for first, last, name in sorted(found):
+            if holder and first <= end:
+                met |= {name, holder}
+            if not holder or last > end:
+                end, holder = last, name
+    return {name for name in files.keys() - met if writers_of(files[name]).isdisjoint(elsewhere)}

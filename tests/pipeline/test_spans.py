@@ -1,0 +1,81 @@
+"""Files that can have no record in common are told from those that may."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from blindpost.journal.schema import L_MESSAGES, P_COUNTERS, P_DAY, S_QUEUES, Table
+from blindpost.pipeline.spans import alone, spans_of
+from tests.support.pipeline.lakes import Row, arrow_rows
+
+
+def _counters(seqs: range, boot: str = "b", names: str = "xy") -> list[Row]:
+    return [
+        dict.fromkeys(P_COUNTERS.by_name, 0)
+        | {"router": "r", "role": "smp", "boot": boot, "seq": seq, "name": name}
+        for seq in seqs
+        for name in names
+    ]
+
+
+def _spans(table: Table, rows: list[Row]) -> tuple[str, ...]:
+    return spans_of(table, arrow_rows(table, rows))
+
+
+def test_ranges_are_those_of_the_rows() -> None:
+    assert _spans(P_COUNTERS, _counters(range(3, 9))) == (f"r b\t{3:020d}\t{8:020d}",)
+    both = _spans(P_COUNTERS, _counters(range(2)) + _counters(range(5), "c"))
+    assert [line.partition("\t")[0] for line in both] == ["r b", "r c"]
+
+
+def test_a_key_that_is_there_twice_has_no_range() -> None:
+    rows = _counters(range(4))
+    assert _spans(P_COUNTERS, rows + rows[-1:]) == ()
+    empty: Row = {c.name: "" if c.type.value == "string" else 0 for c in L_MESSAGES.columns}
+    events = [empty | {"seq": seq} for seq in (0, 1, 1)]
+    assert _spans(L_MESSAGES, events) == ()
+    assert len(_spans(L_MESSAGES, events[:2])) == 1
+
+
+def test_sums_of_days_may_be_written_again_and_have_no_range() -> None:
+    row: Row = {c.name: "" if c.type.value == "string" else 0 for c in P_DAY.columns}
+    assert _spans(P_DAY, [row]) == ()
+
+
+def test_queues_of_an_export_are_in_order_of_their_ids() -> None:
+    def queue(number: int) -> Row:
+        named = {"snapshot": "s", "router": "r", "side": "router", "role": "messaging"}
+        return dict.fromkeys(S_QUEUES.by_name) | named | {"queue_id": bytes([number]), "at_s": 0}
+
+    one, other = (_spans(S_QUEUES, [queue(n) for n in numbers]) for numbers in ((1, 5), (6, 9)))
+    assert alone({"one": one, "other": other}) == {"one", "other"}
+    between = _spans(S_QUEUES, [queue(4)])
+    assert alone({"one": one, "other": other, "between": between}) == {"other"}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_files_that_are_alone_share_no_record_with_any_other(seed: int) -> None:
+    rng = random.Random(seed)
+    files = {}
+    for number in range(rng.randint(1, 6)):
+        start = rng.randint(0, 30)
+        files[f"{number}"] = [(rng.choice("bc"), seq) for seq in range(start, start + rng.randint(1, 8))]
+    spans = {
+        name: _spans(P_COUNTERS, [row for boot, seq in keys for row in _counters(range(seq, seq + 1), boot)])
+        for name, keys in files.items()
+    }
+    ours = alone(spans)
+    for one, other in itertools.combinations(files, 2):
+        if set(files[one]) & set(files[other]):
+            assert not {one, other} & ours
+    elsewhere = {"r b"}
+    assert all(boot != "b" for name in alone(spans, elsewhere) for boot, _ in files[name])
+
+
+def test_one_file_of_which_nothing_is_known_meets_all() -> None:
+    known = _spans(P_COUNTERS, _counters(range(3)))
+    assert alone({"one": known}) == {"one"}
+    assert alone({"one": known, "other": ()}) == set()
