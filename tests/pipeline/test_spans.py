@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from blindpost.journal.schema import L_MESSAGES, P_COUNTERS, P_DAY, S_QUEUES, Table
+from blindpost.journal.schema import ALL_TABLES, L_MESSAGES, P_COUNTERS, P_DAY, S_QUEUES, Table
 from blindpost.pipeline.spans import alone, spans_of
 from tests.support.pipeline.lakes import Row, arrow_rows
 
@@ -38,6 +38,13 @@ def test_a_key_that_is_there_twice_has_no_range() -> None:
     events = [empty | {"seq": seq} for seq in (0, 1, 1)]
     assert _spans(L_MESSAGES, events) == ()
     assert len(_spans(L_MESSAGES, events[:2])) == 1
+
+
+@pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: table.name)
+def test_one_row_of_any_table_has_a_range_or_none(table: Table) -> None:
+    plain = {"string": "", "binary": b"", "bool": False}
+    row: Row = {c.name: plain.get(c.type.value, [] if "list" in c.type.value else 0) for c in table.columns}
+    assert len(_spans(table, [row])) == ("seq" in table.key or table is S_QUEUES)
 
 
 def test_sums_of_days_may_be_written_again_and_have_no_range() -> None:

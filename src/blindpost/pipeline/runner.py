@@ -246,7 +246,7 @@ class _Run:
         if meeting:
             rows = self._rows(table, store, meeting, days, left if single else None)
             parts.append(compared(table, rows).hint("rebalance", "day"))
-        return functools.reduce(DataFrame.unionByName, parts)
+        return functools.reduce(lambda one, other: one.unionByName(other), parts)
 
     def _rows(
         self,

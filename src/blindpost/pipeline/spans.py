@@ -29,7 +29,7 @@ def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
     if table.key[: len(_NUMBERED)] == _NUMBERED and "seq" in table.key:
         writer: tuple[str, ...] = _NUMBERED
         order = "seq"
-    elif set(_EXPORTED) < set(table.key):
+    elif set(table.key) == {*_EXPORTED, "queue_id"}:
         writer, order = _EXPORTED, "queue_id"
     else:
         return ()

@@ -22,9 +22,9 @@ from blindpost.pipeline.generate.plan import DAY_S, Plan, start_s
 from blindpost.pipeline.generate.rows import build, same, words
 from blindpost.pipeline.generate.state import binary, new_ids
 
-FILE_ROWS = 2_000_000
-"""A file of the journal has about so many at most: compaction stops at 64 MB."""
 SERVICES, ROUTERS, NAMES = 20, 20, 60
+FILE_ROWS = 2_000_000 // NAMES * NAMES
+"""A file of the journal has about so many at most: compaction stops at 64 MB. A minute is in one file."""
 Progress = Callable[[int, int], None]
 
 
@@ -41,6 +41,15 @@ def write(plan: Plan, table: Table, rows: int, folder: Path, progress: Progress)
         journal.put(table, plan.first, "bench", _with_day(table, make(plan, first, count)), f"{first:012d}")
         progress(first + count, rows)
     return made
+
+
+def journal(plan: Plan, rows: int, folder: Path) -> Path:
+    """Counters as servers write them: a journal's folder, in which no two files share a record."""
+    made = Journal(folder)
+    for first in range(0, rows, FILE_ROWS):
+        found = _counters(plan, first, min(FILE_ROWS, rows - first))
+        made.put(P_COUNTERS, plan.first, "bench", found, f"{first:012d}")
+    return made.root
 
 
 def _with_day(table: Table, rows: pa.Table) -> pa.Table:

@@ -121,7 +121,7 @@ def _rival(engine: str, job: Job, files: Path, rows: int, cores: int, repeat: in
 def _spark(
     spark: SparkSession, job: Job, files: Path, rows: int, cores: int, repeat: int
 ) -> tuple[Result, str]:
-    java = _Java(spark)
+    java = Java(spark)
     java.forget_peak()
     took_s, cpu_s, stages, plan = [], [], [], ""
     with tempfile.TemporaryDirectory() as place:
@@ -152,7 +152,7 @@ def _spark(
     return result, answer
 
 
-class _Java:
+class Java:
     """Spark's books and its process. Python's API has no way to them, so these are Java's own calls."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -191,6 +191,10 @@ class _Java:
     def cpu_s(self) -> float:
         """How long the process and those that it started, Spark's Python, have been on any core."""
         return _cpu_s(self._process.name)
+
+    def jobs(self) -> int:
+        """How many Spark has run since it was started."""
+        return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
     def explained(self, frame: Any) -> str:
         return str(frame._jdf.queryExecution().executedPlan().toString())

@@ -1,0 +1,137 @@
+"""The pipeline as a whole and in parts: Spark jobs, processor seconds and rows.
+
+python -m benchmarks.pipeline [--rows 1e7] [--ledger 1e6]
+
+Whole runs, each in a process of its own, from starting Java to the report: a demonstration's size,
+`make pipeline`, and one table of many rows, of which silver's share is told. Then the sums beside DuckDB on
+the same files, and the ledger when nearly all files are known. Processor seconds are those of Java, of
+Spark's Python and of the driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blindpost.pipeline.bench import data
+from blindpost.pipeline.bench.measure import Java, against, run
+from blindpost.pipeline.dataset import datasets
+from blindpost.pipeline.generate.fleet import JOURNAL, generate
+from blindpost.pipeline.generate.plan import DAY_S, Plan, start_s
+from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.report.build import build
+from blindpost.pipeline.report.facts import gather
+from blindpost.pipeline.runner import Step
+from blindpost.pipeline.runner import run as compute
+from blindpost.pipeline.session import SparkOptions, spark_session
+from blindpost.pipeline.sizing import is_small
+
+DEMO = Plan(routers=2, days=1, scale=0.0005)
+MAKE = Plan(routers=3, days=2, scale=0.02)
+NOW_S = start_s(MAKE.dates[-1]) + DAY_S + 3_600
+"""The fleets are of the past; a lake keeps events for some days only."""
+ONE_TABLE = ["displacement_flapping"]
+"""Reads counters and little else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One run with its report."""
+
+    rows: int
+    jobs: int
+    cpu_s: float
+    stages_s: dict[str, float]
+    """Of these: starting, bronze, silver, gold, report."""
+    clock_s: float
+
+
+def child(journal: str, lake_folder: str, tables: list[str]) -> Whole:
+    """What the process of its own does."""
+    began = time.perf_counter()
+    wanted = [one for name, one in datasets().items() if not tables or name in tables]
+    with spark_session(SparkOptions(small=is_small(journal))) as spark:
+        java = Java(spark)
+        stages = {"start": java.cpu_s() + time.process_time()}
+        at = stages["start"]
+
+        def count(step: Step) -> None:
+            nonlocal at
+            now = java.cpu_s() + time.process_time()
+            stages[step.stage] = stages.get(step.stage, 0.0) + now - at
+            at = now
+
+        lake = Lake(spark, journal, lake_folder, clock=lambda: NOW_S)
+        compute(lake, wanted, None, count)
+        build(gather(lake, None, None, NOW_S))
+        count(Step("report", "", ""))
+        rows = sum(folder.rows for folder in lake.ledger.folders().values())
+        total = java.cpu_s() + time.process_time()
+        return Whole(rows, java.jobs(), total, stages, time.perf_counter() - began)
+
+
+def whole(journal: Path, tables: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as lake:
+        command = [sys.executable, "-m", "benchmarks.pipeline", "--child", str(journal), lake, *tables]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return found
+
+
+def _told(name: str, found: dict[str, Any]) -> None:
+    parts = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found["stages_s"].items())
+    print(
+        f"{name}: {found['rows']:,} rows, {found['jobs']} jobs, {found['cpu_s']:.1f} CPU s ({parts}), "
+        f"{found['clock_s']:.0f} s by the clock",
+        flush=True,
+    )
+
+
+def main(rows: int, ledger: int, repeat: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
+            folder = Path(place, name)
+            generate(plan, folder, lambda *_: None)
+            for _ in range(repeat):
+                _told(name, whole(folder / JOURNAL, []))
+        if rows:
+            journal = data.journal(Plan(routers=data.ROUTERS), rows, Path(place, "many"))
+            _told(f"one table of {rows:,} rows", whole(journal, ONE_TABLE))
+            with spark_session(SparkOptions("local[2]")) as spark:
+                results = list(
+                    run(spark, Path(place), [rows], ["audit", "meters"], 2, repeat, lambda *_: None)
+                )
+            for one in results:
+                share = against(results, one, "duckdb") or 0.0
+                rate = one.per_cpu_s / 1e6
+                print(
+                    f"{one.job}, {one.rows:,} rows, {one.engine}: {rate:.1f} M rows/CPU s, "
+                    f"{share:.2f} of DuckDB"
+                )
+    if ledger:
+        command = [sys.executable, "-m", "blindpost.pipeline.bench.ledger", str(ledger), "100"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        stock = json.loads(ended.stdout)
+        print(
+            f"ledger of {stock['files']:,} files: {stock['known_s']:.1f} CPU s when nothing is new, "
+            f"{stock['new_s']:.1f} with {stock['new']} new files, peak {stock['peak_bytes'] / 1e6:.0f} MB"
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        print(json.dumps(asdict(child(sys.argv[2], sys.argv[3], sys.argv[4:]))))
+    else:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--rows", type=float, default=1e7, help="Rows of the large table; 0 for none.")
+        parser.add_argument("--ledger", type=float, default=1e6, help="Files of the ledger; 0 for none.")
+        parser.add_argument("--repeat", type=int, default=2)
+        given = parser.parse_args()
+        main(int(given.rows), int(given.ledger), given.repeat)
