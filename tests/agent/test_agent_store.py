@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, Retention
+from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, RatchetSync, Retention, SyncState
 from blindpost.agent.cleanup import clean
 from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
 from blindpost.agent.queues.making import new_snd_queue
@@ -70,6 +70,7 @@ async def test_backup_is_a_whole_agent(tmp_path: Path) -> None:
         server = alice.rt.ground.servers[0].server
         await alice.agent.close()
         async with party(tmp_path / "copy.db", server, config=on_network(network)) as restored:
+            await restored.expect(RatchetSync, lambda event: event.state is SyncState.OK)
             await restored.agent.connection(ours.id).send(b"from the copy")
             assert (await bob.message()).msg.body == b"from the copy"
             await theirs.send(b"to the copy")

@@ -7,9 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, Connected, ContactRequested, Failed, QueuesDeleted, Received, Sent
+from blindpost.agent import (
+    Agent,
+    AgentError,
+    CommandError,
+    Connected,
+    ContactRequested,
+    Failed,
+    InactiveError,
+    PassphraseError,
+    QueuesDeleted,
+    RatchetSync,
+    Received,
+    Sent,
+    SyncState,
+)
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.errors import WireError
 from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
 from tests.support.agent.friends import friends
 from tests.support.client.scripted_router import virtual
@@ -129,3 +144,59 @@ def test_a_deletion_does_not_wait_for_the_round(tmp_path: Path) -> None:
             assert [error for *_, error in deleted.queues] == [None]
 
     run_virtual(main())
+
+
+@virtual
+async def test_a_restored_backup_loses_nothing_that_it_sends(tmp_path: Path) -> None:
+    """The copy synchronises before it sends; until then `send` says so instead of losing a message."""
+    network = MemoryNetwork()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        ours, theirs = await connect(alice, bob)
+        alice.agent.backup(tmp_path / "copy.db")
+        for number in range(5):
+            await ours.send(b"after the copy %d" % number)
+            await bob.message()
+            await theirs.send(b"answer %d" % number)
+            await alice.message()
+        server = alice.rt.ground.servers[0].server
+        await alice.agent.close()
+        config = on_network(network, quick_config())
+        async with party(tmp_path / "copy.db", server, config=config) as restored:
+            with pytest.raises(CommandError, match="synchronised"):
+                await restored.agent.connection(ours.id).send(b"too early")
+        async with party(tmp_path / "copy.db", server, config=config) as restored:
+            await restored.expect(RatchetSync, lambda event: event.state is SyncState.OK)
+            conn = restored.agent.connection(ours.id)
+            for number in range(5):
+                await conn.send(b"from the copy %d" % number)
+                received = await bob.message()
+                assert received.msg.body == b"from the copy %d" % number
+        async with party(tmp_path / "copy.db", server, config=config) as restored:
+            await restored.agent.connection(ours.id).send(b"a copy no more")
+            assert (await bob.message()).msg.body == b"a copy no more"
+
+
+async def test_mistakes_are_told_where_they_are_made(tmp_path: Path) -> None:
+    with pytest.raises(WireError, match="32 bytes"):
+        Agent.open(tmp_path / "a.db", ["smp://abc@host"])
+    with pytest.raises(TypeError, match="list of addresses"):
+        Agent.open(tmp_path / "a.db", "smp://abc@host")
+    async with Agent.open(tmp_path / "a.db", config=quick_config()) as agent:
+        conn = agent._ground.handle("some id")
+        with pytest.raises(TypeError, match="encode"):
+            await conn.send("text")  # type: ignore[arg-type]  # the mistake
+    for call in (conn.send(b"late"), conn.ack(1), conn.switch(), conn.delete()):
+        with pytest.raises(InactiveError, match="closed"):
+            await call
+    with pytest.raises(InactiveError, match="closed"):
+        conn.stats  # noqa: B018 (it is the mistake)
+
+
+def test_every_error_has_a_remedy() -> None:
+    left, seen = [AgentError], set()
+    while left:
+        kind = left.pop()
+        seen.add(kind)
+        left += kind.__subclasses__()
+        assert kind.remedy.endswith(".")
+    assert PassphraseError in seen

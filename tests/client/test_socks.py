@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from blindpost.client.options import HostChoice, SmpOptions, Timing
 from blindpost.client.smp import SmpClient
 from blindpost.client.socks import SocksError, SocksNetwork, connect_request
-from blindpost.transport.errors import ConnectError, ConnectTimeoutError
+from blindpost.transport.errors import ConnectError, ConnectTimeoutError, TransportError
 from blindpost.transport.network import TCP
 from blindpost.transport.plan import Limits
 from blindpost.wire.addresses import Host, Server
@@ -89,12 +90,23 @@ async def test_user_names_keep_connections_apart() -> None:
         async with await SmpClient.connect(server("smp.example"), through(isolated)) as client:
             assert await client.send(PING()) == PONG()
         assert proxy.logins == [(b"circuit 1", b"pass word")]
-        assert proxy.greetings == [b"\x05\x01\x02"]
+        assert proxy.greetings == [b"\x05\x02\x00\x02"]
         with pytest.raises(ConnectError, match="refused user name"):
             await SmpClient.connect(server("smp.example"), through(network.isolated("circuit 1", "wrong")))
         with pytest.raises(ConnectError, match="way to authenticate"):
             await SmpClient.connect(server("smp.example"), through(network))
         assert len(proxy.requests) == 1
+
+
+async def test_circuits_are_named_where_the_proxy_takes_names() -> None:
+    """A proxy without authentication serves as well, and credentials of the proxy are not replaced."""
+    async with socks_proxy() as (proxy, proxy_port):
+        network = SocksNetwork("127.0.0.1", proxy_port).isolated("circuit 1", "")
+        with contextlib.suppress(TransportError):
+            await SmpClient.connect(server("smp.example"), through(network))
+        assert len(proxy.requests) == 1
+    own = SocksNetwork("127.0.0.1", 1080, "me", "secret")
+    assert own.isolated("circuit 1", "") == own
 
 
 async def test_a_proxy_that_would_not_isolate_is_not_used() -> None:
@@ -198,7 +210,8 @@ def test_credentials_that_have_no_room_are_refused(user: str, password: str) -> 
 
 
 def test_the_longest_credentials_fit() -> None:
-    assert SocksNetwork("127.0.0.1", 9050, "u" * 255, "p" * 255).isolated("ü" * 127, "").password == ""
+    assert SocksNetwork("127.0.0.1", 9050, "u" * 255, "p" * 255).password == "p" * 255
+    assert SocksNetwork("127.0.0.1", 9050).isolated("ü" * 127, "").password == ""
 
 
 async def test_a_proxy_accepts_no_connections_for_us() -> None:

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -40,6 +41,7 @@ from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.errors import WireError
 from blindpost.wire.links.full import ContactLink, InvitationLink
 from blindpost.wire.ntf.pushes import Push
 from blindpost.wire.ntf.status import TokenStatus
@@ -49,6 +51,17 @@ log = logging.getLogger(__name__)
 DEFAULT_USER = 1
 
 T = TypeVar("T")
+
+
+def _addresses(texts: Iterable[str]) -> tuple[RouterAddress, ...]:
+    """Router addresses; one that cannot be a router's is told here, not when it is used."""
+    if isinstance(texts, str):
+        raise TypeError('routers are a list of addresses, such as ["smp://..."], not one text')
+    found = tuple(RouterAddress.from_text(text) for text in texts)
+    for address in found:
+        if len(address.server.key_hash) != sha256().digest_size:
+            raise WireError("the fingerprint in a router's address has 32 bytes in base64: copy all of it")
+    return found
 
 
 async def _take_back(ground: Ground, making: asyncio.Task[CreatedLink], conn_id: ConnId) -> None:
@@ -97,8 +110,7 @@ class Agent:
 
         With a passphrase a new store is sealed: keys and messages are in it only encrypted.
         """
-        addresses = tuple(RouterAddress.from_text(server) for server in servers)
-        notifying = tuple(RouterAddress.from_text(server) for server in ntf_servers)
+        addresses, notifying = _addresses(servers), _addresses(ntf_servers)
         return cls(Path(path), addresses, passphrase, config or AgentConfig(), notifying)
 
     async def __aenter__(self) -> Self:

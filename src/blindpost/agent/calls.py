@@ -68,6 +68,10 @@ class ConnectionCalls:
     # Messages
 
     async def send(self, conn_id: ConnId, body: Buffer, *, notify: bool, pq: bool | None) -> int:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"a message is bytes, not {type(body).__name__}: encode text, as in text.encode()"
+            )
         self._ground.awake()
         async with self._ground.locked(conn_id):
             with self._ground.transaction() as tx:

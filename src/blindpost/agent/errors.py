@@ -33,6 +33,8 @@ class AgentError(Exception):
     """Anything that the agent reports, raised from a call or carried by an event."""
 
     family: ClassVar[str]
+    remedy: ClassVar[str] = "Report it with what led to it."
+    """What whoever sees it can do."""
     kind: Kind = Kind.PERMANENT
 
     @property
@@ -66,6 +68,7 @@ class CommandError(AgentError):
     """The call cannot be done as it is, or not now."""
 
     family = "CMD"
+    remedy = "Look at the message: the call, its arguments or its moment are wrong."
 
     def __init__(self, code: CommandCode, message: str = "") -> None:
         super().__init__(message)
@@ -92,6 +95,7 @@ class ConnError(AgentError):
     """The connection as such cannot be used."""
 
     family = "CONN"
+    remedy = "Look at the message: the connection is gone, unfinished, or was refused."
 
     def __init__(self, code: ConnectionCode, message: str = "") -> None:
         super().__init__(message)
@@ -116,6 +120,7 @@ class ProtocolError(AgentError):
     """What a peer sent, or a link says, does not hold. `detail` names the kind of cryptographic failure."""
 
     family = "AGENT"
+    remedy = "Ask the peer for a new link or message; `synchronize` if it is about decryption."
 
     def __init__(self, code: ProtocolCode, message: str = "", *, detail: str = "") -> None:
         super().__init__(message)
@@ -146,6 +151,7 @@ class SmpError(NetworkError):
     """The router of a queue refused."""
 
     family = "SMP"
+    remedy = "The queue is gone or blocked: make a new connection, unless the error is retried."
 
     def __init__(self, server: Server, failure: RefusedError) -> None:
         super().__init__(server, failure)
@@ -160,6 +166,7 @@ class ProxyError(NetworkError):
     """A proxy could not pass a command on."""
 
     family = "PROXY"
+    remedy = "Look at the settings of proxies; where it is retried, wait."
 
     def __init__(self, server: Server, failure: ProxyFailedError) -> None:
         super().__init__(server, failure)
@@ -184,6 +191,7 @@ class BrokerError(NetworkError):
     """The router cannot be reached, or does not answer as it should."""
 
     family = "BROKER"
+    remedy = "Look at the network and the router's address; where it is retried, wait."
 
     def __init__(self, server: Server, failure: Failure) -> None:
         super().__init__(server, failure)
@@ -242,6 +250,7 @@ class CriticalError(AgentError):
     """The agent itself is in trouble, such as a full disk; some work stops until it is over."""
 
     family = "CRITICAL"
+    remedy = "Look at the disk and the store."
 
     def __init__(self, message: str, *, temporary: bool = False) -> None:
         super().__init__(message)
@@ -252,4 +261,5 @@ class InactiveError(AgentError):
     """The agent is suspended or closed."""
 
     family = "INACTIVE"
+    remedy = "Open the agent, or resume it."
     kind = Kind.TEMPORARY

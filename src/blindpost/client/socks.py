@@ -60,7 +60,8 @@ class SocksError(OSError):
 class SocksNetwork:
     """A network whose connections are made by a SOCKS5 proxy at `host` and `port`.
 
-    Tor keeps connections with different user names on different circuits: see `isolated`.
+    With `user` and `password` the proxy must take them. Tor keeps connections with different user names on
+    different circuits: see `isolated`.
     """
 
     host: str
@@ -68,6 +69,8 @@ class SocksNetwork:
     user: str = ""
     password: str = ""
     through: Network = TCP
+    names_circuit: bool = False
+    """The user name only names a circuit: a proxy that asks for none may leave it aside."""
 
     def __post_init__(self) -> None:
         for text in (self.user, self.password):
@@ -75,8 +78,11 @@ class SocksNetwork:
                 raise ValueError(f"SOCKS5 has room for {CREDENTIALS_MAX} bytes of user name and of password")
 
     def isolated(self, user: str, password: str) -> SocksNetwork:
-        """The same proxy for connections that must not share a circuit with others."""
-        return replace(self, user=user, password=password)
+        """The same proxy for connections that must not share a circuit with others, where it takes names for
+        circuits. Credentials that were given for the proxy itself stay."""
+        if self.user and not self.names_circuit:
+            return self
+        return replace(self, user=user, password=password, names_circuit=True)
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
         request = connect_request(host, port)
@@ -96,7 +102,9 @@ class SocksNetwork:
         raise SocksError("a SOCKS proxy is for outgoing connections only")
 
     async def _authenticate(self, negotiation: _Negotiation) -> None:
-        methods = [Method.NONE] if not self.user else [Method.PASSWORD]
+        methods = [Method.PASSWORD] if self.user else [Method.NONE]
+        if self.names_circuit:
+            methods = [Method.NONE, Method.PASSWORD]
         negotiation.write(bytes((VERSION, len(methods), *methods)))
         version, chosen = await negotiation.read(2)
         if version != VERSION:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -239,11 +241,14 @@ class Friend:
         await self.start()
 
     def restore(self, backup: Path) -> None:
-        """Put an older store in the place of the present one, while the agent is stopped."""
+        """Put an older store in the place of the present one, while the agent is stopped; one that was copied
+        without the agent, and does not know that it is a copy."""
         assert self._agent is None
         for left in self.path.parent.glob(f"{self.path.name}*"):
             left.unlink()
         shutil.copy(backup, self.path)
+        with contextlib.closing(sqlite3.connect(self.path)) as file, file:
+            file.execute("DELETE FROM settings WHERE name = 'copy'")
 
     async def _take(self) -> None:
         async for event in self.agent.events():

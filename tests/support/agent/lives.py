@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -74,6 +76,8 @@ class AgentInProcess:
         for left in self.folder.glob("agent.db*"):
             left.unlink()
         shutil.copy(backup, self.folder / "agent.db")
+        with contextlib.closing(sqlite3.connect(self.folder / "agent.db")) as file, file:
+            file.execute("DELETE FROM settings WHERE name = 'copy'")
         journal = Journal(self.folder / "journal")
         journal.write(restored=True)
         journal.close()

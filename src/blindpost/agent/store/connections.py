@@ -116,6 +116,19 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
     db.sql.execute("UPDATE connections SET ratchet_sync_state = ? WHERE conn_id = ?", (state.value, conn_id))
 
 
+def require_sync(db: Db, min_version: int) -> list[ConnId]:
+    """Let every connection that can be synchronised, and is not being so, wait for that; which these are."""
+    done = db.sql.execute(
+        "UPDATE connections SET ratchet_sync_state = 'required' WHERE deleted = 0 AND smp_agent_version >= ?"
+        " AND ratchet_sync_state IN ('ok', 'allowed', 'required')"
+        " AND EXISTS (SELECT 1 FROM snd_queues s WHERE s.conn_id = connections.conn_id)"
+        " AND EXISTS (SELECT 1 FROM rcv_queues r WHERE r.conn_id = connections.conn_id AND r.deleted = 0)"
+        " RETURNING conn_id",
+        (min_version,),
+    )
+    return [conn_id for (conn_id,) in done.fetchall()]
+
+
 def set_unclaimed(db: Db, conn_id: ConnId) -> None:
     """The program has not been given this connection; if the agent ends before that, nobody ever is."""
     db.sql.execute("INSERT INTO unclaimed_connections (conn_id) VALUES (?)", (conn_id,))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from blindpost.agent.errors import InactiveError
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.upgrading import seal_anew
@@ -19,6 +21,7 @@ from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 
 _KEPT_MAX = 2048
+COPY = "copy"
 ERASED_AFTER_S = 30.0
 """What a transaction replaces or deletes, such as ratchet keys, is in no file any more after this time."""
 
@@ -67,6 +70,7 @@ class AgentStore:
         self._file = file
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
+        self._closed = False
         self._erasing: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -100,8 +104,9 @@ class AgentStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Db]:
         """All of the block's changes, durable when it ends, or none."""
+        db = self.reading
         with self._file.transaction():
-            yield self._db
+            yield db
         if self._erasing is None:
             with contextlib.suppress(RuntimeError):  # outside of a loop closing the store erases
                 self._erasing = asyncio.get_running_loop().call_later(ERASED_AFTER_S, self._erase)
@@ -116,13 +121,29 @@ class AgentStore:
     @property
     def reading(self) -> Db:
         """For functions that only read."""
+        if self._closed:
+            raise InactiveError("the agent is closed")
         return self._db
 
     def backup(self, target: Path) -> None:
-        """A consistent copy, sealed like the store itself."""
+        """A consistent copy, sealed like the store itself, which knows that it is one."""
         self._file.backup(target)
+        with contextlib.closing(sqlite3.connect(target)) as copy, copy:
+            copy.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')", (COPY,))
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this file was made by `backup`, and is opened for the first time."""
+        query = "SELECT EXISTS (SELECT 1 FROM settings WHERE name = ?)"
+        return bool(self._db.sql.execute(query, (COPY,)).fetchone()[0])
+
+    def forget_copy(self) -> None:
+        """All that a copy must do first is done."""
+        with self.transaction() as db:
+            db.sql.execute("DELETE FROM settings WHERE name = ?", (COPY,))
 
     def close(self) -> None:
         if self._erasing is not None:
             self._erasing.cancel()
+        self._closed = True
         self._file.close()

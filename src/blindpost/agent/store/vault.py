@@ -15,6 +15,7 @@ from typing import Protocol
 
 from nacl.pwhash import argon2id
 
+from blindpost.agent.errors import AgentError
 from blindpost.crypto import xaead
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
@@ -29,8 +30,11 @@ _HEAD = struct.Struct(f">BII{SALT_SIZE}s")
 _FORMAT = 2
 
 
-class PassphraseError(Exception):
+class PassphraseError(AgentError):
     """The passphrase does not open the store."""
+
+    family = "STORE"
+    remedy = "Give the passphrase that the store was made with, or none if it has none."
 
 
 @dataclass(frozen=True, slots=True)

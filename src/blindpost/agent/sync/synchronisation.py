@@ -66,6 +66,22 @@ class Synchronisation:
                 except MoveRefusedError as error:
                     raise prohibited(str(error)) from error
 
+    def begin_as_copy(self) -> list[ConnId]:
+        """The store is a copy of one that went on: no connection sends before it has a new ratchet. Under the
+        old one its messages would be taken for copies of what the other has sent long ago."""
+        with self._ground.transaction() as tx:
+            return connections.require_sync(tx, SYNC_AGENT_VERSION)
+
+    async def finish_as_copy(self, conn_ids: list[ConnId]) -> None:
+        """Offer new keys for all of these. If this does not come to its end, the next start begins again."""
+        for conn_id in conn_ids:
+            async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
+                with self._ground.transaction(kem) as tx:
+                    record = connections.find(tx, conn_id)
+                    if record is not None and record.sync_state is SyncState.REQUIRED:
+                        _step(tx, connections.load_whole(tx, conn_id), SyncEvent.ASKED)
+        self._ground.store.forget_copy()
+
     async def keep_going(self) -> None:
         """Offer keys again that the peer has not answered: it may have taken them for a mistake, since they
         crossed its own, and wait for others."""
