@@ -1,0 +1,170 @@
+"""What every server promises, shown on the real process of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.ops.servers import find
+from tests.support.serving.commands import Started, run
+from tests.support.serving.kinds import CANARY, KINDS, Kind, change, http, make, started
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
+
+SECRET = "device token 5ecre7"
+SABOTAGE = f"""
+import os
+if os.environ.get("BLINDPOST_SABOTAGE"):
+    from blindpost.serving import health
+    health.LOOK_S = 0.05
+    look = health.Watch.look
+    async def fail(self):
+        if self.looked:
+            raise ValueError({SECRET!r})
+        self.looked = True
+        return await look(self)
+    health.Watch.looked = False
+    health.Watch.look = fail
+"""
+
+
+@pytest.fixture
+def made(kind: Kind, tmp_path: Path) -> dict[str, Any]:
+    """What `init` printed about a new server."""
+    return make(kind, tmp_path / "server")
+
+
+@pytest.fixture
+def folder(made: dict[str, Any], tmp_path: Path) -> Path:
+    """Where that server is."""
+    return tmp_path / "server"
+
+
+def open_files(pid: int) -> int:
+    """How many files a process may open."""
+    found = re.search(r"Max open files\s+(\d+)", Path(f"/proc/{pid}/limits").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+@contextlib.asynccontextmanager
+async def running(kind: Kind, folder: Path, **options: Any) -> AsyncIterator[Started]:
+    server = started(kind, folder)
+    server.environment.update(options.get("environment", {}))
+    server.child.wrapper = tuple(options.get("wrapper", ()))
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+@every_kind
+async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
+    kind: Kind, folder: Path, tmp_path: Path
+) -> None:
+    change(folder, kind, ('socket = "control.sock"', 'socket = "../elsewhere.sock"'))
+    async with running(kind, folder) as server:
+        assert not (folder / "control.sock").exists()
+        told = await asyncio.to_thread(run, kind.word, "status", "-c", folder)
+        assert str(server.child.pid) in told.stdout, "a pid is no amount"
+        card = await find(folder).look()
+        assert card.health.value == "running"
+
+        port = int(server.status["metrics_port"])
+        status = await server.ask("status")
+        code, sentence = await http(port, "/health")
+        assert (code == 200, sentence.strip()) == (status["ready"], status["health"])
+        assert status["ready"] is (kind is not CANARY), status["health"]
+        assert await http(port, "/live") == (200, "the event loop turns\n")
+        code, metrics = await http(port, "/metrics")
+        assert code == 200
+        ready = f'blindpost_{kind.word}_ready{{reason="{status["health"]}"}} {int(status["ready"])}'
+        assert ready in metrics.splitlines()
+        assert len(metrics.splitlines()) > 20
+
+        change(folder, kind, kind.taken, kind.restart)
+        server.child.send(signal.SIGHUP)
+        await server.told(b"need a restart")
+        name = kind.taken[0].partition(" ")[0]
+        assert re.search(rf"in use now: .*\.{name}\b".encode(), server.log)
+        change(folder, kind, ("[metrics]", "[metrics"))
+        server.child.send(signal.SIGHUP)
+        await server.told(b"nothing was changed")
+        change(folder, kind, ("[metrics", "[metrics]"))
+        assert (await server.ask("status"))["pid"] == server.child.pid
+        assert await server.end(signal.SIGTERM) == 0
+    assert b"everything it accepted is stored and answered" in server.log
+    assert not (tmp_path / "elsewhere.sock").exists()
+
+
+@every_kind
+async def test_kill_9_loses_nothing(kind: Kind, folder: Path, made: dict[str, Any]) -> None:
+    async with running(kind, folder) as server:
+        await kind.use(server, made)
+        assert await server.end(signal.SIGKILL) == -signal.SIGKILL
+        await server.start()
+        assert kind.kept(await server.ask("status")) == 1
+
+
+@every_kind
+@pytest.mark.parametrize("limit", ["soft", "hard"])
+async def test_the_limit_on_open_files_is_raised_or_told(kind: Kind, limit: str, folder: Path) -> None:
+    if kind is not CANARY:
+        change(folder, kind, kind.connections)
+    wanted, files = (80, 72) if kind is CANARY else (564, 128)
+    lowered = f"-Sn {files}" if limit == "soft" else f"-n {files}"
+    shell = ("sh", "-c", f'ulimit {lowered} && exec "$@"', "sh")
+    async with running(kind, folder, wrapper=shell) as server:
+        allowed = open_files(server.child.pid)
+        told = b"connections at once are refused (raise LimitNOFILE" in server.log
+        assert (allowed, told) == ((wanted, False) if limit == "soft" else (files, True))
+
+
+@every_kind
+async def test_keys_that_others_can_read_are_told(kind: Kind, folder: Path) -> None:
+    async with running(kind, folder) as server:
+        assert b"can be read by other users" not in server.log
+        await server.end(signal.SIGTERM)
+        for name in kind.secrets:
+            (folder / name).chmod(0o644)
+        await server.start()
+        for name in kind.secrets:
+            assert f"{folder / name} can be read by other users".encode() in server.log
+
+
+@every_kind
+async def test_a_failed_background_task_is_begun_again_and_its_text_is_not_told(
+    kind: Kind, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SABOTAGE)
+    environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_SABOTAGE": "1"}
+    async with running(kind, folder, environment=environment) as server:
+        await server.told(b"the look at its health failed; it begins again")
+        code, metrics = await http(int(server.status["metrics_port"]), "/metrics")
+        assert code == 200
+        counted = re.search(r'task_failures_total\{task="the look at its health"\} (\d+)', metrics)
+        assert counted is not None
+        assert int(counted[1]) >= 1
+        assert b"ValueError" in server.log
+        assert SECRET.encode() not in server.log
+        assert await server.end(signal.SIGTERM) == 0
+
+
+@every_kind
+async def test_nothing_is_imported_from_the_working_folder(
+    kind: Kind, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "contextlib.py").write_text("raise SystemExit('imported from the working folder')\n")
+    monkeypatch.chdir(trap)
+    async with running(kind, folder) as server:
+        assert await server.end(signal.SIGTERM) == 0
