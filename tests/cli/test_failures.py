@@ -151,7 +151,7 @@ def test_the_ca_key_is_offline(failed: Call, router: Path) -> None:
 
 
 def test_a_store_of_a_newer_version(failed: Call, router: Path) -> None:
-    store = LmdbStore(router / "store", (), migrations=MIGRATIONS)
+    store = LmdbStore(router / "store", (), owner="router", migrations=MIGRATIONS)
     store.commit([("meta", b"schema version", (1000).to_bytes(4, "big"))])
     store.close()
     said = failed("router", "start", "-c", router)

@@ -143,7 +143,7 @@ def newer(file: Path) -> None:
 def test_a_store_of_a_newer_version(call: Call, failed: Call, tmp_path: Path) -> None:
     ntf, ds = set_up(call, "ntf", tmp_path / "ntf"), set_up(call, "ds", tmp_path / "ds")
     newer(ntf / "ntf.db")
-    store = LmdbStore(ds / "store", (), migrations=MIGRATIONS)
+    store = LmdbStore(ds / "store", (), owner="delivery service", migrations=MIGRATIONS)
     store.commit([("meta", b"schema version", (1000).to_bytes(4, "big"))])
     store.close()
     canary = set_up(call, "canary", tmp_path / "canary")

@@ -106,8 +106,16 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
             await alice.read("first message")
             alice.type("and back")
             await bob.read("and back")
-        async with httpx.AsyncClient() as visitor:
+        async with httpx.AsyncClient(follow_redirects=True) as visitor:
             assert (await visitor.get(url)).status_code == 200
+            kept = await visitor.get(url.partition("?")[0])
+            assert kept.status_code == 200, "a browser keeps the token"
+        async with httpx.AsyncClient() as stranger:
+            assert (await stranger.get(url.partition("?")[0])).status_code == 401
+        servers.process.send_signal(signal.SIGHUP)
+        await servers.read("certificates and settings were read again")
+        async with terminal("blindpost up home --page-port 0", tmp_path) as second:
+            assert "`blindpost up` runs in this folder already" in await second.rest()
         assert (await status(tmp_path / "home" / "router"))["queues"] == 2
         servers.process.terminate()
         await servers.rest()

@@ -76,7 +76,9 @@ async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
         told = await asyncio.to_thread(run, kind.word, "status", "-c", folder)
         assert str(server.child.pid) in told.stdout, "a pid is no amount"
         card = await find(folder).look()
-        assert card.health.value == "running"
+        ready = server.status["ready"]
+        expected = ("running", "") if ready else ("not ready", server.status["health"])
+        assert (card.health.value, card.note) == expected
 
         port = int(server.status["metrics_port"])
         status = await server.ask("status")

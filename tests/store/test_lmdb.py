@@ -29,14 +29,14 @@ def rows(store: LmdbStore) -> dict[bytes, bytes]:
 
 
 def test_changes_are_applied_in_order(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1"), (ROWS, b"b", b"2"), (ROWS, b"a", None), (ROWS, b"b", b"3")])
     assert rows(store) == {b"b": b"3"}
     store.close()
 
 
 def test_a_commit_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     with pytest.raises(StoreFailedError):
         store.commit([(ROWS, b"a", b"1"), (ROWS, b"k" * 600, b"a key longer than the store takes")])
     assert rows(store) == {}
@@ -46,12 +46,12 @@ def test_a_commit_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None:
 
 
 def test_the_map_grows_while_in_use_and_keeps_its_size_on_reopening(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, [ROWS], durability=Durability.OS, map_size=1 << 20)
+    store = LmdbStore(tmp_path, [ROWS], owner="router", durability=Durability.OS, map_size=1 << 20)
     body = bytes(16_000)
     for number in range(200):
         store.commit([(ROWS, number.to_bytes(8, "big"), body)])
     store.close()
-    again = LmdbStore(tmp_path, [ROWS], map_size=1 << 20)
+    again = LmdbStore(tmp_path, [ROWS], owner="router", map_size=1 << 20)
     with again.read() as read:
         assert read.count(ROWS) == 200
         assert read.get(ROWS, (199).to_bytes(8, "big")) == body
@@ -59,7 +59,7 @@ def test_the_map_grows_while_in_use_and_keeps_its_size_on_reopening(tmp_path: Pa
 
 
 def test_the_map_does_not_move_under_a_reader(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, [ROWS], map_size=1 << 20)
+    store = LmdbStore(tmp_path, [ROWS], owner="router", map_size=1 << 20)
     store.commit([(ROWS, b"a", b"1")])
     writing = threading.Thread(target=store.commit, args=([(ROWS, b"b", bytes(4 << 20))],))
     with store.read() as read:
@@ -74,7 +74,7 @@ def test_the_map_does_not_move_under_a_reader(tmp_path: Path) -> None:
 
 def test_many_rows_are_read_at_once(tmp_path: Path) -> None:
     """Those that are there: what has no row, or could not have one, is left out."""
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1"), (ROWS, b"b", b""), (ROWS, b"c", b"3")])
     with store.read() as read:
         assert read.get_many(ROWS, {b"a", b"b", b"d", b""}) == {b"a": b"1", b"b": b""}
@@ -83,7 +83,7 @@ def test_many_rows_are_read_at_once(tmp_path: Path) -> None:
 
 
 def test_a_walk_goes_in_chunks_within_its_prefix(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path, [ROWS], durability=Durability.OS)
+    store = LmdbStore(tmp_path, [ROWS], owner="router", durability=Durability.OS)
     store.commit([(ROWS, bytes([group, number]), b"") for group in (1, 2, 3) for number in range(5)])
     seen: list[bytes] = []
     start: bytes | None = b"\x02"
@@ -104,14 +104,14 @@ def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
         import os, signal, sys
         from pathlib import Path
         from blindpost.store.lmdb import LmdbStore
-        store = LmdbStore(Path(sys.argv[1]), ["rows"])
+        store = LmdbStore(Path(sys.argv[1]), ["rows"], owner="router")
         store.commit([("rows", b"a", b"1")])
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
     killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert killed.returncode == -9
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     assert rows(store) == {b"a": b"1"}
     store.close()
 
@@ -125,13 +125,13 @@ def test_migrations_run_once_each_in_order_and_a_newer_store_is_refused(tmp_path
         assert before is not None
         write.put(ROWS, b"order", before + b"2")
 
-    LmdbStore(tmp_path, [ROWS], migrations=[first]).close()
-    LmdbStore(tmp_path, [ROWS], migrations=[first, second]).close()
-    store = LmdbStore(tmp_path, [ROWS], migrations=[first, second])
+    LmdbStore(tmp_path, [ROWS], owner="router", migrations=[first]).close()
+    LmdbStore(tmp_path, [ROWS], owner="router", migrations=[first, second]).close()
+    store = LmdbStore(tmp_path, [ROWS], owner="router", migrations=[first, second])
     assert rows(store) == {b"order": b"12"}
     store.close()
     with pytest.raises(StoreVersionError, match="schema version 2"):
-        LmdbStore(tmp_path, [ROWS], migrations=[first])
+        LmdbStore(tmp_path, [ROWS], owner="router", migrations=[first])
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
@@ -140,19 +140,19 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> No
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError):
-        LmdbStore(tmp_path, [ROWS], migrations=[broken])
-    store = LmdbStore(tmp_path, [ROWS])
+        LmdbStore(tmp_path, [ROWS], owner="router", migrations=[broken])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     assert rows(store) == {}
     store.close()
 
 
 def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
-    store = LmdbStore(tmp_path / "live", [ROWS])
+    store = LmdbStore(tmp_path / "live", [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1")])
     store.backup(tmp_path / "copy")
     store.commit([(ROWS, b"a", b"2")])
     store.close()
-    copy = LmdbStore(tmp_path / "copy", [ROWS])
+    copy = LmdbStore(tmp_path / "copy", [ROWS], owner="router")
     assert rows(copy) == {b"a": b"1"}
     copy.close()
 
@@ -162,7 +162,7 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         live, copy, other = (tmp_path / name for name in ("live", "copy", "other"))
-        store = LmdbStore(live, [ROWS])
+        store = LmdbStore(live, [ROWS], owner="router")
         store.backup(copy)
         store.close()
         other.mkdir()
@@ -195,7 +195,7 @@ def break_root(folder: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT RUN: the system has no /dev/full")
 def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) -> None:
     """As on file systems that never write in place: the commit fails, the next one finds the store well."""
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1")])
     for turn in range(2):
         break_root(tmp_path)
@@ -204,7 +204,7 @@ def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) ->
         assert rows(store) == {b"a": b"1"} | {b"%d" % before: b"" for before in range(turn)}
         store.commit([(ROWS, b"%d" % turn, b"")])
     store.close()
-    again = LmdbStore(tmp_path, [ROWS])
+    again = LmdbStore(tmp_path, [ROWS], owner="router")
     assert rows(again) == {b"a": b"1", b"0": b"", b"1": b""}
     again.close()
 
@@ -212,7 +212,7 @@ def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) ->
 def test_a_commit_that_reports_a_failure_and_is_there_counts_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
     begin = store._begin
 
     @contextmanager
@@ -230,7 +230,7 @@ def test_a_commit_that_reports_a_failure_and_is_there_counts_as_done(
 
 
 def test_a_write_that_was_cut_short_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LmdbStore(tmp_path, [ROWS])
+    store = LmdbStore(tmp_path, [ROWS], owner="router")
 
     def short(write: Write) -> None:
         raise lmdb.DiskError("mdb_txn_commit: Input/output error")

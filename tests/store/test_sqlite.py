@@ -15,7 +15,7 @@ import pytest
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import StoreVersionError
-from blindpost.store.sqlite import NotOurFileError, SqliteStore, StoreInUseError
+from blindpost.store.sqlite import NTF, NotOurFileError, SqliteStore, StoreInUseError
 
 ONE = """
 CREATE TABLE letters (number INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
@@ -42,7 +42,7 @@ def put(store: SqliteStore, number: int) -> None:
 
 
 def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     with pytest.raises(sqlite3.IntegrityError), store.transaction() as sql:
         sql.executemany("INSERT INTO letters (number, body) VALUES (?, x'00')", [(2,), (3,), (1,)])
@@ -53,7 +53,7 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     store.close()
@@ -62,25 +62,25 @@ def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_migrations_run_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    store = SqliteStore.open(path, [ONE])
+    store = SqliteStore.open(path, [ONE], NTF)
     put(store, 1)
     store.close()
-    store = SqliteStore.open(path, [ONE, TWO])
+    store = SqliteStore.open(path, [ONE, TWO], NTF)
     assert store.reading.execute("SELECT number, seen FROM letters").fetchall() == [(1, 0)]
     store.close()
-    store = SqliteStore.open(path, [ONE, TWO])
+    store = SqliteStore.open(path, [ONE, TWO], NTF)
     assert letters(store) == 1
     store.close()
     with pytest.raises(StoreVersionError, match="version 2"):
-        SqliteStore.open(path, [ONE])
+        SqliteStore.open(path, [ONE], NTF)
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    SqliteStore.open(path, [ONE]).close()
+    SqliteStore.open(path, [ONE], NTF).close()
     with pytest.raises(sqlite3.OperationalError):
-        SqliteStore.open(path, [ONE, TWO + "; CREATE TABLE letters (x INTEGER)"])
-    store = SqliteStore.open(path, [ONE, TWO])
+        SqliteStore.open(path, [ONE, TWO + "; CREATE TABLE letters (x INTEGER)"], NTF)
+    store = SqliteStore.open(path, [ONE, TWO], NTF)
     assert letters(store) == 0
     store.close()
 
@@ -89,18 +89,18 @@ def test_a_migration_may_be_a_function(tmp_path: Path) -> None:
     def fill(sql: sqlite3.Connection) -> None:
         sql.executemany("INSERT INTO letters (number, body) VALUES (?, x'00')", [(1,), (2,)])
 
-    store = SqliteStore.open(tmp_path / "a.db", [ONE, fill])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE, fill], NTF)
     assert letters(store) == 2
     store.close()
 
 
 def test_two_processes_never_share_a_store(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     with pytest.raises(StoreInUseError, match="another process"):
-        SqliteStore.open(tmp_path / "a.db", [ONE])
+        SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     store.close()
-    SqliteStore.open(tmp_path / "a.db", [ONE]).close()
+    SqliteStore.open(tmp_path / "a.db", [ONE], NTF).close()
 
 
 def test_a_stranger_is_not_touched(tmp_path: Path) -> None:
@@ -108,19 +108,19 @@ def test_a_stranger_is_not_touched(tmp_path: Path) -> None:
     text.write_text("not a database, but long enough to be looked at " * 50)
     before = text.read_bytes()
     with pytest.raises(NotOurFileError, match=r"notes\.txt"):
-        SqliteStore.open(text, [ONE])
+        SqliteStore.open(text, [ONE], NTF)
     assert text.read_bytes() == before
     other = tmp_path / "other.db"
     with contextlib.closing(sqlite3.connect(other)) as foreign:
         foreign.execute("CREATE TABLE theirs (x)")
     before = other.read_bytes()
     with pytest.raises(NotOurFileError):
-        SqliteStore.open(other, [ONE])
+        SqliteStore.open(other, [ONE], NTF)
     assert other.read_bytes() == before
 
 
 def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     steps: list[tuple[int, int]] = []
     store.backup(tmp_path / "copy.db", lambda done, every: steps.append((done, every)))
@@ -129,7 +129,7 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         store.backup(tmp_path / "copy.db")
     store.close()
-    copy = SqliteStore.open(tmp_path / "copy.db", [ONE])
+    copy = SqliteStore.open(tmp_path / "copy.db", [ONE], NTF)
     assert letters(copy) == 1
     copy.close()
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
@@ -137,7 +137,7 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_takes_back_the_transaction(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "a.db", [ONE])
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     store.reading.execute("PRAGMA max_page_count = 8")
     with pytest.raises(StoreFailedError, match="full"), store.transaction() as sql:
@@ -151,9 +151,9 @@ def test_a_full_disk_takes_back_the_transaction(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from blindpost.store.sqlite import SqliteStore
+from blindpost.store.sqlite import NTF, SqliteStore
 from tests.store.test_sqlite import ONE, put
-store = SqliteStore.open(Path(sys.argv[1]), [ONE])
+store = SqliteStore.open(Path(sys.argv[1]), [ONE], NTF)
 number = 0
 while True:
     number += 1
@@ -177,6 +177,6 @@ def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
             last = int(line)
             if last == 20:
                 child.send_signal(signal.SIGKILL)
-    store = SqliteStore.open(path, [ONE])
+    store = SqliteStore.open(path, [ONE], NTF)
     assert letters(store) >= last >= 20
     store.close()

@@ -15,9 +15,11 @@ from blindpost.cli.output import say
 from blindpost.serving import logs
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, read_file, write_file
+from blindpost.serving.locking import locked
 
 if TYPE_CHECKING:
     from blindpost.ops.servers import Watched
+    from blindpost.serving.children import Child
 
 PAGE_PORT = 8823
 _KEPT = "page.token"
@@ -25,7 +27,7 @@ _ALWAYS_TOLD = ("services", "queues")
 
 ListenOption = Annotated[
     str,
-    typer.Option("--listen", help="Where the page listens. Elsewhere than on loopback it asks for a token."),
+    typer.Option("--listen", help="The address at which the page listens. It always asks for its token."),
 ]
 PortOption = Annotated[int, typer.Option("--page-port", min=0, max=65_535, help="The page's port; 0: any.")]
 ReportOption = Annotated[
@@ -40,7 +42,10 @@ def page(
     port: PortOption = PAGE_PORT,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Ask for the token in this file, also on loopback; made if it is not there."),
+        typer.Option(
+            help="The file with the page's token; made if it is not there.",
+            show_default="page.token in the first folder",
+        ),
     ] = None,
     report: ReportOption = None,
 ) -> None:
@@ -48,7 +53,7 @@ def page(
     from blindpost.ops.servers import find
 
     servers = [find(folder) for folder in folders]
-    token = _token(listen, token_file or Path(_KEPT), wanted=token_file is not None)
+    token = _token(token_file or servers[0].folder / _KEPT)
     logs.set_up("plain", "info")
     asyncio.run(_serve_page(servers, listen, port, token, report))
 
@@ -78,12 +83,14 @@ def up(
 
     parts = (folder / "router", folder / "ntf")
     make_folder(folder)
-    _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
-    _set_up("ntf", parts[1], host, ntf_port)
-    token = _token(listen, folder / _KEPT, wanted=False)
-    logs.set_up("plain", "info")
-    servers = [find(part) for part in parts]
-    asyncio.run(_serve_page(servers, listen, port, token, report, supervised=True))
+    running = "`blindpost up` runs in this folder already. Stop it first, or name another folder."
+    with locked(folder / "up.lock", running):
+        _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
+        _set_up("ntf", parts[1], host, ntf_port)
+        token = _token(folder / _KEPT)
+        logs.set_up("plain", "info")
+        servers = [find(part) for part in parts]
+        asyncio.run(_serve_page(servers, listen, port, token, report, supervised=True))
 
 
 def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str) -> None:
@@ -91,6 +98,7 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
     from blindpost.serving.children import COMMAND
 
     if folder.exists():
+        _check_unchanged(folder / f"{kind}.toml", host, port)
         return
     if not host:
         raise OperatorError(
@@ -105,12 +113,28 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
         raise OperatorError(f"{folder}: `blindpost {kind} init` failed; what it said above tells why.")
 
 
-def _token(listen: str, file: Path, *, wanted: bool) -> str | None:
-    """Who is not on this machine needs a token; it is made once and kept."""
-    from blindpost.ops.access import is_loopback
+def _check_unchanged(config: Path, host: str, port: int | None) -> None:
+    """What is set up already is not set up anew: another host or port is a mistake, not a wish."""
+    import tomllib
 
-    if is_loopback(listen) and not wanted:
-        return None
+    try:
+        address = tomllib.loads(config.read_text(encoding="utf-8"))["address"]
+        hosts, known = list(address["hosts"]), address.get("port")
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # the server itself says what is wrong with its file
+    if host and host not in hosts:
+        raise OperatorError(
+            f"{config}: set up for {', '.join(map(str, hosts))}, not for {host}. Leave --host out, "
+            "or change [address] hosts there."
+        )
+    if port is not None and known is not None and port != known:
+        raise OperatorError(
+            f"{config}: set up for port {known}, not {port}. Leave the port out, or change it there."
+        )
+
+
+def _token(file: Path) -> str:
+    """The page's token; it is made once and kept."""
     if not file.exists():
         write_file(file, (secrets.token_urlsafe(32) + "\n").encode())
     found = read_file(file).decode("utf-8", "replace").strip()
@@ -125,7 +149,7 @@ async def _serve_page(
     servers: list[Watched],
     listen: str,
     port: int,
-    token: str | None,
+    token: str,
     report: Path | None,
     *,
     supervised: bool = False,
@@ -135,21 +159,29 @@ async def _serve_page(
     from blindpost.ops.supervision import running
     from blindpost.serving.children import Child
 
+    parts = [Child(server.kind.name, server.folder) for server in servers] if supervised else []
     listening = bind(listen, port)
     chosen = listening.getsockname()[1]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: _hang_up(parts))
     shown = Page(servers, token=token, report=report, audit=_audited)
-    parts = [Child(server.kind.name, server.folder) for server in servers] if supervised else []
 
     def ready() -> None:
         name = f"[{listen}]" if ":" in listen else listen
-        say(f"The page is at http://{name}:{chosen}/{'' if token is None else f'?token={token}'}")
+        say(f"The page is at http://{name}:{chosen}/?token={token}")
 
     async with running(parts, stop):
         await serve(shown, listening, stop, ready)
+
+
+def _hang_up(parts: list[Child]) -> None:
+    """SIGHUP is for the servers: each reads its certificates and settings again."""
+    for part in parts:
+        if part.runs:
+            part.send(signal.SIGHUP)
 
 
 async def _audited(folder: Path) -> str:

@@ -17,6 +17,7 @@ from blindpost.ds.connection import DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.serving.connections import OUTBOX
 from blindpost.serving.limits import account_of
+from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 ALPN = "capnp"
 HANDSHAKE_S = 10
@@ -167,8 +168,9 @@ class TlsListener:
     async def listen(self, host: str | None, port: int) -> int:
         """Returns the port, which the system chooses if it is 0."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Counted(self._service, self._context), host, port
+            lambda: _Counted(self._service, self._context), host, port, backlog=ACCEPT_AT_ONCE
         )
+        let_wait(self._server)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 

@@ -33,6 +33,9 @@ WALK_STEP = 256
 IsHeld = Callable[[bytes, int], bool]
 
 
+OWNER = "delivery service"
+
+
 class DsStore(Protocol):
     """What the delivery service asks of a store, whichever it is."""
 
@@ -98,7 +101,7 @@ class LmdbTables:
     """The embedded store of a delivery service."""
 
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
-        self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
+        self.store = LmdbStore(folder, TABLES, owner=OWNER, durability=durability, migrations=MIGRATIONS)
         self._synced = durability is Durability.FULL
         self._files = LargeFiles(folder / "large", synced=self._synced)
         with self.store.read() as read:

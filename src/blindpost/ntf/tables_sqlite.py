@@ -27,7 +27,7 @@ from blindpost.ntf.tables import (
 )
 from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
 from blindpost.store.contract import Durability
-from blindpost.store.sqlite import SqliteStore
+from blindpost.store.sqlite import NTF, SqliteStore
 from blindpost.wire.addresses import Server
 
 _TOKENS = (
@@ -77,7 +77,7 @@ class SqliteTables:
 
     @classmethod
     def open(cls, path: Path, sealer: Sealer, durability: Durability = Durability.FULL) -> SqliteTables:
-        store = SqliteStore.open(path, (FIRST,), durability)
+        store = SqliteStore.open(path, (FIRST,), NTF, durability)
         try:
             store.reading.create_function("xor_hash", 2, xor, deterministic=True)
             with store.transaction() as sql:

@@ -46,7 +46,7 @@ async def serving(page: Page, listening: socket.socket) -> AsyncIterator[None]:
     """Serve the page while the block lasts."""
     config = uvicorn.Config(
         page.app,
-        log_level="warning",
+        log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,

@@ -11,6 +11,7 @@ class Health(Enum):
     """How a server is, in one word."""
 
     RUNNING = "running"
+    NOT_READY = "not ready"
     DRAINING = "draining"
     DOWN = "down"
 
@@ -43,7 +44,7 @@ class Card:
     name: str
     health: Health
     note: str = ""
-    """What to do about a server that is down."""
+    """Why a server is not ready, in its own words, or what to do about one that is down."""
     tiles: tuple[Tile, ...] = ()
     lines: tuple[Line, ...] = ()
     audits: bool = False

@@ -54,7 +54,7 @@ class Page:
         self,
         servers: Sequence[Watched],
         *,
-        token: str | None = None,
+        token: str,
         report: Path | None = None,
         audit: Audit,
         sample_s: float = SAMPLE_S,

@@ -145,7 +145,11 @@ class Watched:
             note = f"{error}" if not isinstance(error, NotRunningError) else self._remedy()
             return Card(self.kind.title, self.name, Health.DOWN, note, audits=False)
         status = answers["status"]
-        state = Health.DRAINING if status.get("state") == "draining" else Health.RUNNING
+        state, note = Health.RUNNING, ""
+        if status["state"] == "draining":
+            state = Health.DRAINING
+        elif not status["ready"]:
+            state, note = Health.NOT_READY, str(status["health"])
         tiles, lines = self.kind.tiles(answers), []
         for answer, path, label in self.kind.rates:
             counted = self.counted.setdefault(path, Counted())
@@ -153,7 +157,7 @@ class Watched:
             tiles.append(Tile(f"{path}.per_minute", f"{label}, last minute", counted.per_minute))
             lines.append(Line(path, label, counted.minutes))
         return Card(
-            self.kind.title, self.name, state, "", tuple(tiles), tuple(lines), audits=self.kind.audits
+            self.kind.title, self.name, state, note, tuple(tiles), tuple(lines), audits=self.kind.audits
         )
 
     def _ask(self) -> dict[str, Mapping[str, Any]]:

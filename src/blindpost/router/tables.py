@@ -112,6 +112,9 @@ STRANGER = queue_to_row(
 """The row of a queue like many, decoded in vain where there is none."""
 
 
+OWNER = "router"
+
+
 class RouterStore(Protocol):
     """What the router asks of a store, whichever it is."""
 
@@ -161,7 +164,7 @@ class LmdbTables:
     """The embedded store of a router."""
 
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
-        self.store = LmdbStore(folder, TABLES, durability=durability, migrations=MIGRATIONS)
+        self.store = LmdbStore(folder, TABLES, owner=OWNER, durability=durability, migrations=MIGRATIONS)
         self._cache: OrderedDict[bytes, QueueRecord] = OrderedDict()
         self._unknown: OrderedDict[bytes, None] = OrderedDict()
         """Ids that no queue has."""

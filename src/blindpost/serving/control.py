@@ -18,6 +18,7 @@ from typing import Any
 
 from blindpost.serving.failures import OperatorError, about_file
 from blindpost.serving.logs import log
+from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 LINE_MAX = 64 * 1024
 ASK_TIMEOUT_S = 60.0
@@ -66,7 +67,10 @@ class ControlSocket:
                     listening.bind(path)
             finally:
                 os.umask(before)
-            self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LINE_MAX)
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listening, limit=LINE_MAX, backlog=ACCEPT_AT_ONCE
+            )
+            let_wait(self._server)
         except OSError as error:
             listening.close()
             raise about_file(error, self._path) from error

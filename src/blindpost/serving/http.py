@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
+from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 _HEAD_MAX = 8 * 1024
 _TIMEOUT_S = 5.0
@@ -24,7 +25,10 @@ class MetricsListener:
 
     async def listen(self, address: str, port: int) -> int:
         try:
-            self._server = await asyncio.start_server(self._serve, address, port, limit=_HEAD_MAX)
+            self._server = await asyncio.start_server(
+                self._serve, address, port, limit=_HEAD_MAX, backlog=ACCEPT_AT_ONCE
+            )
+            let_wait(self._server)
         except OSError as error:
             raise OperatorError(
                 f"metrics: {address} port {port} cannot be listened on: {error.strerror or error}. "

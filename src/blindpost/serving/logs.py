@@ -8,6 +8,7 @@ addresses too. A warning that comes again and again is written once, counted, an
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import re
@@ -23,6 +24,7 @@ log = logging.getLogger("blindpost")
 COUNTED_S = 60.0
 """For so long a line that comes again is only counted."""
 _KINDS_MAX = 1_000
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -135,8 +137,17 @@ def set_up(form: str, level: str) -> None:
     log.setLevel(level.upper())
 
 
+refused_by_system = 0
+"""How often the system could not give us a connection, for want of files or memory."""
+
+
 def keep_quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What the event loop could not hand to anybody: only what happened, not to whom."""
+    global refused_by_system
     error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _NO_FILES:
+        refused_by_system += 1
+        log.error("no more files can be opened: new connections wait (raise LimitNOFILE, or allow fewer)")
+        return
     info = None if error is None else (type(error), error, error.__traceback__)
     log.error("unexpected: %s", "a callback failed" if error is not None else "a problem", exc_info=info)

@@ -215,6 +215,9 @@ class Process(Generic[V]):
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
         text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self.started)
         text.gauge(own + "descriptors_left", "Files that can still be opened", descriptors.left())
+        text.counter(
+            own + "accept_failures_total", "Connections that waited for files", logs.refused_by_system
+        )
         for name, count in self.tasks.failures.items():
             help_text = "Background work that failed and was begun again"
             text.counter(own + "task_failures_total", help_text, count, (("task", name),))

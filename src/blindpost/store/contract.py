@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from blindpost.engine.loop import StoreFailedError
+
 
 class Durability(Enum):
     """What an answered OK survives."""
@@ -12,6 +14,16 @@ class Durability(Enum):
     """`kill -9` and power loss: every commit is synced."""
     OS = "os"
     """`kill -9`; after a power loss the last moments may be missing, never torn."""
+
+
+class NotTheirStoreError(StoreFailedError):
+    """The store is that of another kind of server; nothing in it was touched."""
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(
+            f"this store belongs to a {found}, not to a {wanted}, and was not touched: "
+            "give each server a store of its own"
+        )
 
 
 class StoreVersionError(Exception):

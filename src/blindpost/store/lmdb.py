@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import threading
@@ -20,11 +21,13 @@ from pathlib import Path
 import lmdb
 
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.contract import Durability, StoreVersionError
+from blindpost.store.contract import Durability, NotTheirStoreError, StoreVersionError
 
 META = "meta"
 _VERSION_KEY = b"schema version"
 _PROBE_KEY = b"probe"
+_OWNER_KEY = b"owner"
+_LOCK_FILE = "owner.lock"
 _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
@@ -120,24 +123,47 @@ class LmdbStore:
         folder: Path,
         tables: Sequence[str],
         *,
+        owner: str,
         durability: Durability = Durability.FULL,
         migrations: Sequence[Migration] = (),
         map_size: int = _MAP_START,
     ) -> None:
+        """`owner` is the kind of server whose store this is; that of another kind is refused untouched."""
         self._folder = folder
+        self._owner = owner
         self._names = (META, *tables)
         self._synced = durability is Durability.FULL
         self._map_size = map_size
         self._broken = False
         self._readers = 0
         self._unread = threading.Condition()
-        self._open()
-        self._migrate(migrations)
+        self._lock = self._locked()
+        try:
+            self._open()
+            self._migrate(migrations)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _locked(self) -> int:
+        """Hold the store where it lies, by whatever path it was reached; one process at a time writes."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        except OSError as error:
+            raise StoreFailedError(f"the store cannot be opened: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise StoreFailedError(
+                "another process uses this store: stop it first, or give each server a store of its own"
+            ) from error
+        return lock
 
     def _open(self) -> None:
         folder = self._folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             self._environment = lmdb.open(
                 str(folder),
                 map_size=max(self._map_size, _used_size(folder)),
@@ -148,9 +174,25 @@ class LmdbStore:
                 max_readers=16,
                 mode=_PRIVATE,
             )
+            self._check_owner()
             self._tables = {name: self._environment.open_db(name.encode()) for name in self._names}
         except (lmdb.Error, OSError) as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
+
+    def _check_owner(self) -> None:
+        """Before any table is made: a store without a name, from before stores had one, is known by them."""
+        with self._environment.begin() as transaction:
+            names = {bytes(key).decode() for key, _ in transaction.cursor()}
+            owner = None
+            if META in names:
+                meta = self._environment.open_db(META.encode(), transaction, create=False)
+                owner = transaction.get(_OWNER_KEY, db=meta)
+        found = self._owner if owner is None else bytes(owner).decode(errors="replace")
+        if owner is None and not names <= set(self._names):
+            found = "server of another kind"
+        if found != self._owner:
+            self._environment.close()
+            raise NotTheirStoreError(found, self._owner)
 
     def _begin(self, *, write: bool = False) -> lmdb.Transaction[bytes]:
         """A transaction. When the library could not write a root, it refuses everything until opened anew."""
@@ -231,6 +273,7 @@ class LmdbStore:
         """Sync and close; the store cannot be used after."""
         self._environment.sync(True)
         self._environment.close()
+        os.close(self._lock)
 
     def _grow(self) -> None:
         """Make room. The map may move, and a reader of another thread must not be looking at it then."""
@@ -244,11 +287,13 @@ class LmdbStore:
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         with self.read() as read:
-            row = read.get(META, _VERSION_KEY)
+            row, owner = read.get(META, _VERSION_KEY), read.get(META, _OWNER_KEY)
         done = int.from_bytes(row, "big") if row is not None else 0
         if done > len(migrations):
-            self.close()
+            self._environment.close()
             raise StoreVersionError(done, len(migrations))
+        if owner is None:
+            self.write(lambda write: write.put(META, _OWNER_KEY, self._owner.encode()))
         for number, migration in enumerate(migrations[done:], start=done + 1):
             self.write(functools.partial(_step, migration=migration, number=number))
 

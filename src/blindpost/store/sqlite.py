@@ -11,14 +11,15 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.contract import Durability, StoreVersionError
+from blindpost.store.contract import Durability, NotTheirStoreError, StoreVersionError
 
 _PRIVATE = 0o600
-_APPLICATION = 0x426C706F
-"""`Blpo`: a file of ours, not just any database."""
+_UNNAMED = 0x426C706F
+"""`Blpo`: a file of ours from before files named their owner; it is known by a table."""
 
 _OF_THE_DISK = (
     sqlite3.SQLITE_FULL,
@@ -28,6 +29,20 @@ _OF_THE_DISK = (
     sqlite3.SQLITE_PERM,
 )
 """Errors that the machine's owner can do something about; any other is a mistake of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose file it is: the number that SQLite keeps in it, and a table that each of its versions has."""
+
+    name: str
+    application: int
+    table: str
+
+
+AGENT = Owner("agent", 0x426C7061, "users")
+NTF = Owner("notification router", 0x426C706E, "tokens")
+_OWNERS = {owner.application: owner for owner in (AGENT, NTF)}
 
 Migration = str | Callable[[sqlite3.Connection], None]
 """Brings a store from one schema version to the next, inside one transaction: statements, or a function."""
@@ -54,15 +69,17 @@ UNUSABLE = (StoreVersionError, StoreFailedError, NotOurFileError, StoreInUseErro
 class SqliteStore:
     """One file, one connection, one writer: this process."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, owner: Owner) -> None:
         self._connection = connection
         self.path = path
+        self._owner = owner
 
     @classmethod
     def open(
         cls,
         path: Path,
         migrations: Sequence[Migration],
+        owner: Owner,
         durability: Durability = Durability.FULL,
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> SqliteStore:
@@ -76,7 +93,7 @@ class SqliteStore:
             path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type
         )
         try:
-            _prepare(connection, path, durability)
+            _prepare(connection, path, owner, durability)
             _migrate(connection, migrations)
         except sqlite3.OperationalError as error:
             connection.close()
@@ -89,7 +106,7 @@ class SqliteStore:
         except BaseException:
             connection.close()
             raise
-        return cls(connection, path)
+        return cls(connection, path, owner)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -110,7 +127,7 @@ class SqliteStore:
     def probe(self) -> None:
         """Write what is there already, to learn whether the store takes writes."""
         with self.transaction() as sql:
-            sql.execute(f"PRAGMA application_id = {_APPLICATION}")
+            sql.execute(f"PRAGMA application_id = {self._owner.application}")
 
     @property
     def reading(self) -> sqlite3.Connection:
@@ -154,15 +171,29 @@ class SqliteStore:
         self._connection.close()
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, durability: Durability) -> None:
+def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> None:
+    """Before anything is written: only an empty file, or one of this owner."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if not tables or application == owner.application:
+        return
+    if application == _UNNAMED:
+        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
+        ((found,),) = connection.execute(statement, (owner.table,))
+        if found:
+            return
+        raise NotTheirStoreError("server of another kind", owner.name)
+    if application in _OWNERS:
+        raise NotTheirStoreError(_OWNERS[application].name, owner.name)
+    raise NotOurFileError(path)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durability: Durability) -> None:
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if application != _APPLICATION and tables:
-            raise NotOurFileError(path)
+        _check_owner(connection, path, owner)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA application_id = {owner.application}")
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability is Durability.FULL else 'NORMAL'}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")

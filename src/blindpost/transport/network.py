@@ -7,6 +7,12 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 LISTEN_BACKLOG = 1024
+ACCEPT_AT_ONCE = 1
+"""How many connections asyncio takes before it looks at anything else.
+
+It tries as often also when no file can be opened, and each failure asks for a try of its own in a second:
+with more than one at once their number grows without end.
+"""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -63,8 +69,16 @@ class TcpNetwork:
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> TcpListener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=LISTEN_BACKLOG)
+        server = await loop.create_server(factory, host, port, backlog=ACCEPT_AT_ONCE)
+        let_wait(server)
         return TcpListener(server)
+
+
+def let_wait(server: asyncio.Server) -> None:
+    """Let the system hold connections until asyncio takes them; it was told of `ACCEPT_AT_ONCE` only."""
+    for listening in server.sockets:
+        with listening.dup() as sock:
+            sock.listen(LISTEN_BACKLOG)
 
 
 TCP = TcpNetwork()

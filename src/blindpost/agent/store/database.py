@@ -18,7 +18,7 @@ from blindpost.agent.store.vault import STRETCHING, Stretching, Vault, open_vaul
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
-from blindpost.store.sqlite import SqliteStore
+from blindpost.store.sqlite import AGENT, SqliteStore
 
 _KEPT_MAX = 2048
 COPY = "copy"
@@ -84,7 +84,7 @@ class AgentStore:
         stretching: Stretching = STRETCHING,
     ) -> AgentStore:
         """The store at `path`, made if there is none; a new one is sealed with the passphrase, if any."""
-        file = SqliteStore.open(path, MIGRATIONS, durability, RememberingConnection)
+        file = SqliteStore.open(path, MIGRATIONS, AGENT, durability, RememberingConnection)
         try:
             add_functions(file.reading)
             with file.transaction() as sql:

@@ -64,6 +64,7 @@ class Ledger:
         self._store = LmdbStore(
             Path(self._folder.name),
             (QUEUES, IDS, SERVICES, COUNTS),
+            owner="ledger",
             durability=Durability.OS,
             map_size=_SCRATCH_SIZE,
         )

@@ -1,0 +1,51 @@
+"""A listener that finds no file to open for a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from typing import Any
+
+from blindpost.transport.network import TcpNetwork
+
+CLIENTS = 30
+
+
+async def test_without_files_connections_wait_and_the_loop_is_told_rarely() -> None:
+    """Asyncio would try a thousand times a second, and then a thousand times more."""
+    accepted: list[asyncio.BaseTransport] = []
+    ended = asyncio.Event()
+    told: list[dict[str, Any]] = []
+
+    class Taken(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+            transport.close()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            if len(accepted) == CLIENTS:
+                ended.set()
+
+    loop = asyncio.get_running_loop()
+    listener = await TcpNetwork().listen(Taken, "127.0.0.1", 0)
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    clients = [socket.socket() for _ in range(CLIENTS)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", listener.ports[0]))
+        await asyncio.sleep(2.5)
+        assert 1 <= len(told) <= 4
+        assert not accepted
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await ended.wait()
+    await listener.close()
+    for client in clients:
+        client.close()
