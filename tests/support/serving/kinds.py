@@ -70,7 +70,7 @@ async def _use_canary(started: Started, made: dict[str, Any]) -> None:
 
 ROUTER = Kind(
     "router",
-    ("--host", "127.0.0.1", "--listen", "127.0.0.1", "--no-qr"),
+    ("--host", "127.0.0.1", "--listen", "127.0.0.1", "--no-qr", "--open"),
     ("keys/router.pem", "keys/ca.key"),
     ("quota = 128", "quota = 127"),
     ("inbox_kib = 128", "inbox_kib = 256"),
