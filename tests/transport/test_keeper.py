@@ -29,7 +29,7 @@ class Idle(Session):
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often the allocator was asked."""
     found: list[int] = []
-    monkeypatch.setattr(keepers, "_trim", found.append)
+    monkeypatch.setattr(keepers, "give_back", found.append)
     return found
 
 
@@ -60,7 +60,7 @@ async def test_so_do_those_that_are_closed(asked: list[int]) -> None:
 
 
 def test_the_allocator_of_this_system_can_be_asked() -> None:
-    assert keepers._trim(0) in {0, 1, None}
+    assert keepers.give_back(0) in {0, 1, None}
 
 
 async def test_a_session_that_the_peer_closed_is_no_garbage_that_waits() -> None:

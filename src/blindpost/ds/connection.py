@@ -177,8 +177,9 @@ class DsConnection(Held):
         self._stream.close()
 
     def lost(self) -> None:
-        """The stream is over."""
+        """The stream is over, and what it did not finish is worth nothing."""
         self._closed = True
+        self._framer = Framer(MESSAGE_BYTES_MAX)
         self._outbox.clear()
         self._has_room()
 

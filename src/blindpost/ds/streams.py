@@ -58,13 +58,17 @@ def is_pinned(certificate: bytes | None, fingerprint: bytes) -> bool:
     return hmac.compare_digest(found, fingerprint)
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class TlsStream(asyncio.Protocol):
     """One TCP connection, below a `Connection` of the service."""
 
     def __init__(self, service: DeliveryService) -> None:
         self._service = service
         self.account: Hashable = None
-        self.established: Callable[[], None] = lambda: None
+        self.established: Callable[[], None] = _nothing
         self._transport: asyncio.Transport | None = None
         self._connection: DsConnection | None = None
 
@@ -112,6 +116,7 @@ class TlsStream(asyncio.Protocol):
             self._connection.let_go(OUTBOX)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
         if self._connection is not None:
             self._service.lost(self._connection)
 
@@ -128,6 +133,9 @@ def keep_alive(sock: Any) -> None:
 
 class _Counted(sslproto.SSLProtocol):
     """TLS below a stream, counted by address from its first byte on: asyncio tells of it when it is done."""
+
+    max_size = 32 << 10
+    """The buffer that asyncio keeps for each connection; its own choice is eight times that."""
 
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._stream = TlsStream(service)
@@ -154,6 +162,7 @@ class _Counted(sslproto.SSLProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._limits.gone(self)
+        self._stream.established = _nothing  # it refers to this, and collections of cycles are rare
         super().connection_lost(exc)
 
 

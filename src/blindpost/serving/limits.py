@@ -174,6 +174,8 @@ class LimitMeters:
     refused_handshakes: int = 0
     handshakes_failed: int = 0
     new_refused: int = 0
+    closed: int = 0
+    """Connections that were counted and are over."""
     made_room: int = 0
     """Closed because their address held most when a total was reached."""
 
@@ -273,6 +275,7 @@ class Limits:
         admitted = self._admitted.pop(who, None)
         if admitted is None:
             return
+        self.meters.closed += 1
         account = account_of(admitted.key)
         self._all.remove(account, who)
         if admitted.is_shaking:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blindpost.serving.limits import Limits
 from blindpost.serving.logs import log
+from blindpost.transport.keeper import TRIM_AFTER, give_back
 
 LOOK_S = 1.0
 NEAR = 7 / 8
@@ -28,9 +29,13 @@ class MemoryGuard:
     def __init__(self, limits: Limits, used: Callable[[], int] = anonymous_bytes) -> None:
         self._limits = limits
         self._used = used
+        self._closed = 0
 
     async def look(self) -> None:
         limits, memory = self._limits, self._limits.sizes.memory
+        if limits.meters.closed - self._closed >= TRIM_AFTER:
+            self._closed = limits.meters.closed
+            give_back(0)
         used = self._used()
         limits.is_tight = used > memory * NEAR
         if not limits.is_tight:

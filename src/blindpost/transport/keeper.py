@@ -17,7 +17,8 @@ def _keep(room: int) -> None:
     """This allocator cannot be asked."""
 
 
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
+give_back = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
+"""Have the allocator give what is free to the system."""
 
 
 class Keeper:
@@ -54,7 +55,7 @@ class Keeper:
         self._freed += sessions
         if self._freed >= TRIM_AFTER:
             self._freed = 0
-            _trim(0)
+            give_back(0)
 
     async def emptied(self) -> None:
         """Wait until no session is left."""
