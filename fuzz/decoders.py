@@ -194,6 +194,19 @@ def seeded(decoders: Sequence[Decode], samples: Sequence[bytes]) -> list[bytes]:
     return found
 
 
+def wrapped(samples: Sequence[bytes], requests: int, responses: int) -> list[bytes]:
+    """Samples of commands and responses as whole payloads, for the decoders with these numbers."""
+    ids = b"\x18" + bytes(range(24))
+    found = []
+    for sample in samples:
+        if sample[:1].isupper() and len(sample) < 2000:
+            for entity in (ids, b"\0"):
+                inner = b"\0" + ids + entity + sample
+                payload = b"\1" + len(inner).to_bytes(2, "big") + inner
+                found += [bytes([requests]) + payload, bytes([responses]) + payload]
+    return found
+
+
 def _taken(decode: Decode, sample: bytes) -> bool:
     try:
         decode(sample)
@@ -230,13 +243,15 @@ def _bytes_of(text: str) -> bytes:
         return text.encode()
 
 
-def _decoders(name: str, decoders: Sequence[Decode], *files: str) -> Target:
-    return Target(
-        name,
-        "a value or a WireError",
-        chosen(decoders),
-        lambda: seeded(decoders, samples_of(*files)[:400]),
-    )
+def _decoders(
+    name: str, decoders: Sequence[Decode], *files: str, whole_payloads: tuple[int, int] | None = None
+) -> Target:
+    def seeds() -> list[bytes]:
+        samples = samples_of(*files)[:400]
+        more = [] if whole_payloads is None else wrapped(samples, *whole_payloads)
+        return seeded(decoders, samples) + more
+
+    return Target(name, "a value or a WireError", chosen(decoders), seeds)
 
 
 def _header_seed() -> bytes:
@@ -261,8 +276,10 @@ def _calls() -> list[bytes]:
 
 
 DECODERS = (
-    _decoders("smp", SMP, "smp_commands.json", "smp_responses.json", "transmissions.json"),
-    _decoders("ntf", NTF, "ntf.json"),
+    _decoders(
+        "smp", SMP, "smp_commands.json", "smp_responses.json", "transmissions.json", whole_payloads=(8, 17)
+    ),
+    _decoders("ntf", NTF, "ntf.json", whole_payloads=(2, 5)),
     _decoders("handshake", HANDSHAKE, "handshake.json", "ntf.json"),
     _decoders("agent", AGENT, "agent_messages.json"),
     _decoders("links", LINKS, "links.json"),
