@@ -74,8 +74,6 @@ COUNTER_HOURS = Sums(
 )
 """The sum of each counter of each boot and hour."""
 
-SUMS = {one.name: one for one in (QUEUE_SETS, COUNTER_HOURS)}
-
 Lane = npt.NDArray[np.int64]
 
 
