@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ async def test_an_answer_and_its_acknowledgement_are_one(tmp_path: Path) -> None
             await bob.agent.transact(answer, conn_b)
         await conn_b.send(b"last")
         assert (await alice.message()).msg.body == b"last"
+
+
+@virtual
+async def test_of_two_answers_at_once_one_happens(tmp_path: Path) -> None:
+    async with two_parties(tmp_path) as (alice, bob):
+        conn_a, conn_b = await connect(alice, bob)
+        await conn_a.send(b"question")
+        event = await bob.message(ack=False)
+
+        def answer(tx: Transaction) -> None:
+            tx.send(conn_b, b"answer")
+            tx.ack(conn_b, event.msg.id)
+
+        both = (bob.agent.transact(answer, conn_b) for _ in range(2))
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [type(None), ConnError]
 
 
 @virtual

@@ -206,6 +206,25 @@ async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> 
 
 
 @virtual
+async def test_what_is_shared_is_changed_by_one_at_a_time(tmp_path: Path) -> None:
+    async with world(tmp_path) as place:
+        bot = place.bot()
+
+        @bot.command("add")
+        async def add(chat: Chat) -> None:
+            notes = chat.shared(Notes)
+            await asyncio.sleep(1)
+            notes.seen += 1
+            await chat.reply(str(notes.seen))
+
+        async with bot.open() as link:
+            guests = [await place.guest(name, link) for name in ("Ann", "Ben", "Cid")]
+            answers = await asyncio.gather(*(guest.ask("/add") for guest in guests))
+            assert sorted(answers) == ["1", "2", "3"]
+            assert bot.shared_state(Notes).seen == 3
+
+
+@virtual
 async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path) as place:
         bot = with_echo(place.bot())

@@ -204,6 +204,12 @@ def test_bombs_are_refused_before_they_are_expanded() -> None:
         expanded_parts(b"\x02" + part + part)
 
 
+def test_bombs_in_links_are_refused() -> None:
+    frame = zstandard.ZstdCompressor().compress(b" " * (EXPANDED_MAX + 1))
+    with pytest.raises(WireError, match="at most"):
+        read_link_data(b"X" + frame)
+
+
 def test_a_frame_that_lies_about_its_size_is_refused() -> None:
     frame = zstandard.ZstdCompressor().compress(b"{" * 5000)
     size = 5000 - 256
