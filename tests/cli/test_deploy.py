@@ -158,4 +158,12 @@ def test_the_container_exposes_what_is_listened_to() -> None:
     (exposed,) = instructions("EXPOSE")
     ports = (*router.ListenSection().ports, ntf.ListenSection().port, PAGE_PORT)
     assert {int(port) for port in exposed.split()} == set(ports)
-    assert all(f"-p {port}:{port}" in CONTAINERFILE for port in ports)
+    for port in ports:
+        assert f"-p {'127.0.0.1:' if port == PAGE_PORT else ''}{port}:{port} " in CONTAINERFILE
+
+
+def test_the_container_has_a_pinned_base_and_a_user_of_its_own() -> None:
+    bases = instructions("FROM")
+    assert len({base.removesuffix(" AS build") for base in bases}) == 1
+    assert all(re.search(r"@sha256:[0-9a-f]{64}( AS build)?$", base) for base in bases)
+    assert instructions("USER") == ["blindpost"]
