@@ -392,6 +392,7 @@ def full_disk(party: Party, times: int) -> Iterator[list[int]]:
 async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
     async with forged(tmp_path) as (alice, _, ours, theirs, _):
         ratchet = ratchets.find_ratchet(alice.rt.ground.store.reading, ours.id)
+        alice.rt.ground.stream.settle()
         with full_disk(alice, 1) as left, recorded(alice) as sent:
             await theirs.send(b"one")
             failed = await alice.expect(Failed)

@@ -68,6 +68,7 @@ def test_a_whole_life_of_a_connection(tmp_path: Path) -> None:
     with verified() as kinds:
         run_virtual(main())
     assert set(kinds) == {
+        "awaited",
         "connection",
         "ratchet",
         "rcv",

@@ -24,6 +24,7 @@ from blindpost.agent.work.stream import EventStream
 from blindpost.agent.work.suspension import Operations
 from blindpost.agent.work.transactions import ID_SIZE, Tx, Work
 from blindpost.crypto.kem import KemLibrary, KemSource
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.errors import WireError
 from blindpost.wire.text import ub64
@@ -71,8 +72,11 @@ class Ground:
 
     def _settle(self, event_id: int) -> None:
         """The program is done with an event."""
-        with self.store.transaction() as db:
-            event_rows.delete(db, event_id)
+        try:
+            with self.store.transaction() as db:
+                event_rows.delete(db, event_id)
+        except StoreFailedError:
+            log.exception("an event that was taken will come again")
 
     def now(self) -> float:
         return self.config.now()
