@@ -94,7 +94,7 @@ class SignatureCheck(NamedTuple):
     authorization: bytes
     authorized: Buffer
     genuine: bool = True
-    """False when a dummy key stands in: the work is done and the answer is no."""
+    """False when a dummy key is used: the work is done and the answer is no."""
 
     def __repr__(self) -> str:
         return shown(self)
@@ -118,7 +118,7 @@ Check = SignatureCheck | AuthenticatorCheck
 
 
 class Verifier(Protocol):
-    """Whoever verifies, one by one or in batches."""
+    """Verifies checks, one by one or in batches."""
 
     def verify_many(self, checks: Sequence[Check]) -> list[bool]:
         """For each check, whether the authorization is valid."""
@@ -167,8 +167,8 @@ def check_of(
     """The check of an offered authorization against `key`, or against a dummy of the offered kind.
 
     The dummy is used where there is no key or one of another kind, so that the sender cannot tell from
-    the time which of these it was. `secrets` belong to the session key of this connection; a router that
-    sent none (version 6) may give those of any key of its own.
+    the time which of these it was. `secrets` belong to the session key of this connection; a router that sent
+    none (version 6) may pass those of any of its keys.
     """
     offered = kind_of(authorization)
     genuine = key is not None and key.algorithm is offered

@@ -1,7 +1,7 @@
 """Encryption of blocks from version 11 on: one key for each block, derived from the one before.
 
-Keys must be derived in the order in which blocks travel, so whoever owns a chain seals and sends (or
-receives and opens) without anything in between.
+Keys must be derived in the order in which blocks travel, so the owner of a chain seals and sends (or receives
+and opens) with nothing in between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BlockChain:
         self._chain_key = chain_key
 
     def seal_block(self, parts: list[Buffer], count: int) -> bytearray:
-        """A block of 16384 bytes around a payload of `count` bytes that lies in `parts`."""
+        """A block of 16384 bytes around a payload of `count` bytes, split into `parts`."""
         if count > SEALED_PAYLOAD_MAX:
             raise WireError(f"{count} bytes do not fit into {SEALED_PADDED_SIZE} padded bytes")
         derived = chain_step(self._chain_key)

@@ -45,7 +45,7 @@ class BoxKey:
         return self.seal_parts(nonce, [content], len(content), size)
 
     def seal_parts(self, nonce: bytes, parts: list[Buffer], count: int, size: int) -> memoryview:
-        """As `seal_padded`, for content that lies in `parts` of `count` bytes together: one copy in all."""
+        """Like `seal_padded`, for content split into `parts` of `count` bytes in total: one copy in all."""
         work = _padded(parts, count, size)
         sodium.seal_in_place(work, self._subkey, nonce)
         return memoryview(work)
@@ -68,7 +68,7 @@ class BoxKey:
 
 
 def seal_parts_once(secret: bytes, nonce: bytes, parts: list[Buffer], count: int, size: int) -> bytearray:
-    """As `BoxKey(secret).seal_parts`, for a secret of which no key is kept."""
+    """Like `BoxKey(secret).seal_parts`, for a secret whose key is not kept."""
     work = _padded(parts, count, size)
     sodium.seal_once(work, secret, nonce)
     return work

@@ -1,4 +1,4 @@
-"""Where randomness comes from: a function that every caller is given, so that tests can repeat themselves."""
+"""Where randomness comes from: a function that every caller is given, so that tests are repeatable."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def encapsulate(public_key: bytes) -> Encapsulated:
 
 
 def decapsulate(pair: KemKeyPair, ciphertext: bytes) -> bytes:
-    """The secret behind `ciphertext`, or a secret of our own when it was not made for this pair."""
+    """The secret behind `ciphertext`, or a secret only we have when it was not made for this pair."""
     try:
         secret: bytes = sntrup_761.decaps(pair.secret_key, ciphertext)
     except ValueError as error:

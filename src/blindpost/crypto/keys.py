@@ -25,7 +25,7 @@ CertificateKey = Ed25519PrivateKey | Ed448PrivateKey
 class PrivateKey:
     """A private key; prints as the fingerprint of its public key, compares in constant time.
 
-    Having an equality of its own it has no hash: a secret must not choose a place in a table.
+    It defines equality and therefore has no hash: a secret must not choose a slot in a table.
     """
 
     __slots__ = ("_public", "_signing", "algorithm", "raw")

@@ -114,7 +114,7 @@ def seal_fixed_data(key: bytes, fixed: Signed, entropy: Entropy) -> bytes:
 
 
 def seal_user_data(key: bytes, user: Signed, entropy: Entropy) -> bytes:
-    """The blob of user data, sealed anew with each change."""
+    """The blob of user data, sealed again on each change."""
     return _sealed(key, user, USER_DATA_SIZE, entropy)
 
 

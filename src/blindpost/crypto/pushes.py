@@ -2,7 +2,7 @@
 
 A push has two layers: the router and the device share the outer secret, the message router and the device
 the inner one, of which the notification router knows nothing. Nothing in a push is shown to anybody: it only
-tells which queues to look into.
+says which queues to check.
 """
 
 from __future__ import annotations

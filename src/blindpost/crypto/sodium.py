@@ -114,7 +114,7 @@ def _check_box(size: int, key: bytes, nonce: Buffer) -> None:
 
 
 def seal_in_place(work: bytearray, key: bytes, nonce: Buffer) -> None:
-    """Encrypt `work[16:]` where it lies and put the tag before it, into `work[:16]`."""
+    """Encrypt `work[16:]` in place and put the tag before it, into `work[:16]`."""
     size = len(work)
     if size < TAG_SIZE or len(key) != KEY_SIZE or len(nonce) != NONCE_SIZE:
         _check_box(size, key, nonce)
@@ -146,7 +146,7 @@ def open_once(out: bytearray, box: Buffer | bytearray, secret: bytes, nonce: byt
 
 
 def open_box(box: Buffer | bytearray, key: bytes, nonce: Buffer) -> bytearray:
-    """The message in `box` (tag first), straight into a buffer of its own."""
+    """The message in `box` (tag first), opened straight into a new buffer."""
     size = len(box)
     if size < TAG_SIZE or len(key) != KEY_SIZE or len(nonce) != NONCE_SIZE:
         _check_box(size, key, nonce)
@@ -160,9 +160,9 @@ def open_box(box: Buffer | bytearray, key: bytes, nonce: Buffer) -> bytearray:
 def x25519(private: bytes, public: Buffer) -> bytes:
     """The shared point; 32 zero bytes for a peer's key of small order.
 
-    libsodium reports such keys, the reference does not look at them and goes on with zeros. Neither do
-    we refuse: only the peer who sent such a key gives away what it protects, and refusing would make a
-    difference on the wire.
+    libsodium reports such keys; the reference ignores that and continues with zeros. We do not refuse them
+    either: only the peer that sent such a key gives away what it protects, and refusing would be visible on
+    the wire.
     """
     out = bytearray(KEY_SIZE)
     private, public = _sized(private, KEY_SIZE, "a private key"), _sized(public, KEY_SIZE, "a public key")

@@ -1,6 +1,6 @@
 """Encryption of Web Push: RFC 8291 over RFC 8188 with one record, and the tokens of RFC 8292 (VAPID).
 
-Each push has a key pair and a salt of its own. The device's key pair and its `auth` secret are what the
+Each push has its own key pair and salt. The device's key pair and its `auth` secret are what the
 device gave to the application with the endpoint.
 """
 
@@ -27,7 +27,7 @@ _TAG_SIZE = 16
 _HEAD_SIZE = SALT_SIZE + 4 + 1 + POINT_SIZE
 _LAST = b"\x02"
 PLAINTEXT_MAX = RECORD_SIZE - _HEAD_SIZE - _TAG_SIZE - len(_LAST)
-"""What push services are bound to take is a body of 4096 bytes."""
+"""Push services are required to accept a body of 4096 bytes."""
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 

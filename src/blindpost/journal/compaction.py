@@ -14,7 +14,7 @@ from blindpost.journal.schema import Table
 
 HOUR_S = 3_600
 GRACE_S = 3_600
-"""A day is taken as complete so long after its end; what comes later is merged again."""
+"""A day counts as complete this long after its end; what comes later is merged again."""
 MERGED_BYTES_MAX = 64 << 20
 """A merged file is made from no more than this, except that two always fit."""
 
@@ -31,7 +31,7 @@ def files_of(folder: Path, foreign: set[str]) -> list[Sealed]:
 
 
 def compact(root: Path, table: Table, now: float, foreign: set[str]) -> int:
-    """Merge the files of each hour, then of each day, that is over; how many files went into others."""
+    """Merge the files of each hour, then of each day, that has ended; how many files were merged."""
     if "seq" not in table.by_name:
         return 0
     unit = HOUR_S * (1_000_000 if table.time.endswith("_us") else 1)

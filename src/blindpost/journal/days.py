@@ -26,7 +26,7 @@ _WHO = ["router", "role", "boot"]
 
 
 def roll_up(root: Path, now: float, minute_days: int, foreign: set[str]) -> int:
-    """Compute the days that are over and whose minutes are still there; how many were computed."""
+    """Compute the days that have ended and whose minutes are still there; how many were computed."""
     oldest = day_of(now) - minute_days * DAY_S
     found = {day_s for table in (P_GAUGES, P_COUNTERS) for day_s, _ in partitions(root, table)}
     days = [day_s for day_s in sorted(found) if oldest <= day_s and day_s + DAY_S + GRACE_S <= now]

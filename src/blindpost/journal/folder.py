@@ -114,7 +114,7 @@ def remove_partition(folder: Path) -> None:
 
 
 def sweep(root: Path, table: Table) -> None:
-    """Remove what killed writers left; only who holds the folder's lock may ask for it."""
+    """Remove what killed writers left; only the holder of the folder's lock may call this."""
     folder = table_folder(root, table)
     for path in folder.glob(f".{DATE}*.deleted"):
         shutil.rmtree(path)

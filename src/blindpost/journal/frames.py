@@ -110,7 +110,7 @@ class _Segment:
         stem = f"{header.content}-{header.author.stem}-{header.first:012d}"
         self._path = folder / (stem + OPEN)
         self._closed = folder / (stem + CLOSED)
-        # Under its name it is locked and has its header: who finds it otherwise may take it for left behind.
+        # Under its name it is locked and has its header: found otherwise, it counts as left behind.
         hidden = folder / f".{stem}{OPEN}"
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A server's journal as it runs: a record each minute, and now and then a process that seals."""
+"""The journal of a running server: a record each minute, and now and then a process that seals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("blindpost.journal")
 SEALER = "blindpost.journal.seal"
 HOUR_S = 3_600
 SEAL_S_MAX = 300.0
-"""A sealing process that takes longer is ended; the next one goes on with its work."""
+"""A sealing process that takes longer is ended; the next one continues its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ Read = Callable[[int, bool], Awaitable[Reading]]
 class JournalKeeper:
     """Asks `read` for the meters at the end of each minute and writes down what changed.
 
-    A journal that cannot be written must not disturb the server: it is told once, and tried again.
+    A journal that cannot be written must not disturb the server: the failure is logged once, and writing is
+    retried.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class JournalKeeper:
                 await self._guarded(self.seal_soon)
 
     async def record(self, minute_s: int | None = None) -> None:
-        """What changed since the last record: of a minute that is over, or at the end of all."""
+        """What changed since the last record: for a minute that has ended, or at shutdown."""
         for lab in self._labs:
             lab.flush()
         if self._journal is None:
@@ -101,7 +102,7 @@ class JournalKeeper:
         self._failed = False
 
     async def seal_soon(self) -> None:
-        """Close the segments and start a process that seals, unless one is at it."""
+        """Close the segments and start a process that seals, unless one is running."""
         self._since_sealed = 0
         for lab in self._labs:
             finish = lab.cut()

@@ -1,6 +1,6 @@
 """Tier L of a running server: whole events, of the operator's own canaries and load tests only.
 
-Which things are the operator's own is the server's to say; what comes in here is already about nothing else.
+The server decides which things are the operator's own; what comes in here is about nothing else.
 Their names become numbers that mean something for one day.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger("blindpost.journal")
 
 
 class LabJournal:
-    """The events of one table. One that cannot be written is lost and told once; the server goes on."""
+    """The events of one table. Those that cannot be written are lost, logged once; the server continues."""
 
     def __init__(self, root: Path, table: Table, author: Author) -> None:
         self._events = EventWriter(root, table, author)

@@ -105,8 +105,8 @@ class _Counted:
 class MinuteJournal:
     """Writes one record a minute.
 
-    The first one, about what was there before, has levels and no growth: counters may go on from an earlier
-    process.
+    The first one, about what was there before, has levels and no growth: counters may continue from an
+    earlier process.
     """
 
     def __init__(self, root: Path, author: Author, first: Reading, now: float | None = None) -> None:
@@ -124,7 +124,7 @@ class MinuteJournal:
             self._begin = None
 
     def record(self, reading: Reading, minute_s: int) -> None:
-        """What changed since the last record that could be written, as of the minute that is over."""
+        """What changed since the last record that could be written, as of the minute that has ended."""
         self.begin()
         self._add(minute_s, _rows(reading, self._counted))
         self._counted = _Counted.by(reading)

@@ -46,12 +46,12 @@ from blindpost.journal.schema import ALL_TABLES, DAYS_LAB, DAYS_MINUTES, TABLES,
 LOCK = ".lock"
 BAD = ".bad"
 _HIDDEN_S = 3_600
-"""A segment that never got its name is removed after so long."""
+"""A segment that never got its name is removed after this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How many days before today are kept; what is kept for ever is kept whatever stands here."""
+    """How many days before today are kept; what is kept for ever is kept whatever this says."""
 
     minute_days: int = DAYS_MINUTES
     lab_days: int = DAYS_LAB
@@ -74,13 +74,13 @@ class Report:
     compacted: int = 0
     days: int = 0
     deleted: int = 0
-    """Partitions whose time was over."""
+    """Partitions past their retention."""
     foreign: set[str] = field(default_factory=set)
     """Names of files that are not ours: they are left alone."""
 
 
 def seal_folder(root: Path, rules: Rules | None = None, now: float | None = None) -> Report | None:
-    """Everything that is due; None if another process is at it."""
+    """Do everything that is due; None if another process is already doing it."""
     rules, now = rules or Rules(), time.time() if now is None else now
     with locked(root / SEGMENTS / LOCK) as held:
         if not held:

@@ -1,4 +1,4 @@
-"""Tier S: a snapshot of state, written by a process of its own and complete when its manifest is there."""
+"""Tier S: a snapshot of state, written by a separate process and complete once its manifest is there."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Files are never moved or changed; one that is set aside stays where it is, and the ledger says why. A file
 is looked at once: as long as its size and time do not change, its verdict stands (but one of a future version
 is looked at again, since this program may be newer now, and one from the future when its day has come).
-Files that have gone, because they were compacted or their time was over, keep their row, since silver still
+Files that are gone, because they were compacted or past their retention, keep their row, since silver still
 holds what was in them. So does a good file that was overwritten by a bad one, until a good one is there.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FEW_FILES, FEW_BYTES = 1_000, 64 << 20
-"""So many new files are looked at here: sending them to Spark's Python would cost more."""
+"""Up to this many new files are examined here: sending them to Spark's Python would cost more."""
 _BEFORE = "@"
 """Between the path of an overwritten file and the hash of what it was."""
 TRIES = 5
-"""How often files are listed anew because some of them went away before they were read."""
+"""How often files are listed again because some of them disappeared before they were read."""
 
 
 def sealed(files: Files, journal: str) -> Iterator[tuple[str, list[FileInfo]]]:
@@ -98,7 +98,7 @@ def _changed(
 
 
 def _replace(entries: dict[str, Entry], path: str, entry: Entry) -> None:
-    """What was once read well is kept until something better stands in its place."""
+    """What was once read well is kept until a good file replaces it."""
     old = entries.get(path)
     if old is not None and old.good and not entry.good:
         name = f"{path}{_BEFORE}{old.sha256[:16]}"

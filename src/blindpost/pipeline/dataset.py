@@ -1,9 +1,9 @@
 """What a data set is: a schema, a pure function of data frames, rules about its rows, and words about it.
 
-Each lives in a module of its own below `gold/`, which offers it as `DATASET`; nothing else has to be changed
-to add one. The function gets the silver tables it names, by name, and returns rows of every day they cover;
-its rows have a column `day`, by which they are stored. Whoever runs it picks the days, so that one day, a
-month of backfill and a stream are the same code.
+Each has its own module below `gold/`, which offers it as `DATASET`; nothing else has to be changed to add
+one. The function gets the silver tables it names, by name, and returns rows of every day they cover; its rows
+have a column `day`, by which they are stored. The caller picks the days, so that one day, a month of backfill
+and a stream are the same code.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Input:
 class Kept:
     """Few rows made of many, which a function asks for several times.
 
-    They are fetched once and stand in its plan as they are: Spark would otherwise make them again for each
-    place that names them, and plan all of it each time.
+    They are fetched once and put into its plan as literal rows: Spark would otherwise compute them again for
+    each place that names them, and plan all of it each time.
     """
 
     of: tuple[str, ...]
@@ -71,9 +71,9 @@ class Dataset:
     """How big its input is."""
     why_spark: str
     tier: Tier = Tier.PRODUCTION
-    """STATE: it names queues, and stays in the trust zone beside what it was made of."""
+    """STATE: it names queues, and stays in the trust zone beside its inputs."""
     version: int = 1
-    """Raised when the function changes what it computes: old partitions are then computed anew."""
+    """Raised when the function changes what it computes: old partitions are then recomputed."""
     sums: tuple[Sums, ...] = ()
     """Sums over its inputs that the function gets beside them, by their names."""
     kept: Mapping[str, Kept] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 The folder of a table's versions is the Delta table. A commit removes and adds the files of whole days at
 once, so a reader sees the table as of one moment, before or after. The manifest is published first and the
-log follows it: a run that is killed in between is caught up with by the next. The log holds names, sizes and
+log follows it: if a run is killed in between, the next one catches up. The log holds names, sizes and
 days, and no other value of a row.
 
 Only tables of this machine (or mounted on it) get a log.

@@ -24,11 +24,11 @@ from blindpost.pipeline.types import is_a
 
 MAGIC = b"PAR1"
 FIRST_DAY, LAST_DAY = date(2020, 1, 1), date(2100, 1, 1)
-"""No record is from before this software or from so far ahead; such a time is a broken one."""
+"""No record predates this software or is this far ahead; such a time is broken."""
 _EPOCH = date(1970, 1, 1)
 DAY_S = 86_400
 AHEAD_S = 900
-"""Clocks differ a little; a record from later than this after now is from a clock that is wrong."""
+"""Clocks differ a little; a record further ahead than this is from a wrong clock."""
 
 
 class Reason(Enum):

@@ -13,7 +13,7 @@ from blindpost.journal.schema import INTEGRITY
 
 MESSAGE = ("role", "from_router", "to_router", "connection", "number")
 WAIT_US = 3_600_000_000
-"""A message is judged so long after it was sent; what happens to it later changes nothing."""
+"""A message is judged this long after it was sent; what happens to it later changes nothing."""
 WRONG = tuple(word for word in INTEGRITY if word not in ("", "ok", "duplicate"))
 FATES = ("delivered", "refused", "lost", "pending")
 
@@ -21,9 +21,9 @@ FATES = ("delivered", "refused", "lost", "pending")
 def judged(l_messages: DataFrame) -> DataFrame:
     """One row per message: when each thing happened first, how it came, and its fate.
 
-    `lost` are those that the canary gave up, and those that nobody heard of again while it went on writing
-    (`said` is false then). Where the journal of the day on which its hour ends is over before that hour is,
-    because it is still being written or the canary died, a message is `pending`.
+    `lost` are those that the canary gave up, and those with no further event while it kept writing (`said` is
+    false then). Where the journal of the day on which its hour ends stops before that hour does, because it
+    is still being written or the canary died, a message is `pending`.
     """
 
     def first(event: str) -> Column:

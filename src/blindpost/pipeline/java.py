@@ -43,7 +43,7 @@ def candidates() -> Iterator[Path]:
 
 
 def version_of(java: Path) -> int | None:
-    """The major version, or None if this is no Java that runs."""
+    """The major version, or None if this is not a working Java."""
     try:
         found = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 (a program of the operator's own choice)
     except (OSError, subprocess.SubprocessError):

@@ -36,7 +36,7 @@ ZONE = "zone"
 class Lake:
     """The tables of one journal. `zone` is a folder inside the lake unless another is named.
 
-    `clock` says what today is: what is from the future, what is silent and whose time is over.
+    `clock` says what today is: what is from the future, what is silent and what is past its retention.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Lake:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Only one run at a time; what a killed one was writing is removed."""
+        """Only one run at a time; what a killed run left half-written is removed."""
         with self.files.locked(self.out), self._zone_files.locked(self.zone):
             self.files.remove(join(self.out, "staging"))
             self._zone_files.remove(join(self.zone, "staging"))

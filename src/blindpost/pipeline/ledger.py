@@ -146,7 +146,7 @@ class Ledger:
         return {entry.path: entry for entry in _decoded(content)}
 
     def all(self) -> dict[str, Entry]:
-        """Every file; for who wants to see them all."""
+        """Every file, for callers that want to see them all."""
         return {path: entry for folder in self.folders() for path, entry in self.entries(folder).items()}
 
     def contents(self, table: str) -> dict[str, dict[str, str]]:

@@ -1,7 +1,7 @@
-"""What values can be: a number outside of these is a fault of who wrote it, and would stop a job.
+"""Possible values: a number outside these is the writer's fault, and would stop a job.
 
-One router with a broken meter must not harm the tables of the others, so its file is set aside with the
-column and the value that cannot be.
+One router with a broken meter must not harm the tables of the others, so its file is set aside, naming the
+column and the impossible value.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LIMITS: dict[str, dict[str, Limit]] = {
 
 
 def impossible(table: Table, rows: pa.Table) -> str | None:
-    """What the first value that cannot be is, in words; None if all can."""
+    """The first impossible value, in words; None if there is none."""
     return next(_found(table, rows), None)
 
 

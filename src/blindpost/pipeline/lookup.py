@@ -6,8 +6,8 @@ differences only; a cell with one of them gives it away, and taking that one out
 the next. A table of 480 cells (15 KB) finds some 300 differences among any number of queues; cells that stay
 show that it was too small, and both sides try again with twice as many.
 
-Queues are known by the lanes of their MD5. Who gets a difference looks it up in its own state: lanes say
-nothing to anybody who does not have the queue.
+Queues are known by the lanes of their MD5. The side that gets a difference looks it up in its own state:
+lanes mean nothing to anybody who does not have the queue.
 """
 
 from __future__ import annotations

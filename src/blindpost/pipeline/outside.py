@@ -1,7 +1,7 @@
 """What may be published outside: a few sums of whole days, noised once, rounded, and small ones left out.
 
-Noise is that of the discrete Laplace mechanism, drawn exactly in whole numbers: floating point would betray
-the value under it. A day's budget is shared by its numbers. A number is noised once and kept, since whoever
+Noise is that of the discrete Laplace mechanism, drawn exactly in whole numbers: floating point would leak the
+value under it. A day's budget is shared by its numbers. A number is noised once and kept, since anyone who
 could ask again would average the noise away: a later correction of the day is not published. Rounding and
 leaving out happen to the noised number, which costs nothing more.
 """
@@ -111,7 +111,7 @@ def publish(
 
 
 def _days(lake: Lake) -> dict[str, dict[str, int]]:
-    """The sums of all routers on each day that is over."""
+    """The sums of all routers on each day that has ended."""
     rows = lake.gold(datasets()[SOURCE]).select("day", *(one.column for one in PUBLISHED)).collect()
     days: dict[str, dict[str, int]] = {}
     for row in rows:

@@ -5,7 +5,7 @@ Where things are, below the folder of the lake:
     staging/...                            what a run is writing; nobody reads it, the next run removes it
     versions/<layer>/<table>/day=D/<hash>/ finished partitions; the name is the hash of what they were made of
     <layer>/<table>/_CURRENT               which version of each day counts: the manifest, replaced atomically
-    <layer>/<table>/D.parquet              the same rows for who knows no manifest, such as a DuckDB glob
+    <layer>/<table>/D.parquet              the same rows for readers without manifest, such as a DuckDB glob
 
 Spark writes into staging; a finished folder is renamed to its version; the file for other readers is replaced
 by a rename; then the manifest is. A run that is killed anywhere leaves every reader with whole partitions,
@@ -55,7 +55,7 @@ class Partition:
     before: str | None = None
     """The inputs of the version before this one, which is still there."""
     erased: bool = False
-    """Its time was over: its rows are nowhere any more, and what was made of them stays as it is."""
+    """Past its retention: its rows no longer exist, and what was made of them stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A rule that must hold for the table to make sense (a key that is unique, a column that is never null) stops
 its publication. A rule about the world (totals balance, a funnel narrows) is counted instead: rows that break
-it are what an operator wants to see, so they are published and the count stands beside the table.
+it are what an operator wants to see, so they are published and the count is kept beside the table.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Rule:
     why: str
     breaking: Breaking = Breaking.COUNTS
     of_whole_days: bool = False
-    """It can be judged only when a day is over."""
+    """It can be judged only once a day has ended."""
 
 
 OVER_S = 3_600
-"""So long after its end a day is over: what was written in its last minutes is sealed and copied by then."""
+"""A day counts as over this long after its end: what its last minutes wrote is sealed and copied by then."""
 
 
 def is_over(day: str, now_s: float) -> bool:
@@ -49,7 +49,7 @@ def is_over(day: str, now_s: float) -> bool:
 
 
 def told(broken: Mapping[str, int], rules: Sequence[Rule], day: str, now_s: float) -> dict[str, int]:
-    """What of the counts of a day somebody should hear of: today is not a broken day."""
+    """Which counts of a day to report: an unfinished day is not a broken one."""
     late = set() if is_over(day, now_s) else {rule.name for rule in rules if rule.of_whole_days}
     return {name: count for name, count in broken.items() if count and name not in late}
 

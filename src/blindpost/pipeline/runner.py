@@ -1,7 +1,7 @@
 """Running the pipeline: look at the files, then compute what is not up to date.
 
 A partition is up to date if it was made of exactly what is there now. So a rerun does nothing, a late file or
-a backfill computes the days it touches again, and a run that was killed goes on where it was.
+a backfill recomputes the days it touches, and a run that was killed resumes where it was.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
     """Tables that could not be computed, and why; what was published of them before stays."""
     erased: dict[str, list[str]] = field(default_factory=dict)
-    """The days of each table whose time was over."""
+    """The days of each table that were past their retention."""
 
 
 CONFLICTS = "records that contradict each other"

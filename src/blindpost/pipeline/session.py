@@ -59,7 +59,7 @@ class SparkOptions:
     remote: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     small: bool = False
-    """Little is to be done: Java's slower compiler and collector of several threads would not pay."""
+    """There is little to do: Java's slower compiler and multi-threaded collector would not pay off."""
 
 
 def require_pyspark() -> None:
@@ -125,7 +125,7 @@ def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _reach(remote: str) -> None:
-    """Say at once that nobody is there; the client would try again for minutes."""
+    """Fail at once when nothing answers; the client would retry for minutes."""
     parts = urlsplit(remote)
     try:
         if parts.scheme != "sc" or parts.hostname is None:
@@ -140,7 +140,7 @@ def _reach(remote: str) -> None:
 
 
 def _reach_master(master: str) -> None:
-    """Say at once that nobody is there; Spark would try for more than a minute, and end with a Java trace."""
+    """Fail at once when nothing answers; Spark would try for more than a minute and end with a Java trace."""
     if not master.startswith("spark://"):
         return
     failures = []
@@ -158,7 +158,7 @@ def _reach_master(master: str) -> None:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether Spark is spoken to through Spark Connect: there is no Java of ours then."""
+    """Whether Spark is reached through Spark Connect: we run no Java then."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

@@ -1,4 +1,4 @@
-"""What an operator says about his fleet: who must write, when silence is told, how long data is kept."""
+"""An operator's settings for the fleet: who must write, when silence is reported, how long data is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Fleet:
     """`[fleet]`."""
 
     expected: tuple[str, ...] = ()
-    """Names of the servers and canaries that must write; none: whoever writes is welcome."""
+    """Names of the servers and canaries that must write; if empty, anyone may."""
     silent_minutes: int = SILENT_MINUTES
 
 

@@ -1,7 +1,7 @@
 """How Spark plans when there is little to do: one task and interpreted plans.
 
-Of a run over few rows nearly all time is planning, generating code and compiling it. Below a number of rows
-each table is therefore one stage of one task without generated code; above it, Spark's own ways pay.
+Of a run over few rows nearly all time is planning, generating code and compiling it. So below a number of
+rows each table is one stage of one task without generated code; above it, Spark's defaults pay off.
 """
 
 from __future__ import annotations

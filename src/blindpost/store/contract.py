@@ -17,7 +17,7 @@ class Durability(Enum):
 
 
 class NotTheirStoreError(StoreFailedError):
-    """The store is that of another kind of server; nothing in it was touched."""
+    """The store belongs to another kind of server; nothing in it was touched."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(

@@ -33,7 +33,7 @@ _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
 _NO_KEY = frozenset({b""})
 _PRIVATE = 0o600
-"""Files are their owner's alone, also when the folder around them is not."""
+"""Only the owner may access the files, even when the folder around them is open to others."""
 
 Change = tuple[str, bytes, bytes | None]
 """Table, key, and the new row or None to delete it."""
@@ -58,7 +58,7 @@ class Read:
         self._tables = tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """A row; none has an empty key, and the library would not be asked for one."""
+        """A row; no row has an empty key, so the library is not asked for one."""
         if not key:
             return None
         return self._transaction.get(key, db=self._tables[table])
@@ -128,7 +128,7 @@ class LmdbStore:
         migrations: Sequence[Migration] = (),
         map_size: int = _MAP_START,
     ) -> None:
-        """`owner` is the kind of server whose store this is; that of another kind is refused untouched."""
+        """`owner` is the kind of server whose store this is; one of another kind is refused untouched."""
         self._folder = folder
         self._owner = owner
         self._names = (META, *tables)
@@ -146,7 +146,7 @@ class LmdbStore:
             raise
 
     def _locked(self) -> int:
-        """Hold the store where it lies, by whatever path it was reached; one process at a time writes."""
+        """Lock the store itself, whatever path it was reached by; one process at a time writes."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
@@ -180,7 +180,7 @@ class LmdbStore:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
 
     def _check_owner(self) -> None:
-        """Before any table is made: a store without a name, from before stores had one, is known by them."""
+        """Before any table is made: an old store that names no owner is recognised by its tables."""
         with self._environment.begin() as transaction:
             names = {bytes(key).decode() for key, _ in transaction.cursor()}
             owner = None
@@ -195,7 +195,7 @@ class LmdbStore:
             raise NotTheirStoreError(found, self._owner)
 
     def _begin(self, *, write: bool = False) -> lmdb.Transaction[bytes]:
-        """A transaction. When the library could not write a root, it refuses everything until opened anew."""
+        """A transaction. When the library could not write a root, it refuses everything until reopened."""
         if self._broken:
             self._environment.close()
             self._open()
@@ -254,7 +254,7 @@ class LmdbStore:
                 raise StoreFailedError(_explained(error)) from error
 
     def _is_there(self, number: int) -> bool:
-        """Whether a commit that failed is there all the same: its root was written, and syncing failed."""
+        """Whether a commit that failed is there anyway: its root was written, and syncing failed."""
         try:
             with self._begin() as transaction:
                 if transaction.id() < number:
@@ -331,9 +331,9 @@ def copy_store(folder: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def snapshot(folder: Path, tables: Sequence[str], version: int) -> Iterator[Read]:
-    """One consistent view of a store that another process may have open and go on writing to.
+    """One consistent view of a store that another process may have open and keep writing to.
 
-    Pages that become free meanwhile are not used again before its end: it is for minutes, not for hours.
+    Pages freed meanwhile are not reused until it ends: it is for minutes, not for hours.
     """
     names = (META, *tables)
     try:
@@ -372,7 +372,7 @@ def _used_size(folder: Path) -> int:
 
 
 def _explained(error: Exception) -> str:
-    """The library names its errors by their text only; a write that was cut short is EIO to it."""
+    """The library tells its errors apart by their text only; it reports a short write as EIO."""
     text = str(error)
     if os.strerror(errno.ENOSPC) in text:
         return "the disk is full"

@@ -1,9 +1,9 @@
 """The shared store: one PostgreSQL database, owned by one server at a time, through one connection.
 
-A session-level advisory lock says who the owner is. It also makes a lost connection safe: the database
-gives the lock to a new connection only when the old one is over, so that whatever the old one was asked
-to commit is then either there or will never be. A number counts the commits; it is written in the same
-transaction and tells which of the two it is.
+A session-level advisory lock says who the owner is. It also makes a lost connection safe: the database gives
+the lock to a new connection only when the old one has ended, so that whatever the old one was asked to commit
+is by then either there or never will be. A number counts the commits; it is written in the same transaction
+and tells which of the two happened.
 
 The statements of a commit are composed into one, so that a commit is one round trip.
 """
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 STATEMENT_S = 30.0
-"""The database gives up a statement that takes longer."""
+"""The database aborts a statement that takes longer."""
 SILENCE_S = 40.0
-"""A database that does not answer for so long is taken for lost."""
+"""A database that does not answer for this long counts as lost."""
 LOCK_WAIT_S = 10.0
 """How long a killed predecessor's connection may take to end; longer means that it is not dead."""
 MIGRATION_S = 86_400.0
 ASIDE_MAX = 4
-"""How many connections there are beside the owner's, for what need not wait for it."""
+"""How many connections there are besides the owner's, for what need not wait for it."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -96,7 +96,7 @@ class PostgresStore:
     def __init__(self, dsn: str, schema: Schema, durability: Durability) -> None:
         """Use `open`."""
         self.statements = 0
-        """How many statements were sent, for those who count them."""
+        """How many statements were sent, for measurements."""
         self.connects = 0
         self.counts: dict[str, int] = {}
         self._dsn = dsn
@@ -154,18 +154,18 @@ class PostgresStore:
                 raise StoreFailedError("the database refused to read") from error
 
     async def probe(self) -> None:
-        """Write what is there already, to learn whether the database takes writes."""
+        """Write what is already there, to find out whether the database takes writes."""
         await self.fetch("UPDATE state SET version = version RETURNING version")
 
     @property
     def is_busy(self) -> bool:
-        """Whether the owner's connection is at work: who need not wait for it goes `aside`."""
+        """Whether the owner's connection is busy: callers that need not wait for it use `aside`."""
         return self._turn.locked()
 
     async def aside(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """Run one statement beside whatever the owner's connection is doing; durable when this returns.
 
-        It looks at no lock and no number: what it writes may be read by nobody until a `commit` says so.
+        It checks neither the lock nor the number: nobody may read what it writes until a `commit` says so.
         """
         self.statements += 1
         if self._aside is None:
@@ -223,7 +223,7 @@ class PostgresStore:
         return dict(row)
 
     def close(self) -> None:
-        """Give the database back; it notices at once. Nothing may be on its way."""
+        """Release the database; it notices at once. No statement may be in flight."""
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         if self._aside is not None:
@@ -249,7 +249,7 @@ class PostgresStore:
         self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        """Own the database again as soon as it lets us, and learn what became of the last commit."""
+        """Own the database again as soon as it lets us, and find out what became of the last commit."""
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -274,7 +274,7 @@ class PostgresStore:
         outcome, self._outcome = self._outcome, None
         known = {self._commits} if outcome is None else {self._commits, self._commits + 1}
         if commits not in known:
-            # What this server remembers of its queues and what is stored are of different times.
+            # What this server remembers of its queues and what is stored date from different times.
             connection.terminate()
             log.critical(
                 "the database is at commit %d, not at %d: it lost commits, or another server wrote to it. "
@@ -335,7 +335,7 @@ class PostgresStore:
         return row["commits"], {name: row[name] for name in self._schema.counters}
 
     def _told(self, error: Exception) -> str:
-        """What may be said about an error in a log: no password, and no ids, which stand in its details."""
+        """What a log may say about an error: no password, and no ids, which are in its details."""
         is_detailed = isinstance(error, asyncpg.PostgresError) and error.args
         text = str(error.args[0] if is_detailed else error) or type(error).__name__
         for password in _passwords(self._dsn):
@@ -345,7 +345,7 @@ class PostgresStore:
 
 @contextlib.asynccontextmanager
 async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
-    """One consistent view of a database that its owner may go on writing to; nothing can be written in it."""
+    """One read-only, consistent view of a database that its owner may keep writing to."""
     reader = PostgresStore(dsn, schema, Durability.FULL)
     try:
         connection = await asyncpg.connect(
@@ -400,7 +400,7 @@ def _may_be_over(connection: Connection, error: Exception) -> bool:
 
 
 def _session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
-    """Plans are made once and go by index: every statement names its rows."""
+    """Plans are made once and use indexes: every statement names its rows."""
     return {
         "application_name": "blindpost",
         "search_path": f'"{schema.name}"',
@@ -419,7 +419,7 @@ def _session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
 
 
 def _passwords(dsn: str) -> set[str]:
-    """Every way in which the password may stand in a text."""
+    """Every form in which the password may appear in a text."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(dsn)
         found = [parts.password or "", *parse_qs(parts.query).get("password", [])]

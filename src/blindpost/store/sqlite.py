@@ -19,7 +19,7 @@ from blindpost.store.contract import Durability, NotTheirStoreError, StoreVersio
 
 _PRIVATE = 0o600
 _UNNAMED = 0x426C706F
-"""`Blpo`: a file of ours from before files named their owner; it is known by a table."""
+"""`Blpo`: a file of ours from before files named their owner; it is recognised by a table."""
 
 _OF_THE_DISK = (
     sqlite3.SQLITE_FULL,
@@ -28,7 +28,7 @@ _OF_THE_DISK = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
 )
-"""Errors that the machine's owner can do something about; any other is a mistake of ours."""
+"""Errors that the machine's owner can do something about; any other is our bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class SqliteStore:
             raise StoreFailedError(f"{self.path}: {error}") from error
 
     def probe(self) -> None:
-        """Write what is there already, to learn whether the store takes writes."""
+        """Write what is already there, to find out whether the store takes writes."""
         with self.transaction() as sql:
             sql.execute(f"PRAGMA application_id = {self._owner.application}")
 
@@ -135,7 +135,7 @@ class SqliteStore:
         return self._connection
 
     def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        """A consistent copy in a new file, synced before it gets its name; `progress` hears of pages."""
+        """A consistent copy in a new file, synced before it gets its name; `progress` gets page counts."""
         if target.exists():
             raise FileExistsError(f"{target} exists: a backup never overwrites a file")
         partial = target.with_name(target.name + ".partial")
@@ -167,7 +167,7 @@ class SqliteStore:
             raise StoreFailedError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
-        """Folds the log into the file and lets go of it."""
+        """Folds the log into the file and closes it."""
         self._connection.close()
 
 

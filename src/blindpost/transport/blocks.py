@@ -33,7 +33,7 @@ class Blocks:
         return self._partial is not None
 
     def write(self, parts: list[Buffer], count: int) -> None:
-        """Send one block with a payload of `count` bytes that lies in `parts`."""
+        """Send one block with a payload of `count` bytes, split into `parts`."""
         if count > self.payload_max:
             raise LargeMessageError(f"{count} bytes do not fit into a block: {self.payload_max} do")
         chains = self._chains

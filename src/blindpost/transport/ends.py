@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 async def open_session(plan: Plan, handler: Handler, host: str, port: int, network: Network = TCP) -> Session:
     """Connect and shake hands. The session is established, or a `TransportError` says why it is not.
 
-    `handler` hears of everything that follows, also `closed` for a session that was never established.
+    `handler` is called for everything that follows, including `closed` for a session that was never
+    established.
     """
     opening = _Opening(handler)
     keeper = Keeper(plan.limits.release_after_s)
@@ -78,7 +79,7 @@ class Server(Keeper):
         return listener.ports[0]
 
     async def stop_listening(self) -> None:
-        """Accept no more; the sessions that are there go on."""
+        """Accept no more; existing sessions continue."""
         for listener in self._listeners:
             await listener.close()
         self._listeners.clear()
@@ -101,7 +102,7 @@ class Server(Keeper):
         await stopping
 
     def renew(self, plan: Plan) -> None:
-        """Sessions from now on follow `plan`, with new certificates say; those that are there stay."""
+        """New sessions follow `plan`, for example with new certificates; existing ones stay as they are."""
         self._plan = plan
 
     def opened(self, session: Session) -> None:

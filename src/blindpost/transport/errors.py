@@ -32,7 +32,7 @@ class ConnectError(TransportError):
 
 
 class ForbiddenHostError(ConnectError):
-    """No connection was tried: the host's addresses are none that may be connected to from here."""
+    """No connection was tried: none of the host's addresses may be connected to from here."""
 
     default = "the host's address is not one that may be connected to"
 
@@ -56,7 +56,7 @@ class HandshakeTimeoutError(StageTimeoutError):
 
 
 class ClosedError(TransportError):
-    """The session is over."""
+    """The session has ended."""
 
     default = "the session is closed"
 
@@ -78,7 +78,7 @@ class OutboxFullError(ClosedError):
 
 
 class DivertedError(TransportError):
-    """The connection was for another protocol, and is served by it."""
+    """The connection was for another protocol, which now serves it."""
 
     default = "the connection was not for this protocol"
 
@@ -187,7 +187,7 @@ def refusal(wire: Wire) -> HandshakeError:
 
 
 class BlockError(TransportError):
-    """One block could not be opened. The session goes on."""
+    """One block could not be opened. The session continues."""
 
     wire = Wire.BLOCK
     default = "a block could not be decrypted or unpadded"

@@ -10,15 +10,15 @@ LISTEN_BACKLOG = 1024
 ACCEPT_AT_ONCE = 1
 """How many connections asyncio takes before it looks at anything else.
 
-It tries as often also when no file can be opened, and each failure asks for a try of its own in a second:
-with more than one at once their number grows without end.
+It tries as often when no file can be opened, and each failure schedules its own retry a second later: with
+more than one at a time the retries multiply without end.
 """
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class HostRefusedError(OSError):
-    """The host is none that may be connected to from here."""
+    """The host may not be connected to from here."""
 
     def __init__(self) -> None:
         super().__init__("this host may not be connected to from here")
@@ -75,7 +75,7 @@ class TcpNetwork:
 
 
 def let_wait(server: asyncio.Server) -> None:
-    """Let the system hold connections until asyncio takes them; it was told of `ACCEPT_AT_ONCE` only."""
+    """Let the system queue connections until asyncio takes them; asyncio only asked for `ACCEPT_AT_ONCE`."""
     for listening in server.sockets:
         with listening.dup() as sock:
             sock.listen(LISTEN_BACKLOG)

@@ -20,7 +20,7 @@ from blindpost.wire.versions import VersionRange
 
 SMP_ALPN = b"smp/1"
 WEB_ALPNS = (b"h2", b"http/1.1")
-"""Names that clients use on port 443; behind any of them they speak our protocols."""
+"""Protocol names that clients use on port 443; behind any of them they speak our protocols."""
 
 INTERACTIVE = Limits(connect_timeout_s=15.0, tls_timeout_s=15.0, handshake_timeout_s=15.0)
 BACKGROUND = Limits(connect_timeout_s=45.0, tls_timeout_s=45.0, handshake_timeout_s=45.0)

@@ -68,13 +68,13 @@ class Handler:
         """One block came, with this payload."""
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
-        """One block came and could not be opened; the session goes on."""
+        """One block came and could not be opened; the session continues."""
 
     def drained(self, session: Session) -> None:
         """The session was congested and is not any more."""
 
     def closed(self, session: Session, reason: errors.TransportError) -> None:
-        """The session is over and its socket is gone. Called once, for each session that was connected."""
+        """The session has ended and its socket is gone. Called once for each session that was connected."""
 
 
 class Session(asyncio.BufferedProtocol):
@@ -124,7 +124,7 @@ class Session(asyncio.BufferedProtocol):
         self._warm = False
         self.handler = handler
         self.account: Hashable = None
-        """Whom the server counts this session under: whoever is counted with it takes turns with it."""
+        """What the server counts this session under: sessions with the same account take turns."""
         self.agreement: Agreement | None = None
         self.stage = Stage.CONNECTING
         self.last_received = 0.0
@@ -181,7 +181,7 @@ class Session(asyncio.BufferedProtocol):
     def send_now(self, payloads: Sequence[Writer]) -> None:
         """Send a block for each payload and hand all of them to the network at once.
 
-        For whoever has nothing more to say in this turn of the loop.
+        For callers that have nothing more to send in this turn of the loop.
         """
         for payload in payloads:
             self._put(payload.parts, payload.size)
@@ -227,7 +227,7 @@ class Session(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def divert(self) -> None:
-        """Give the connection up, which somebody else takes over as it is: nothing was said on it yet."""
+        """Hand the connection over as it is to another owner: nothing was sent on it yet."""
         self._reason = errors.DivertedError()
         self.connection_lost(None)
 
@@ -297,7 +297,7 @@ class Session(asyncio.BufferedProtocol):
     # Inside
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """A session's failure, a bug of its handler too, ends that session and nothing else."""
+        """A session's failure, including a bug in its handler, ends that session and nothing else."""
         try:
             work(*arguments)
         except errors.TransportError as error:
@@ -431,7 +431,7 @@ class Session(asyncio.BufferedProtocol):
         self._close(error)
 
     def _close(self, reason: errors.TransportError) -> None:
-        """Flush, notify, end our direction; the peer's end of its own closes the socket.
+        """Flush, notify, end our direction; the socket closes when the peer ends its own.
 
         Closing at once would reset the connection when anything is unread here, and the peer could lose
         what was sent last.
@@ -451,7 +451,7 @@ class Session(asyncio.BufferedProtocol):
             try:
                 transport.write_eof()
             except OSError:
-                # The peer has gone already, and the event loop has not heard of it.
+                # The peer is gone already, and the event loop has not noticed.
                 transport.abort()
                 return
             transport.resume_reading()
@@ -470,7 +470,7 @@ class Session(asyncio.BufferedProtocol):
         self._keeper.warmed(self)
 
     def cool(self, idle_since: float) -> bool:
-        """Give back buffers if nothing has moved since then; whether that was so."""
+        """Give back buffers if nothing has moved since then; whether they were given back."""
         if max(self.last_received, self.last_sent) > idle_since:
             return False
         self._warm = not self._tls.release()

@@ -177,7 +177,7 @@ class Tls:
         return None
 
     def handshake(self) -> bool:
-        """Go on with the handshake; whether it is complete. `outgoing` must be sent in any case."""
+        """Advance the handshake; whether it is complete. `outgoing` must be sent in any case."""
         connection = self._connection
         try:
             connection.do_handshake()
@@ -259,7 +259,7 @@ class Tls:
             _lib.ERR_clear_error()
 
     def forget(self) -> None:
-        """The connection is over: let go of what refers back here."""
+        """The connection has ended: drop what refers back here."""
         self._connection.set_app_data(None)
 
     def release(self) -> bool:

@@ -181,7 +181,7 @@ class Scheme(Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RouterAddress(Value):
-    """An address as an operator hands it out. The password allows to create queues or to use the proxy."""
+    """An address as an operator hands it out. The password permits creating queues or using the proxy."""
 
     scheme: Scheme
     server: Server

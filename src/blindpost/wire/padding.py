@@ -17,14 +17,14 @@ def pad(content: Buffer, size: int) -> bytes:
 
 
 def pad_parts(parts: list[Buffer], count: int, size: int) -> bytes:
-    """As `pad`, for content that lies in `parts` of `count` bytes together: one copy in all."""
+    """Like `pad`, for content split into `parts` of `count` bytes in total: one copy in all."""
     if count > PAD_CONTENT_MAX or count + 2 > size:
         raise WireError(f"{count} bytes do not fit into {size} padded bytes")
     return b"".join((count.to_bytes(2, "big"), *parts, b"#" * (size - 2 - count)))
 
 
 def unpadded_size(padded: memoryview) -> int:
-    """How many bytes of content stand behind the length field."""
+    """How many bytes of content follow the length field."""
     if len(padded) < 2:
         raise WireError("padded content expected, shorter than its length field")
     count = padded[0] << 8 | padded[1]

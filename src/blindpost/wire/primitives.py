@@ -186,7 +186,7 @@ class Reader:
         return head
 
     def pass_space(self) -> None:
-        """Go on behind the next space, wherever it is."""
+        """Skip past the next space, wherever it is."""
         start = self.position
         space = bytes(self.data[start : self.limit]).find(b" ")
         if space < 0:
@@ -206,7 +206,7 @@ class Writer:
 
     def __init__(self, parts: list[Buffer] | None = None, size: int = 0) -> None:
         self.parts: list[Buffer] = [] if parts is None else parts
-        """What was written, in order, for a caller that joins it into a block of its own."""
+        """What was written, in order, for a caller that joins it into its own block."""
         self.size = size
 
     def done(self) -> bytes:

@@ -2,7 +2,7 @@
 
     signedKey = SEQUENCE { SEQUENCE { SubjectPublicKeyInfo }, AlgorithmIdentifier, BIT STRING signature }
 
-The signature covers the inner wrapper as it lies in the bytes. X.509 libraries do not know this
+The signature covers the inner wrapper byte for byte. X.509 libraries do not know this
 structure, so its DER is read here by hand: definite lengths in their shortest form and nothing else.
 """
 

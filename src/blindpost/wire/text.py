@@ -50,7 +50,7 @@ def escaped(text: str) -> str:
 def read_query(text: str) -> dict[str, str]:
     """The parameters of a query, unescaped; the first of equal names wins.
 
-    Bytes that are not UTF-8 come through as lone surrogates, so that only who uses the parameter minds.
+    Bytes that are not UTF-8 come through as lone surrogates, so only code that uses the parameter minds.
     """
     parameters: dict[str, str] = {}
     if " " in text or "\n" in text:

@@ -47,7 +47,7 @@ class Layout(Value):
 
     session_id: bytes
     session_sent: bool
-    """The session id stands in every transmission, instead of being implied."""
+    """Every transmission carries the session id, instead of implying it."""
     service_field: bool
     """An authorized transmission has a place for a service signature."""
     session_field: bytes = field(init=False, compare=False)
@@ -76,7 +76,7 @@ class Transmission(NamedTuple):
 
 
 def read_transmission(reader: Reader, layout: Layout) -> Transmission:
-    """Take one transmission apart; `reader` goes on as the reader of its command.
+    """Take one transmission apart; `reader` is left at the start of its command.
 
     The length of the authorization is checked by `check_authorization`, which only a router calls.
     """
@@ -84,9 +84,9 @@ def read_transmission(reader: Reader, layout: Layout) -> Transmission:
 
 
 def read_fields(reader: Reader, layout: Layout) -> tuple[bytes, bytes | None, bytes, bytes, Buffer]:
-    """What stands before the command: the fields of a `Transmission`, for who makes something else of them.
+    """What precedes the command: the fields of a `Transmission`, for callers that build something else.
 
-    They are cut out by their lengths, and whether they were all there is looked at once, behind the last.
+    They are sliced by their lengths, and one check after the last tells whether all of them were there.
     """
     data: Any = reader.data
     start, limit = reader.position + 1, reader.limit

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 Buffer = bytes | memoryview
-"""A body as it lies in its block. The large ones are views, so that decoding copies nothing."""
+"""A body as it is in its block. Large ones are views, so that decoding copies nothing."""
 
 
 class Value:
@@ -30,7 +30,7 @@ def shape(kind: type, named: Iterable[tuple[str, object]]) -> str:
 
 
 def shown(named: Any) -> str:
-    """The `__repr__` of a named tuple whose contents are nobody's business.
+    """The `__repr__` of a named tuple whose contents must not be shown.
 
     Named tuples are for values of which every command makes some: a frozen dataclass takes three times as
     long to make.

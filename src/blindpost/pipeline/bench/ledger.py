@@ -1,4 +1,4 @@
-"""What taking stock costs when nearly all files are known, in a process of its own: its peak is then its own.
+"""What taking stock costs when nearly all files are known; a separate process, so that the peak is its own.
 
 python -m blindpost.pipeline.bench.ledger FILES NEW
 """
@@ -27,7 +27,7 @@ from blindpost.pipeline.ledger import Entry, Ledger, listing, summed
 IN_FOLDER, AT_ONCE = 2_000, 20
 """Files of a table and a day, and how many of these are filled at once."""
 NO_SPARK = cast("Any", None)
-"""So few new files are looked at without it."""
+"""So few new files are examined without Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Stock:
 
 
 def _fill(journal: Path, ledger: Ledger, files: int) -> None:
-    """Files without a byte that the ledger takes for good ones: only their names and times are looked at."""
+    """Empty files that the ledger takes for good ones: only their names and times are looked at."""
     folders = {}
     for number in range(0, files, IN_FOLDER):
         day = date(2031, 1, 1) + timedelta(days=number // IN_FOLDER)

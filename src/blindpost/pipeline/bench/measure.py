@@ -1,4 +1,4 @@
-"""Running each job on each engine, and what Spark's own books say about its stages."""
+"""Running each job on each engine, and what Spark's own metrics say about its stages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Say = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One job on one engine at one size. Times are of single repetitions, each with a plan of its own."""
+    """One job on one engine at one size. Times are of single repetitions, each with its own plan."""
 
     job: str
     engine: str
@@ -44,7 +44,7 @@ class Result:
     cpu_seconds: tuple[float, ...]
     """Of all threads of the engine's process: Java's compiler and collector are in it."""
     peak_bytes: int
-    """Of the process since it was asked first; Java keeps memory that it had once."""
+    """Of the process since the first call; Java keeps memory that it once had."""
     shuffle_bytes: int | None = None
     stages: tuple[dict[str, float], ...] = field(default=())
     """Spark's: where the time of the last repetition went."""

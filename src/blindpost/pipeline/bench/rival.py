@@ -1,4 +1,4 @@
-"""One job by DuckDB or Polars, in a process of its own: its peak of memory is then its own.
+"""One job by DuckDB or Polars, in a separate process, so that peak memory is that of the job alone.
 
 python -m blindpost.pipeline.bench.rival ENGINE JOB FOLDER THREADS REPEAT
 """

@@ -1,4 +1,4 @@
-"""What goes wrong in the generated fleet, chosen by the seed and told in the truth file.
+"""What goes wrong in the generated fleet, chosen by the seed and listed in the truth file.
 
 All of it happens on one day, the last but one, so that what becomes of a message in the first hours of the
 next day is known as well. With few routers one of them has several faults.
@@ -41,7 +41,7 @@ class Faults:
     storm: Span
     """After this restart all subscribers come back at once."""
     quota: Span
-    """Recipients are away: nothing is taken, queues fill up, senders are told QUOTA."""
+    """Recipients are away: nothing is taken, queues fill up, senders get QUOTA."""
     expiry: Span
     """Many messages age out in one minute."""
     flapping: Span

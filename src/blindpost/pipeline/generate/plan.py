@@ -1,7 +1,7 @@
 """What to generate: the fleet, its days, and one source of randomness for each part.
 
-Everything follows from the seed. Each part (a server, a day, a table) draws from a generator of its own, so
-that it comes out the same whatever else is generated, and in whatever order.
+Everything follows from the seed. Each part (a server, a day, a table) has its own generator, so that it comes
+out the same whatever else is generated, and in whatever order.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from blindpost.pipeline.quality import Rule
 from blindpost.pipeline.types import columns
 
 TIMES = 10
-"""A service that subscribes so often in an hour ..."""
+"""A service that subscribes this often in an hour ..."""
 MINUTES = 5
-"""... in so many different minutes flaps; one that reconnects a few times in a row does not."""
+"""... in this many different minutes flaps; one that reconnects a few times in a row does not."""
 _ENDS = {"rcvServices.subEnd": "messaging", "ntfServices.subEnd": "notifier"}
 
 

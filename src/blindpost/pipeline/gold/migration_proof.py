@@ -14,7 +14,7 @@ from blindpost.pipeline.types import columns
 
 LINE = ("day", "router", "migration", "name", "service_id", "role")
 WITHIN_S = 86_400
-"""Only an export that began so soon after the import is compared with it."""
+"""Only an export that began this soon after the import is compared with it."""
 
 
 def compute(

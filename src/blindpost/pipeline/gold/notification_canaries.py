@@ -12,7 +12,7 @@ from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.types import columns
 
 WAIT_US = 3_600_000_000
-"""A notification is judged so long after it was received, on the day on which that time ends."""
+"""A notification is judged this long after it was received, on the day on which that time ends."""
 
 
 def compute(l_notifications: DataFrame) -> DataFrame:

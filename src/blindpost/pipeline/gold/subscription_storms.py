@@ -11,13 +11,13 @@ from blindpost.pipeline.quality import Rule
 from blindpost.pipeline.types import columns
 
 SUBSCRIBING = ("qSub", "ntfSub")
-"""Queues that were subscribed one by one; a service takes one command for all of its own."""
+"""Queues that were subscribed one by one; a service needs one command for all its queues."""
 TIMES_USUAL = 8
 """A minute is part of a storm above this many times the router's median minute of the day ..."""
 LEAST_PER_MINUTE = 200
 """... and above this, so that a quiet router has none."""
 RESTART_S = 900
-"""A storm that begins so soon after a start of the router is explained by it."""
+"""A storm that begins this soon after a start of the router is explained by it."""
 
 
 def compute(p_counters: DataFrame, p_gauges: DataFrame, p_boots: DataFrame) -> DataFrame:

@@ -19,8 +19,8 @@ LEGAL = frozenset(
         *((state, to) for state in TOKEN_STATES for to in ("REGISTERED", "INVALID", "")),
     }
 )
-"""Registered; confirmed when the provider took the code; active when the code came back; registered anew when
-it was replaced; invalid when the provider says so; deleted."""
+"""Registered; confirmed when the provider took the code; active when the code came back; registered again
+when it was replaced; invalid when the provider reports it; deleted."""
 
 
 def compute(p_token_transitions: DataFrame) -> DataFrame:

@@ -54,7 +54,7 @@ class Facts:
 
     @property
     def clock_s(self) -> float:
-        """When silence is judged: now, or at the end of a period that is over."""
+        """When silence is judged: now, or at the end of a past period."""
         end = datetime.fromisoformat(self.days[-1]).replace(tzinfo=UTC).timestamp() + DAY_S
         return min(self.made_s, end) if self.of_the_past else self.made_s
 

@@ -228,7 +228,7 @@ def statistics(facts: Facts) -> Section:
 
 
 def _week_before(facts: Facts, last: str) -> str:
-    """The newest day that is over beside the same weekday a week before."""
+    """The newest finished day beside the same weekday a week before."""
     today = last if is_over(last, facts.made_s) else days_before(last, 1)
     other = days_before(today, DAYS)
     rows = [*facts.of("daily_statistics"), *facts.earlier.get("daily_statistics", ())]

@@ -147,14 +147,14 @@ def heat(
 
 
 def nothing(label: str) -> str:
-    """Said in words, so that an empty place is never taken for a good one."""
+    """Said in words, so that an empty plot is never mistaken for a good one."""
     return f'<p class="nothing">{escape(label)}: nothing was recorded in this period.</p>'
 
 
 LETTER = 7.2
 """The width of a letter on a phone, where text is largest."""
 LETTERS = 22
-"""So long may a label be; a longer one loses its middle, and no two become equal."""
+"""The longest label; a longer one loses its middle, and no two become equal."""
 
 
 def labels(texts: Sequence[str]) -> list[str]:

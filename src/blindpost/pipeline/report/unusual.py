@@ -1,4 +1,4 @@
-"""What is unlike the days before, ranked, and where numbers go if they go on like this.
+"""What is unlike the days before, ranked, and where numbers are heading if trends continue.
 
 An hour is compared with the same hour of other days, by their median and how far they are usually from it: a
 single bad day among them changes neither. A forecast says how wrong it was on days that it did not see.
@@ -18,9 +18,9 @@ from blindpost.pipeline.report.svg import Bar, bars, number
 
 METERS = ("accepted", "acked", "expired", "refused_full", "queues_deleted", "backlog_max")
 DAYS_LEAST = 4
-"""So many other days there must be to call an hour unusual."""
+"""How many other days it takes to call an hour unusual."""
 UNUSUAL = 8.0
-"""So many usual distances from the median; chosen so that a calm fleet of a week has hardly any."""
+"""This many usual distances from the median; chosen so that a week of a calm fleet has hardly any."""
 SHARE, LEAST = 0.1, 20.0
 """A distance is at least this share of the median and this many: small numbers vary a lot."""
 AHEAD_DAYS = 30

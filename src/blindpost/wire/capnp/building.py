@@ -11,7 +11,7 @@ _BYTES, _POINTERS, _COMPOSITE = 2, 6, 7
 
 
 class Builder:
-    """A message that grows; `framed` is what goes on a stream."""
+    """A message under construction; `framed` is what is sent on a stream."""
 
     __slots__ = ("_content",)
 

@@ -1,8 +1,8 @@
 """Reading Cap'n Proto: structs, data, text and lists in one message of one or more segments.
 
-Every pointer is checked against its segment, and what is looked at counts against a budget, so that a
-small message with many pointers to one place cannot be made to look large. Fields that a shorter, older
-struct does not have read as zero, as the format demands.
+Every pointer is checked against its segment, and what is read counts against a budget, so that a small
+message with many pointers to one place cannot expand into a large one. Fields that a shorter, older struct
+does not have read as zero, as the format demands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Message:
         self._budget = sum(map(len, segments)) // 8 + 64
 
     def root(self) -> Struct:
-        """The struct that the message is; an empty one if its pointer is null."""
+        """The message's root struct; an empty one if its pointer is null."""
         return self.struct_at(0, 0) or Struct(self, 0, 0, 0, 0)
 
     def word(self, segment: int, at: int) -> int:

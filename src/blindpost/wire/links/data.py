@@ -154,7 +154,7 @@ def _write_user_data(writer: Writer, data: Buffer) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Signed(Value):
-    """A signature and the very bytes that it is over."""
+    """A signature and the exact bytes that it covers."""
 
     signature: bytes
     content: Buffer

@@ -181,7 +181,7 @@ def _preset_of(server: Server, presets: Iterable[Server]) -> Server | None:
 
 
 def _covered(server: Server, preset: Server) -> bool:
-    """Whether nothing is lost when `server` is later taken for `preset`."""
+    """Whether `server` can later be read as `preset` without losing anything."""
     port_fits = server.port == preset.port or (not preset.port and server.port in IMPLIED_PORTS)
     return port_fits and server.key_hash == preset.key_hash and set(server.hosts) <= set(preset.hosts)
 

@@ -18,7 +18,7 @@ from blindpost.wire.primitives import Reader, Writer
 
 PAYLOAD_MAX = NTF_BLOCK_SIZE - PADDING_SIZE
 _ALONE_MAX = PAYLOAD_MAX - 3
-"""The largest transmission that fits into a batch of its own: more than may share a block."""
+"""The largest transmission that fits into a batch by itself: more than may share a block."""
 
 
 def pack_transmissions(transmissions: Sequence[Writer], version: int) -> Packed:

@@ -54,7 +54,7 @@ class TCHK(Bare):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TRPL(Value):
-    """Go on with another device token, keeping keys and subscriptions."""
+    """Switch to another device token, keeping keys and subscriptions."""
 
     TAG: ClassVar[bytes] = b"TRPL"
     token: DeviceToken

@@ -94,7 +94,7 @@ class MessagePush(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckPush(Value):
-    """Tells the device to look for messages, as it asked to be told periodically."""
+    """Tells the device to check for messages, at the interval it asked for."""
 
 
 Push = VerificationPush | MessagePush | CheckPush
@@ -116,7 +116,7 @@ def encode_apns_body(push: Push) -> bytes:
 
 
 def decode_apns_body(body: Buffer) -> Push:
-    """The push in a JSON body as the device gets it, wherever other keys than ours may stand."""
+    """The push in a JSON body as the device gets it, which may hold other keys than ours anywhere."""
     data = JsonObject.from_bytes(body).optional_object("notificationData")
     if data is None:
         raise WireError("a push with notificationData expected")

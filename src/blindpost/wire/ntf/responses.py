@@ -120,7 +120,7 @@ def _read_err(reader: Reader, version: int) -> ERR:
 
 
 def _read_tkn(reader: Reader, version: int) -> TKN:
-    """A reason is read at every version: who sent it meant it."""
+    """A reason is read at every version: a peer that sent one meant it."""
     reader.expect(b" ")
     return TKN(read_token_status(reader))
 

@@ -11,7 +11,7 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Value
 
 SUB_ERROR_MAX = 250
-"""Longer error texts are cut: SUB has no length of its own and must fit into a block."""
+"""Longer error texts are cut: SUB has no length field and must fit into a block."""
 
 
 class TokenState(Enum):

@@ -24,7 +24,7 @@ _ENDPOINT = re.compile(r"https://(\[[^\]/ ]+\]|[^:/ \[\]]+)(?::([0-9]{1,5}))?(/[
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Subscription(Value):
-    """What a push service and a device agreed on; whoever has it may push to the device."""
+    """What a push service and a device agreed on; anyone who has it may push to the device."""
 
     host: str
     port: str

@@ -451,7 +451,7 @@ COMMANDS: dict[bytes, ReadCommand] = {
 def read_command(reader: Reader, version: int) -> Command:
     """The command that takes up the rest of a transmission; else `RefusedError` UNKNOWN or SYNTAX.
 
-    One that is its tag and nothing else, as every SUB of a hundred in a block, is found without reading.
+    A command that is only its tag, such as each of a hundred SUBs in a block, is looked up by all its bytes.
     """
     start, limit = reader.position, reader.limit
     if limit - start <= TAG_MAX:

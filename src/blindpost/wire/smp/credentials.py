@@ -1,6 +1,6 @@
-"""What the protocol says of each command and response beside its bytes: one row each.
+"""What the protocol says about each command and response besides its bytes: one row each.
 
-Routers and clients both keep to it. What a router does with a command stands in `blindpost.router.commands`.
+Routers and clients both follow it. What a router does with a command is in `blindpost.router.commands`.
 """
 
 from __future__ import annotations

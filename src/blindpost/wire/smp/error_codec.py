@@ -48,9 +48,9 @@ _T = TypeVar("_T")
 
 
 def error_at(error: SMPError, version: int) -> SMPError:
-    """What a peer of this version can be told: it may not know BLOCKED, or its notices.
+    """The error as a peer of this version can read it: it may not know BLOCKED, or its notices.
 
-    An error inside PROXY is not rewritten: nobody in between knows the version of who reads it.
+    An error inside PROXY is not rewritten: nobody in between knows the reader's version.
     """
     if isinstance(error, BLOCKED):
         if version < BLOCKED_VERSION:
@@ -212,7 +212,7 @@ def _after_space(reader: Reader, item: Callable[[Reader], _T]) -> _T:
 
 
 def _text_rest(reader: Reader) -> str:
-    """Text up to the end. It is for people, so that bytes that are no UTF-8 do not spoil the error."""
+    """Text up to the end. It is for people, so bytes that are not UTF-8 do not spoil the error."""
     reader.expect(b" ")
     return str(reader.rest(), "utf-8", "replace")
 

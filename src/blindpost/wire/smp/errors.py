@@ -193,7 +193,7 @@ SMPError = Code | CMD | PROXY | BLOCKED | STORE | NAME
 
 
 class RefusedError(WireError):
-    """Bytes for which the protocol has an error of its own to answer with."""
+    """Bytes that the protocol answers with a specific error."""
 
     def __init__(self, error: SMPError) -> None:
         super().__init__(f"refused as {error!r}")

@@ -70,7 +70,7 @@ class ClientService(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientHello(Value):
-    """The version agreed on, whom the client believes to talk to, and what it brings along."""
+    """The agreed version, which router the client believes it talks to, and what it brings along."""
 
     version: int
     key_hash: bytes

@@ -24,7 +24,7 @@ class Message(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QuotaMarker(Value):
-    """The queue was full at `seconds`; senders may go on once this is acknowledged."""
+    """The queue was full at `seconds`; senders may resume once this is acknowledged."""
 
     seconds: int
 
@@ -53,7 +53,7 @@ def write_message(writer: Writer, message: ReceivedMessage) -> None:
 
 
 def message_parts(seconds: int, notify: bool, body: Buffer) -> list[Buffer]:
-    """An ordinary message as MSG encrypts it, with its body where it lies."""
+    """An ordinary message as MSG encrypts it, without copying its body."""
     try:
         return [b"%b%b" % (seconds.to_bytes(8, "big", signed=True), b"T " if notify else b"F "), body]
     except OverflowError as error:

@@ -71,7 +71,7 @@ class ALLS(Bare):
 
 
 class DELD(Bare):
-    """The queue was deleted. Older peers are told END."""
+    """The queue was deleted. Older peers get END."""
 
     __slots__ = ()
     TAG = b"DELD"
@@ -124,7 +124,7 @@ class IDS(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SOK(Value):
-    """Subscribed; on behalf of a service if there is an id. Older peers are told OK."""
+    """Subscribed; on behalf of a service if there is an id. Older peers get OK."""
 
     TAG: ClassVar[bytes] = b"SOK"
     service_id: bytes | None

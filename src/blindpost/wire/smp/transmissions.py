@@ -123,7 +123,7 @@ def parse_responses(payload: Reader, layout: Layout, version: int) -> list[Recei
 
 
 def parse_response(reader: Reader, layout: Layout, version: int) -> Received | Refused:
-    """One transmission of a router. An authorization has no meaning here, so that nobody looks at it."""
+    """One transmission of a router. An authorization has no meaning here and is ignored."""
     try:
         _, _, corr_id, entity_id, _ = read_fields(reader, layout)
     except SessionMismatchError as mismatch:
