@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blindpost.ops.servers import find
+from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
 from tests.support.serving.kinds import CANARY, KINDS, Kind, change, http, make, started
 
@@ -32,6 +33,22 @@ if os.environ.get("BLINDPOST_SABOTAGE"):
         return await look(self)
     health.Watch.looked = False
     health.Watch.look = fail
+"""
+
+FAILING_ROUND = f"""
+import os
+if os.environ.get("BLINDPOST_SABOTAGE"):
+    from blindpost.canary.book import Book
+    from blindpost.serving.logs import log
+    overdue = Book.overdue
+    def fail(self, at_us):
+        if self.looked:
+            log.info("another round was done")
+            return overdue(self, at_us)
+        Book.looked = True
+        raise ValueError({SECRET!r})
+    Book.looked = False
+    Book.overdue = fail
 """
 
 
@@ -156,6 +173,36 @@ async def test_a_failed_background_task_is_begun_again_and_its_text_is_not_told(
         assert counted is not None
         assert int(counted[1]) >= 1
         assert b"ValueError" in server.log
+        assert SECRET.encode() not in server.log
+        assert await server.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("kind", BUGS, ids=lambda kind: str(kind.word))
+async def test_a_bug_in_one_command_is_answered_and_takes_back_that_command_alone(
+    kind: Kind, folder: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    """One block holds a good command, one that meets the bug after it changed everything, and a good one."""
+    bug = BUGS[kind]
+    async with running(kind, folder, environment=bug.plant(tmp_path, SECRET)) as server:
+        done, stored = await bug.block(server, made)
+        assert done == [True, False, True]
+        assert b"ValueError" in server.log
+        assert SECRET.encode() not in server.log
+        assert await server.end(signal.SIGKILL) == -signal.SIGKILL
+        await server.start()
+        assert await stored()
+
+
+@pytest.mark.parametrize("kind", [CANARY], ids=["canary"])
+async def test_a_failed_round_is_contained(kind: Kind, folder: Path, tmp_path: Path) -> None:
+    """A canary takes no commands: it does rounds, and one that fails is followed by others."""
+    (tmp_path / "sitecustomize.py").write_text(FAILING_ROUND)
+    environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_SABOTAGE": "1"}
+    async with running(kind, folder, environment=environment) as server:
+        await server.told(b"sending failed; it begins again")
+        await server.told(b"another round was done")
+        _, metrics = await http(int(server.status["metrics_port"]), "/metrics")
+        assert 'task_failures_total{task="sending"} 1' in metrics
         assert SECRET.encode() not in server.log
         assert await server.end(signal.SIGTERM) == 0
 
