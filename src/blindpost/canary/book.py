@@ -1,7 +1,7 @@
-"""What became of every message: pure bookkeeping, no clock and no network of its own.
+"""What became of every message: pure bookkeeping, without clock or network.
 
-A message is known by one blinded number of its connection for its whole life. Its times are that of its
-sending plus what a steady clock measured since: a clock that is set meanwhile neither delays nor loses it.
+A message is known by one blinded number of its connection for its whole life. Times are the sending time plus
+what a monotonic clock measured since, so setting the system clock neither delays nor loses a message.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Book:
         return self._entry(way, number, Became.ACKED, at_us)
 
     def overdue(self, at_us: int) -> list[Entry]:
-        """Messages whose time is over."""
+        """Messages whose time has run out."""
         late = [
             key
             for key in self._under_way

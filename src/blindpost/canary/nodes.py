@@ -50,9 +50,9 @@ INTEGRITY: dict[type[Integrity], str] = {
 
 
 class Letter(NamedTuple):
-    """What a message says of itself, end-to-end encrypted: who receives it need remember nothing.
+    """What a message says of itself, end-to-end encrypted, so that the receiver need remember nothing.
 
-    So a message has the same number for its connection after midnight and after a restart, and no key that
+    A message therefore keeps the same connection number after midnight and after a restart, and no key that
     makes such numbers is ever stored.
     """
 
@@ -84,7 +84,7 @@ class End:
 
 
 class Fleet:
-    """All agents, all connections; what happens is told to `happened`."""
+    """All agents and connections; events are reported to `happened`."""
 
     def __init__(
         self, agents: Mapping[str, Agent], pairs: Path, happened: Callable[[End, Event], None]

@@ -1,4 +1,4 @@
-"""A canary for the frame: connect, send, note, until it is told to stop."""
+"""A canary for the frame: connect, send and record until stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Notes:
         self._events = journal.lab(L_MESSAGES)
 
     def connection(self, way: Way, sent_us: int) -> int:
-        """What stands for a connection in everything that is noted of a message sent now."""
+        """The blinded number that stands for a connection in all records of a message sent now."""
         return self._events.number(f"{way.sender} {way.recipient}".encode(), sent_us / 1e6)
 
     def add(self, entry: Entry, size: int) -> None:

@@ -40,7 +40,7 @@ def chat(
 
 
 def _own_name() -> str:
-    """How somebody is called who does not say."""
+    """The default name of somebody who gives none."""
     with contextlib.suppress(OSError, KeyError, ImportError):
         return getpass.getuser()
     return "somebody"

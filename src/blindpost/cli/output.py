@@ -53,7 +53,7 @@ def failing(on_failure: Callable[[str], NoReturn]) -> Iterator[None]:
     except OperatorError as error:
         on_failure(str(error))
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be written, not even at the end.
+        # The reader of our output has gone; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -91,7 +91,7 @@ def tell_rotated(control: Path, *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def working(message: str) -> Iterator[None]:
-    """Show a person that something goes on."""
+    """Show a person that work is in progress."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -114,7 +114,7 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
 
 
 def _check_unchanged(config: Path, host: str, port: int | None) -> None:
-    """What is set up already is not set up anew: another host or port is a mistake, not a wish."""
+    """An existing setup is never redone: another host or port is reported as a mistake."""
     import tomllib
 
     try:

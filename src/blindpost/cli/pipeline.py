@@ -385,7 +385,7 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | Non
 
 
 def _show_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
-    """Rows that are wider than the terminal: each column on a line of its own."""
+    """Rows wider than the terminal: one column per line."""
     wide = max(map(len, names))
     if title:
         typer.echo(title)

@@ -1,7 +1,7 @@
 """The conversations of `blindpost chat`: what is typed, and what is shown.
 
 Lines that are typed go to the chosen conversation; lines that begin with / are commands. What others say is
-shown without control characters, so that nobody can write over the screen of somebody else.
+shown without control characters, so that nobody can overwrite somebody else's screen.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Talk:
             await asyncio.wait([showing])
 
     async def _obey(self, line: str) -> None:
-        """One line; what goes wrong is told, and the next line can be typed."""
+        """Handle one line; an error is shown, and the next line can be typed."""
         word, _, rest = line.partition(" ")
         try:
             if not line.startswith("/"):

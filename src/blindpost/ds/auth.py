@@ -28,7 +28,7 @@ class Authority(Protocol):
 
 
 class Closed:
-    """Nobody may call: what a service does that was not told whom to trust."""
+    """Nobody may call: the default of a service with no trusted callers configured."""
 
     async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
         return [None] * len(auths)

@@ -5,8 +5,8 @@
         async for payload in client.receive(own_key):
             ...
 
-`receive` leases and acknowledges: each payload is yielded once, also over lost connections if the same
-`Client` goes on with `reconnect`, and is removed from the service when the loop asks for the next one.
+`receive` leases and acknowledges: each payload is yielded once, even across lost connections if the same
+`Client` calls `reconnect`, and is removed from the service when the loop asks for the next one.
 `fetch` is the older, simpler call: what it returned has left the queue.
 """
 

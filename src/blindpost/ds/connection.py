@@ -131,7 +131,7 @@ class DsConnection(Held):
                 self._weigh(self)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it never asked anything, or does not come to the end of what it began to say."""
+        """Whether it never asked anything, or has not finished a message it began."""
         if self._asked and not self._framer.waiting:
             return False
         return not self.held and now - self._since > (MESSAGE_S if self._asked else GREETING_S)
@@ -165,7 +165,7 @@ class DsConnection(Held):
             self.let_go("large")
 
     async def room(self) -> None:
-        """Wait until what was sent before has left, or the stream is over."""
+        """Wait until what was sent before has left, or the stream has ended."""
         while self._outbox and not self._closed:
             self._room = self._room or asyncio.get_running_loop().create_future()
             await self._room
@@ -177,7 +177,7 @@ class DsConnection(Held):
         self._stream.close()
 
     def lost(self) -> None:
-        """The stream is over, and what it did not finish is worth nothing."""
+        """The stream has ended; discard what is unfinished."""
         self._closed = True
         self._framer = Framer(MESSAGE_BYTES_MAX)
         self._outbox.clear()
@@ -253,7 +253,7 @@ class DsConnection(Held):
             room.set_result(None)
 
     def _work(self) -> None:
-        """Whatever complete messages are there, unless something must be waited for."""
+        """Handle complete messages, unless something must be waited for."""
         try:
             if self.held or self._closed:
                 return
@@ -281,7 +281,7 @@ class DsConnection(Held):
             case Abort():
                 self.close()
             case Release() | Other(kind=0):
-                pass  # the one capability stays; a peer without some message says so
+                pass  # the one capability stays; kind 0 is a peer rejecting a message it does not know
             case _:
                 raise WireError(_unexpected(rpc))
 

@@ -29,7 +29,7 @@ def large_name(queue: bytes, tag: bytes) -> bytes:
 
 
 class LargeFiles:
-    """A folder of large payloads. Each is in the hands of a thread of its own while it is written or read."""
+    """A folder of large payloads. Each is written or read in its own thread."""
 
     def __init__(self, folder: Path, *, synced: bool) -> None:
         self._folder = folder

@@ -50,7 +50,7 @@ async def import_file(
 def _changes(
     queues: Sequence[Queue], totals: PutTotals, progress: Progress, entropy: Entropy
 ) -> Iterator[list[Change]]:
-    """Everything that a file brings, in chunks; no large payload is staged, for nobody waits."""
+    """Everything that a file brings, in chunks; large payloads are not staged, since nobody waits."""
     chunk: list[Change] = []
     done = size = 0
     for queue in queues:
@@ -71,7 +71,7 @@ def _changes(
 async def export_file(path: Path, store: DsStore, progress: Progress = quietly) -> tuple[int, int]:
     """Write all delivery queues as V2; how many queues and payloads. The file appears whole or not at all.
 
-    Nobody may write to the store meanwhile. Key packages have no place in the format.
+    The store must not be written to meanwhile. Key packages have no place in the format.
     """
     queues = [queue async for queue in store.queues()]
     total = sum(count for _, _, count in queues)

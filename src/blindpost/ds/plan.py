@@ -62,7 +62,7 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A connection is over; it comes after everything that the connection sent."""
+    """A connection has ended; comes after everything that it sent."""
 
     peer: Peer
 
@@ -178,7 +178,7 @@ class DsPlan:
         return queue_of(event.request) if isinstance(event, Called) else None
 
     def takes(self, event: Event) -> bytes | None:
-        """The queue of a call that only takes, or of one whose time is over."""
+        """The queue of a call that only takes, or of one that timed out."""
         match event:
             case Called(_, _, Fetch() | FetchWait() | Lease() as request):
                 return queue_of(request)
@@ -228,7 +228,7 @@ class DsPlan:
             case Canceled(peer) | Gone(peer):
                 wanted.touched.update(hold.queue for _, hold in peer.holds.items())
                 wanted.touched.update(wait.queue for _, wait in peer.waits.items())
-                if self.lab is not None:  # who tells how deep they are
+                if self.lab is not None:  # it reports queue depths
                     wanted.queues.update(queue for queue in wanted.touched if is_of(queue, self.lab.keys))
             case Wake(queue) if queue in self.state.waiters:
                 wanted.head(queue, self.rules.response_payloads)
@@ -288,7 +288,7 @@ class DsPlan:
         await self._store.commit(self._turn.view.changes)
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
-        """Every call of the batch is told that the store failed; the service's own events come again."""
+        """Answer every call of the batch that the store failed; the service's own events are retried."""
         self.meters.add(Meter.STORE_ERRORS)
         self._again.clear()
         for event in batch:

@@ -100,7 +100,7 @@ def _full_refusal(reason: str) -> Refusal:
 def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
     """Answer with what is there, or wait. False if the turn has not loaded enough to tell."""
     if peer.is_gone:
-        return True  # nothing may come into its hands after it was disconnected
+        return True  # nothing may be handed out after a disconnect
     queue = queue_of(request)
     found = available(turn, peer, queue, payloads_max(turn.rules, request))
     if found.entries:
@@ -163,7 +163,7 @@ def _hand_out(
 
 
 def finish(turn: Turn, peer: Peer, question: int) -> None:
-    """The caller has taken an answer: what a fetch handed out leaves; a lease goes on."""
+    """The caller has taken an answer: what a fetch handed out is deleted; a lease stays."""
     hold = _answered(peer, question)
     if hold is None or hold.is_lease:
         return
@@ -181,7 +181,7 @@ def _answered(peer: Peer, question: int) -> Hold | None:
 
 
 def give_back(turn: Turn, hold: Hold) -> None:
-    """The answer was not taken, or the lease is over with its connection: everything is where it was."""
+    """The answer was not taken, or the lease ended with its connection: put everything back."""
     entries = turn.state.let_go(hold)
     turn.count(Meter.PUT_BACK, len(entries))
     turn.tell("put_back", hold.queue, *(entry.id for entry in entries))
@@ -216,7 +216,7 @@ def cancel(turn: Turn, peer: Peer, question: int) -> None:
 
 
 def disconnect(turn: Turn, peer: Peer) -> None:
-    """A connection is over: its calls wait no more, and what it held is where it was."""
+    """A connection has ended: its calls stop waiting, and what it held is put back."""
     for question in tuple(peer.waits):
         wait = peer.waits.get(question)
         assert wait is not None

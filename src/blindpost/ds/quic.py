@@ -1,8 +1,7 @@
 """Byte streams over QUIC: one bidirectional stream of each connection carries the RPC.
 
-The library tells how much of a stream did not leave yet, but cannot be told to stop taking in. When a
-connection has more in hand than it may, its datagrams are let fall: the peer's loss recovery sends them
-again, more slowly.
+The library reports how much of a stream has not been sent yet, but cannot pause receiving. When a connection
+has too much in hand, its datagrams are dropped: the peer's loss recovery resends them, more slowly.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _RPC_STREAM = 0
 
 
 class _Quic(QuicConnectionProtocol, ABC):
-    """One connection with pings, and a word about its end."""
+    """One connection with pings, which reports its end."""
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic, stream_handler)
@@ -58,7 +57,7 @@ class _Quic(QuicConnectionProtocol, ABC):
         return 0 if self._over else self._quic.get_send_buffer_size(_RPC_STREAM)
 
     def write(self, data: bytes | memoryview) -> None:
-        """A peer that has closed is heard of here first: the library's own word comes later."""
+        """A close by the peer is noticed here first: the library reports it later."""
         if self._over:
             return
         try:
@@ -98,7 +97,7 @@ class _Quic(QuicConnectionProtocol, ABC):
 
     @abstractmethod
     def _lost(self) -> None:
-        """The connection is over, however it ended."""
+        """The connection has ended, for whatever reason."""
 
 
 class QuicStream(_Quic):

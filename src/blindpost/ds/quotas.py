@@ -16,7 +16,7 @@ TOO_MANY_TAKEN = Refusal("too many key packages were taken, try again later", Ex
 
 
 class Quotas:
-    """Counts by identity; a service that is open to everybody knows no identities and counts nothing."""
+    """Counts by identity; a service open to everybody has no identities and counts nothing."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, bytes, bytes], tuple[float, int]] = {}
@@ -24,7 +24,7 @@ class Quotas:
         self._sweep_at = _SWEEP_AT
 
     def refusal(self, request: Request, caller: Caller | None, rules: DsRules, now: float) -> Refusal | None:
-        """Why a call that is right otherwise is refused; one that is not is counted."""
+        """Why an otherwise valid call is over quota; one that is not is counted."""
         who = None if caller is None else caller.identity_key
         if who is None:
             return None

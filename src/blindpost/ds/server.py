@@ -82,7 +82,7 @@ class DeliveryService:
             self._timers.clear()
 
     def stop(self) -> None:
-        """Answer those who wait, with what is there; take part in nothing new."""
+        """Answer waiting calls with what is there; accept nothing new."""
         for _, wait in tuple(self.plan.state.waiting.items()):
             self.engine.put_own(WaitOver(wait))
         self.engine.stop()
@@ -98,7 +98,7 @@ class DeliveryService:
         self.engine.put(connection, event, 1, size)
 
     def lost(self, connection: DsConnection) -> None:
-        """A stream is over; what its caller held is put back in a turn."""
+        """A stream has ended; what its caller held is put back in a turn."""
         connection.lost()
         self._in_hand.pop(connection, None)
         connection.peer.is_gone = True
@@ -169,7 +169,7 @@ class DeliveryService:
         self.store.drop(stage.queue, stage.tag)
 
     def _do_beside(self, work: Coroutine[None, None, None]) -> None:
-        """Work on a large payload, while turns go on. A service that stops ends it first."""
+        """Work on a large payload in parallel with turns. A stopping service finishes it first."""
         task = self._loop.create_task(work)
         self._large.add(task)
         task.add_done_callback(self._large.discard)

@@ -1,4 +1,4 @@
-"""The configuration file of a delivery service: what may stand in it, and what is said about mistakes."""
+"""The configuration file of a delivery service: what it may contain, and the messages for mistakes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is in memory: who waits for which queue, and which payloads are in somebody's hands.
+"""What is in memory: who waits for which queue, and which payloads are handed out.
 
-Nothing here is needed to find a payload again: after a restart all of it is empty, and what was in
-somebody's hands lies in its queue, in its place.
+Nothing here is needed to find a payload again: after a restart all of it is empty, and what was handed out is
+still in its place in its queue.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class State:
             self.held.put((queue, entry.number), hold)
 
     def take_away(self, queue: bytes, number: int) -> Hold | None:
-        """A payload is in nobody's hands any more; a hold that has none left is over."""
+        """A payload is no longer held; a hold that has none left ends."""
         hold = self.held.pop((queue, number))
         if hold is not None and not self.in_hand(hold):
             hold.peer.holds.pop(hold.number)

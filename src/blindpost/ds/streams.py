@@ -59,7 +59,7 @@ def is_pinned(certificate: bytes | None, fingerprint: bytes) -> bool:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """A callback that does nothing."""
 
 
 class TlsStream(asyncio.Protocol):

@@ -1,8 +1,8 @@
 """The delivery service's tables in PostgreSQL: set-oriented reads, one commit for a batch.
 
-A large payload goes piece by piece over connections of its own. `staged` names those that are part of no
-queue: the tag is put there before the first piece, taken away by the commit that adds the entry, put back by
-the one that deletes it, and whatever is there at the start is left from a crash.
+A large payload is transferred in pieces over separate connections. `staged` lists those that are in no
+queue: the tag is added before the first piece, removed by the commit that adds the entry, and added back by
+the one that deletes it. Whatever it lists at the start is left from a crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Deciding beside a commit: what only takes need not wait for a commit that is about something else.
+"""Deciding beside a commit: a call that only takes need not wait for an unrelated commit.
 
-Taking changes memory and nothing in the store, so whatever becomes of the commit, its answer is the same. An
-event overtakes nothing that is about the same subject and came before it, nor anything of its own source.
+Taking changes memory and nothing in the store, so its answer is the same whether or not the commit succeeds.
+An event never overtakes an earlier one about the same subject or from the same source.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Beside(Generic[E, T]):
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """While a commit is under way. One in doubt has ended: who takes then waits for its outcome."""
+        """While a commit is under way. One in doubt counts as ended: later takes wait for its outcome."""
         self._commit = object()
         try:
             yield
@@ -99,7 +99,7 @@ class Beside(Generic[E, T]):
         return True
 
     def collected(self, batch: Sequence[E]) -> None:
-        """These events wait no more."""
+        """These events no longer wait."""
         for event in batch:
             subject = self._taker.subject(event)
             waiting = None if subject is None else self._coming.get(subject)

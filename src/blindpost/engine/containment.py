@@ -1,4 +1,4 @@
-"""Where a failure ends: whoever calls others on behalf of many goes on when one of the calls fails."""
+"""Containing failures: code that makes calls on behalf of many continues when one call fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def contained(what: str, work: Callable[..., object], *arguments: object) -> bool:
-    """Do one piece of work; whether it went well. A failure is logged and ends nothing else."""
+    """Do one piece of work; returns whether it succeeded. A failure is logged and stops nothing else."""
     try:
         work(*arguments)
     except Exception:

@@ -1,10 +1,10 @@
 """Bounded, fair collection: accounts take turns, and within an account its sources do.
 
-An account is whoever a source is counted under, an address say; a source that names none is on its own. A
-source (a connection) whose queue is full is told to pause, which stops reading its socket; nobody else
-notices. An account that asked for more work than it has commands is in debt, and is served after those that
-are not, until its debt has run off. The engine's own events (timers, results of effects) are never refused:
-each of them was asked for, so their number is bounded by what the engine asked.
+An account is what a source is counted under, such as an address; a source that names none is its own account.
+A source (a connection) whose queue is full is paused, which stops reading its socket and affects nobody else.
+An account that asked for more work than it has commands is in debt, and is served after the others until the
+debt is paid off. The engine's own events (timers, results of effects) are never refused: each was asked for,
+so their number is bounded by what the engine asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEBT_PER_S = 1024.0
 
 
 class Source(Protocol):
-    """Something that brings events and can be told to wait."""
+    """Something that brings events and can be paused."""
 
     def __hash__(self) -> int: ...
 
@@ -122,7 +122,7 @@ class Inbox(Generic[E]):
                 self._own.appendleft(event)
                 continue
             waiting, commands, size = brought
-            # It may have brought more since, and be known anew.
+            # It may have brought more since, and so be registered again.
             waiting = self._waiting.setdefault(waiting.source, waiting)
             if not waiting.events:
                 self._line_up(waiting)
@@ -212,7 +212,7 @@ class Inbox(Generic[E]):
             (self._indebted if owes else self._turns).append(account)
 
     def _forgive(self) -> None:
-        """Accounts whose debt has run off take turns again; those who owe wait until others had theirs."""
+        """Accounts whose debt is paid off take turns again; the rest wait until others had theirs."""
         now = self._now()
         self._debts = {key: debt for key, debt in self._debts.items() if self._debt(key, now) > 0}
         waiting = [*self._turns, *self._indebted]

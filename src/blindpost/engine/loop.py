@@ -1,7 +1,7 @@
 """One turn after another: collect, load, verify, decide, commit, release.
 
-The loop owns the order of these steps and what happens when one of them fails; what they mean is the
-room's. Nobody is told OK before the commit returned.
+The loop owns the order of these steps and what happens when one of them fails; what they mean is up to the
+room. Nothing is answered OK before the commit has returned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OutcomeUnknownError(StoreFailedError):
 
 @dataclass(frozen=True, slots=True)
 class Cut(Generic[E]):
-    """A batch that would keep everybody waiting is decided in parts."""
+    """A batch that would make everybody wait is decided in parts."""
 
     now: Sequence[E]
     """What this turn decides."""
@@ -139,7 +139,7 @@ class Engine(Generic[E]):
         return self._inbox.in_debt
 
     async def settled(self) -> None:
-        """Wait until nothing that was decided still waits to be committed, but not for ever."""
+        """Wait until nothing that was decided still waits to be committed, but not forever."""
         for _ in range(SETTLED_TRIES):
             if not self._undo:
                 return
@@ -208,7 +208,7 @@ class Engine(Generic[E]):
         self._wake()
 
     async def _sleep(self) -> None:
-        """Until something comes. An `asyncio.Event` does the same with more ado, and every turn ends here."""
+        """Wait until something comes. An `asyncio.Event` costs more, and every turn ends here."""
         self._sleeping = asyncio.get_running_loop().create_future()
         try:
             await self._sleeping
@@ -216,10 +216,10 @@ class Engine(Generic[E]):
             self._sleeping = None
 
     async def _gather(self) -> None:
-        """Let those who were answered together come back together.
+        """Let clients that were answered together come back together.
 
-        The first of them would otherwise have a turn and a commit of its own, and all others would wait for
-        it: a commit costs the same for one and for many. Whoever is alone waits for nobody.
+        Otherwise the first of them would get a turn and a commit to itself, and all others would wait for it:
+        a commit costs the same for one and for many. A single client does not wait.
         """
         if self._last_events > 1 and self._last_commit_s >= GATHER_COMMIT_S and not self._stopping:
             await asyncio.sleep(GATHER_S)
@@ -264,7 +264,7 @@ class Engine(Generic[E]):
         meters.turn_s.observe(clock() - started)
 
     def _cut(self, cut: Cut[E]) -> list[E]:
-        """What is left of a batch. Whoever brought the rest is served after those who asked for less."""
+        """What is left of a batch. Sources of the rest are served after those that asked for less."""
         self.meters.turns_cut += 1
         for place, debt in cut.debts:
             self._inbox.charge(place, debt)
@@ -284,7 +284,7 @@ class Engine(Generic[E]):
                 raise StoreFailedError(str(error)) from error
 
     async def _outcome(self, error: OutcomeUnknownError) -> bool:
-        """Whether a commit is there, once the store can tell; whoever comes meanwhile is refused at once."""
+        """Whether a commit succeeded, once the store can tell; what arrives meanwhile is refused at once."""
         outcome = error.outcome
         outcome.add_done_callback(lambda _: self._wake())
         while not outcome.done():
@@ -309,7 +309,7 @@ class Engine(Generic[E]):
         try:
             self._plan.decide(event)
         except Exception:
-            # A bug in one command must not poison the batch: take back what it did and go on.
+            # A bug in one command must not poison the batch: undo it and continue.
             log.exception("deciding an event failed; it changed nothing")
             self.meters.events_failed += 1
             undo.rollback(mark)

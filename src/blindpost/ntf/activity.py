@@ -1,6 +1,6 @@
 """How many tokens and queues were active today, this week and this month, without their names.
 
-What is remembered are short hashes under a key that dies with the process; a restart begins anew.
+Only short hashes are kept, under a key that dies with the process; a restart starts from zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who may do what: which token a command belongs to, and the check of its authorization.
 
 A refusal costs one verification of the offered kind, whether the token or subscription is unknown, somebody
-else's, or the signature is wrong, so that nobody learns from time which it was.
+else's, or the signature is wrong, so that timing does not reveal which.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The notification router's meters as Prometheus text: sums, nothing about a device or a queue.
 
-Where the reference has a metric, ours has its name. Those of single message routers that an operator calls
-his own are left out: no host is named.
+Where the reference has a metric, ours has its name. Its per-host metrics for an operator's own message
+routers are left out: no host is named.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _FAILED = {
 
 
 def done(turn: Turn, push: Push, outcome: PushOutcome) -> None:
-    """A provider answered. A token that was deleted meanwhile, or started anew, is not concerned."""
+    """A provider answered. Ignored if the token is gone or the push is no longer its current one."""
     key = (push.token_id, push.kind)
     job = turn.state.jobs.get(key)
     token = turn.view.tokens.get(push.token_id)

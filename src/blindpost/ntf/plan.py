@@ -52,7 +52,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A connection is over; it comes after everything that the connection sent."""
+    """A connection has ended; comes after everything that it sent."""
 
     client: Client
 
@@ -75,7 +75,7 @@ class PushDone:
 
 @dataclass(frozen=True, slots=True)
 class PushAgain:
-    """The pause of a push is over."""
+    """The pause before repeating a push has ended."""
 
     token_id: bytes
     kind: PushKind
@@ -106,7 +106,7 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """A look is over; nothing is subscribed at these message routers."""
+    """A scan found that nothing is subscribed at these message routers."""
 
     servers: Sequence[Server]
 
@@ -263,7 +263,7 @@ class NtfPlan:
         await self._store.commit(self._turn.view)
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
-        """Every command is told that the store failed; the subscriber is too, and comes again."""
+        """Answer every command that the store failed; the subscriber is told too, and retries."""
         self.meters.add(Meter.STORE_ERRORS)
         for event in batch:
             match event:

@@ -93,7 +93,7 @@ class Subscriber(Protocol):
         ...
 
     def forget(self, server: Server, notifier_ids: Sequence[bytes]) -> None:
-        """They are deleted: subscribe them no more. Nothing is sent to the message router."""
+        """These were deleted: stop subscribing them. Nothing is sent to the message router."""
         ...
 
     def has(self, server: Server) -> bool:

@@ -61,7 +61,7 @@ async def open_store(place: Place) -> NtfStore:
     try:
         if settings.kind == "sqlite":
             return SqliteTables.open(place.database, sealer, durability)
-        # Imported only by who uses a database.
+        # Imported only when a database is used.
         from blindpost.ntf.tables_postgres import PostgresTables
 
         return await PostgresTables.open(settings.dsn, sealer, durability)

@@ -71,7 +71,7 @@ def cancel(turn: Turn, token: Token, kind: PushKind) -> None:
 
 
 def again(turn: Turn, token_id: bytes, kind: PushKind, number: int) -> None:
-    """The pause of a push is over."""
+    """The pause before repeating a push has ended."""
     job = turn.state.jobs.get((token_id, kind))
     if job is None or job.number != number or job.in_flight:
         return
@@ -83,8 +83,8 @@ def again(turn: Turn, token_id: bytes, kind: PushKind, number: int) -> None:
 
 
 def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: float | None) -> None:
-    """Try again later: twice as late each time, not before the provider wants to hear of it, and at some
-    moment that other tokens do not share."""
+    """Try again later, doubling the pause each time, not before the provider allows it, and jittered so that
+    tokens do not retry together."""
     rules, fraction = turn.rules, turn.fraction()
     longest = min(rules.retry_max_s, rules.retry_first_s * 2.0 ** min(attempts - 1, 32))
     delay_s = max(longest * (0.5 + fraction / 2), (after_s or 0.0) * (1 + fraction / 4))

@@ -1,7 +1,7 @@
-"""What lies in the store: sealed under a key that is not in it, and found again by blind names.
+"""What the store holds: sealed under a key that is not in it, and found again by blind names.
 
-A blind name is a keyed hash. Whoever has the store without the key learns how many rows there are and
-which statuses they have, not one device, router, queue or key.
+A blind name is a keyed hash. Without the key, the store reveals how many rows there are and their statuses,
+but no device, router, queue or key.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
         """Set before `run`; without one nothing is subscribed at message routers."""
         self._now = now
         self._after = b""
-        # Peers of version 1 get no key; what they offer is checked against this one, in vain.
+        # Peers of version 1 get no key; what they offer is checked against this one and fails.
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
 
     async def run(self) -> None:
@@ -230,7 +230,7 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
         await self._decided(lambda some: Due(some, kind), idle)
 
     async def _decided(self, event: Callable[[Sequence[bytes]], Event], token_ids: Sequence[bytes]) -> None:
-        """In steps, each in a turn of its own, so that devices need not wait long."""
+        """In steps, each in a separate turn, so that devices need not wait long."""
         for start in range(0, len(token_ids), STEP):
             self.engine.put_own(event(token_ids[start : start + STEP]))
             await self.submit(())

@@ -199,7 +199,7 @@ def _set_write(server: bytes, event: SubEvent, only_associated: bool) -> SetWrit
 
 
 def readable(rows: Sequence[R], decode: Callable[[R], V]) -> list[V]:
-    """The values of rows; one that is damaged is told and left out, so that it harms nobody else."""
+    """The values of rows; a damaged one is logged and left out, so that it does not affect the others."""
     found = []
     for row in rows:
         try:

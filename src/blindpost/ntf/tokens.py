@@ -1,4 +1,4 @@
-"""What devices do with their tokens: TNEW TVFY TCHK TRPL TDEL TCRN, and what ages out."""
+"""What devices do with their tokens: TNEW TVFY TCHK TRPL TDEL TCRN, and expiry."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def delete(turn: Turn, token: Token) -> None:
 
 
 def remove_unverified(turn: Turn, token: Token) -> None:
-    """A token that was never verified and whose time is over; one that owns something was verified once."""
+    """Delete a token that was not verified in time; one that owns something was verified once."""
     before = turn.seconds - turn.rules.unverified_ttl_s
     if token.code_at is not None and token.code_at < before and not turn.view.owned(token.token_id):
         delete(turn, token)
@@ -194,7 +194,7 @@ def remove_unverified(turn: Turn, token: Token) -> None:
 
 
 def _is_refused(turn: Turn, device: DeviceToken) -> bool:
-    """Whether nobody is there to push to such devices."""
+    """Whether there is no provider for such devices."""
     if device.provider is PushProvider.WEB_PUSH:
         return not turn.rules.web_push
     return device.provider is PushProvider.APNS_TEST and not turn.rules.test_provider
@@ -213,7 +213,7 @@ def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
 
 
 def limited(turn: Turn) -> Response:
-    """The answer to whoever asks for more than the rules allow."""
+    """The answer to a client that exceeds the limits."""
     turn.count(Meter.REFUSED_LIMIT)
     return QUOTA
 

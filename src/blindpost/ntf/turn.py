@@ -1,6 +1,6 @@
 """What the decisions of one batch share: state, rules, what was loaded, what they answer and ask for.
 
-Answers and effects leave after the commit, so that nobody is told, and no device pushed, what is not durable.
+Answers and effects leave after the commit, so that nothing is acknowledged or pushed before it is durable.
 """
 
 from __future__ import annotations

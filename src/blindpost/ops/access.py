@@ -1,7 +1,7 @@
-"""Who may see the page: whoever has the token, wherever he comes from.
+"""Who may see the page: anyone with the token, from any address.
 
-Loopback is no proof: a proxy on this machine connects from it for the whole world, under any name. What
-changes or starts something must come from the page itself.
+Loopback proves nothing: a proxy on this machine connects from it for the whole world, under any name.
+Requests that change or start something must come from the page itself.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ MINUTES = 60
 
 
 class Counted:
-    """One counter of one server. A counter that went back means a new process: it starts anew."""
+    """One counter of one server. A counter that went back means a new process: start over."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()

@@ -1,4 +1,4 @@
-"""The page on a socket, until it is told to stop."""
+"""The page on a socket, until stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """Leaves signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

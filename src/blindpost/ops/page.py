@@ -82,7 +82,7 @@ class Page:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Ask the servers again and again; at the end every stream to a browser is over."""
+        """Poll the servers; at the end, close every stream to a browser."""
         await self.sample()
         sampling = asyncio.create_task(self._sample_for_ever())
         try:

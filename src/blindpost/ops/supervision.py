@@ -1,4 +1,4 @@
-"""Several servers as one: each a process of its own, started again when it dies, stopped together."""
+"""Several servers as one: each a separate process, restarted when it dies; all stopped together."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which queues belong to which service, and which connection serves it now.
 
-The sets themselves are kept in step with the queue records by `View`; here is who is told what when a
-queue changes hands. A takeover ends the old connection's walk and drops what was in flight to it, and
-leaves alone what it reads on its own.
+The sets themselves are kept in step with the queue records by `View`; this module decides who is notified
+when a queue changes hands. A takeover ends the old connection's walk and drops what was in flight to it, but
+keeps its own subscriptions and GETs.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ SERVICE_METERS = {
 
 
 def register(turn: Turn, client: Client, domain: Domain) -> None:
-    """Make the connection the one that serves its service; another one is told ENDS and nothing more.
+    """Make this connection serve its service; the previous one gets ENDS and nothing more.
 
-    What was in flight to the other one, or due to it, comes to this one by a walk, also when it took the
-    service over by a command about a single queue.
+    A walk redelivers what was in flight or due to the previous connection, even if the takeover came from
+    a command about a single queue.
     """
     assert client.service is not None
     service_id = client.service.service_id
@@ -90,7 +90,7 @@ def register(turn: Turn, client: Client, domain: Domain) -> None:
 
 
 def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> None:
-    """The connection serves one queue more."""
+    """The connection serves one more queue."""
     sub = client.service_sub(domain)
     if not sub.members.count:
         turn.count(SERVICE_METERS[domain].subscribed)
@@ -101,7 +101,7 @@ def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> No
 def queue_left(
     turn: Turn, acting: Client | None, domain: Domain, service_id: bytes, entity_id: bytes, event: END | DELD
 ) -> None:
-    """A queue is not of this service any more: whoever serves it counts one less and is told, if another."""
+    """A queue left this service: its connection counts one less and is notified unless it caused this."""
     holder = turn.state.services(domain).holder(service_id)
     if holder is None:
         return
@@ -115,7 +115,7 @@ def queue_left(
 
 
 def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
-    """SUB by a service: the queue becomes its own, from nobody or from another service."""
+    """SUB by a service: the queue joins it, leaving any other service."""
     assert client.service is not None
     service_id, recipient_id = client.service.service_id, record.recipient_id
     if record.service_id == service_id:
@@ -137,7 +137,7 @@ def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRec
 
 
 def dissociate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
-    """SUB by a plain connection: the queue is nobody's but its own again."""
+    """SUB by a plain connection: the queue leaves its service, if any."""
     if record.service_id is None:
         return record
     turn.count(Meter.RCV_ASSOC_REMOVED)

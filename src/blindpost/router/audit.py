@@ -1,8 +1,8 @@
 """Do the sets of services agree with the queues? Differences are found, and put right from the records.
 
 A queue's own record says whose it is; counters, hashes, and the rows of members and of what waits follow
-from it. They change in one transaction, so that a difference means a fault: of a disk, of a program, or
-of someone who wrote into the store. The walk goes in chunks over a store that nobody changes meanwhile.
+from it. They change in one transaction, so a difference means a fault: of a disk, of a program, or of
+someone who wrote to the store. The walk reads in chunks; the store must not change meanwhile.
 It compares counts and hashes first and keeps ids only of those sets that differ.
 """
 
@@ -216,7 +216,7 @@ async def audit(store: BulkStore, chunk_items: int = CHUNK_ITEMS) -> Findings:
 
 
 async def repair(store: RouterStore, findings: Findings) -> None:
-    """Put right what was found, in several commits; one that is killed is simply audited again."""
+    """Repair what was found, in several commits; after an interruption, audit again."""
     changes = findings.changes
     for start in range(0, len(changes), REPAIRS_IN_COMMIT):
         await store.commit(changes[start : start + REPAIRS_IN_COMMIT])
@@ -225,7 +225,7 @@ async def repair(store: RouterStore, findings: Findings) -> None:
 async def looks_right(bulk: BulkStore, store: RouterStore) -> bool:
     """A cheap check: whether there are as many rows as all services together count.
 
-    It reads the services and no queue, so that it can be made at every start.
+    It reads the services but no queues, so it can run at every start.
     """
     counted = 0
     async for chunk in chunks(bulk.services, CHUNK_ITEMS):
@@ -235,7 +235,7 @@ async def looks_right(bulk: BulkStore, store: RouterStore) -> bool:
 
 
 async def check_at_start(bulk: BulkStore, store: RouterStore) -> Findings | None:
-    """The cheap check; if it sees something, the audit and its repair. What was repaired, or None."""
+    """Run the cheap check; if it fails, audit and repair. Returns what was repaired, or None."""
     if await looks_right(bulk, store):
         return None
     found = await audit(bulk)

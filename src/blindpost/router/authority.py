@@ -1,7 +1,7 @@
 """Who may do what: the queue that an id names, the keys that may authorize a command, and the check itself.
 
 A refusal costs one verification of the offered kind, whether the queue is unknown, the key is another
-or the signature is wrong, so that nobody learns from time which it was. On a queue with several owners it
+or the signature is wrong, so that timing does not reveal which. On a queue with several owners it
 costs the same for any number of them.
 """
 
@@ -106,7 +106,7 @@ def sender_key(client: Client, command: Command, record: QueueRecord | None) -> 
 
 
 def notifier_key(client: Client, command: Command, record: QueueRecord | None) -> Keys:
-    """Whoever is notified about the queue."""
+    """The queue's notifier."""
     return NOBODY if record is None or record.notifier is None else (record.notifier.key,)
 
 
@@ -116,7 +116,7 @@ def securing_key(client: Client, command: SKEY | LKEY, record: QueueRecord | Non
 
 
 def anybody_with_link(client: Client, command: Command, record: QueueRecord | None) -> Keys:
-    """Whoever knows the link of a contact queue."""
+    """Anybody who knows the link of a contact queue."""
     return ANYBODY if record is not None and is_contact(record) else NOBODY
 
 

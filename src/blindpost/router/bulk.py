@@ -1,8 +1,8 @@
-"""Everything that a store holds, in chunks: what moving from one store to another needs beside `RouterStore`.
+"""Reads a whole store in chunks: what moving between stores needs beyond `RouterStore`.
 
-Writing goes through `RouterStore.commit`, where a `PutMark` among the changes says how far the work has come:
-it is durable together with them, so that work that was killed goes on where its last commit ended. Reading
-goes in chunks, each a short look of its own; a chunk says where the next one starts, in the store's own way.
+Writing goes through `RouterStore.commit`, where a `PutMark` among the changes records progress: it is
+committed with them, so an interrupted job resumes after its last commit. Each chunk is a separate short
+read and says where the next one starts, in the store's own format.
 """
 
 from __future__ import annotations

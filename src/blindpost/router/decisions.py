@@ -55,7 +55,7 @@ def _answer(turn: Turn, asked: Asked, verifier: Verifier) -> Answer:
     record = row.naming.find(turn.view, request.entity_id)
     if record is None and row.party is not None:
         if row.naming.recipient_id(turn.view, request.entity_id) in turn.view.damaged:
-            # It is there and cannot be read: it must not look deleted.
+            # It exists but cannot be read: it must not look deleted.
             return ERR(STORE(DAMAGED))
         return _refused(turn, asked)
     if client.service is not None and not row.allows(client):

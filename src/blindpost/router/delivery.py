@@ -33,7 +33,7 @@ def holder_of(turn: Turn, record: QueueRecord) -> Client | None:
 
 
 def wait(client: Client, record: QueueRecord) -> None:
-    """A message is due once the connection has drained; for a service a walk finds it, by no entry here."""
+    """A message is due once the connection has drained; for a service a walk finds it, without an entry."""
     if record.service_id is not None:
         walk_again(client, Domain.MESSAGES)
     else:
@@ -48,7 +48,7 @@ def wait_again(client: Client, recipient_ids: tuple[bytes, ...]) -> None:
 
 
 def walk_again(client: Client, domain: Domain) -> None:
-    """Have a walk over the queues of a service, after the one that may be under way."""
+    """Schedule a walk over the queues of a service, after any walk under way."""
     walk = client.walks.get(domain)
     client.walks.put(domain, Walk() if walk is None else replace(walk, again=True))
 
@@ -77,14 +77,14 @@ def may_push(client: Client, record: QueueRecord) -> bool:
 
 
 def message_arrived(turn: Turn, record: QueueRecord) -> None:
-    """The queue was empty and has a message now: push it to whoever is subscribed."""
+    """The queue was empty and has a message now: push it to the subscriber."""
     client = holder_of(turn, record)
     if client is not None and may_push(client, record):
         push_head(turn, client, record)
 
 
 def deliver_waiting(turn: Turn, client: Client, recipient_id: bytes) -> None:
-    """A delivery that had to wait: decide anew whether it is still due."""
+    """A delivery had to wait: check whether it is still due."""
     client.waiting.pop(recipient_id)
     record = turn.view.records.get(recipient_id)
     if record is not None and holder_of(turn, record) is client and may_push(client, record):

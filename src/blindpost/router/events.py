@@ -26,7 +26,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A connection is over; it comes after everything that the connection sent."""
+    """A connection has ended; comes after everything that it sent."""
 
     client: Client
 

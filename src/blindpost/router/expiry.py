@@ -1,4 +1,4 @@
-"""What ages out: messages from the head of a queue, notifications nobody fetched."""
+"""Expiry: messages at the head of a queue, and notifications nobody fetched."""
 
 from __future__ import annotations
 

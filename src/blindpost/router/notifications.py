@@ -1,4 +1,4 @@
-"""NKEY, NDEL, NSUB and NMSG: who is told that a message came, and when."""
+"""NKEY, NDEL, NSUB and NMSG: who is notified that a message came, and when."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None
 
 
 def set_notifier(turn: Turn, client: Client, record: QueueRecord, notifier: Notifier) -> None:
-    """NKEY: new credentials replace the old ones, whose subscriber is told."""
+    """NKEY: new credentials replace the old ones, whose subscriber is notified."""
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
     turn.view.put_queue(record._replace(notifier=notifier))
@@ -114,7 +114,7 @@ def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response
 
 
 def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None:
-    """A notifier id stops to exist: its subscriber is told, what waited is dropped."""
+    """A notifier id is removed: its subscriber is notified, and waiting notifications are dropped."""
     notifier_id = notifier.notifier_id
     if notifier.service_id is not None:
         queue_left(turn, client, Domain.NOTIFICATIONS, notifier.service_id, notifier_id, DELD())

@@ -54,7 +54,7 @@ def _found(view: View, entity_id: bytes) -> QueueRecord | None:
 
 
 def operate(turn: Turn, command: OperatorCommand) -> None:
-    """Carry out an operator's command; the outcome is told once it is durable."""
+    """Carry out an operator's command; the outcome is reported once it is durable."""
     record = _found(turn.view, command.entity_id)
     outcome = "error: no queue with this sender or link id"
     if record is not None:

@@ -127,7 +127,7 @@ class RouterPlan:
         return parts
 
     def _cut(self, batch: Sequence[Event], verifiable: list[Asked]) -> Cut[Event] | None:
-        """What of a batch is decided now, if it is too much work for one turn; `verifiable` become those."""
+        """What to decide now of a batch too large for one turn; `verifiable` is cut to match."""
         work = Work(self._turn.view.records.get, verifiable)
         if work.total <= TURN_WORK:
             return None
@@ -270,7 +270,7 @@ class RouterPlan:
             turn.serve(client)
 
     def _handed_over(self, turn: Turn, client: Client, recipient_id: bytes) -> bool:
-        """Whether a queue that waited could be looked at; one that could not holds up no other."""
+        """Whether a waiting queue could be read; one that could not holds up no other."""
         mark = self.undo.mark()
         try:
             delivery.deliver_waiting(turn, client, recipient_id)
@@ -289,7 +289,7 @@ class RouterPlan:
         await self._store.commit(self._turn.view.changes)
 
     def refuse(self, batch: Sequence[Event], error: StoreFailedError) -> None:
-        """Every command of the batch is told that the store failed; the router's own events come again."""
+        """Answer every command of the batch that the store failed; the router's own events are retried."""
         self.meters.add(Meter.STORE_ERRORS)
         failure, outbox = ERR(STORE(str(error))), []
         for event in batch:

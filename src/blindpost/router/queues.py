@@ -106,8 +106,8 @@ def _repeated(
 ) -> Response | None:
     """The same NEW again, because its answer was lost: the same queue, to the same keys only.
 
-    What was sent to the queue meanwhile follows, as it would after SUB. A queue whose first answer is not
-    known here any more is not answered for again.
+    What was sent to the queue meanwhile follows, as it would after SUB. If the first answer is no longer
+    known here, it is not repeated.
     """
     keys = (command.auth_key,), command.dh_key.raw
     if (record.recipient_keys, record.recipient_dh_key) != keys:
@@ -139,7 +139,7 @@ def _ids(record: QueueRecord) -> IDS:
 
 
 def notifier_creds(notifier: Notifier) -> ServerNtfCreds:
-    """What the recipient is told about credentials that were made here."""
+    """What the recipient learns about credentials created here."""
     assert notifier.router_dh_key is not None, "credentials that were made elsewhere"
     return ServerNtfCreds(notifier.notifier_id, notifier.router_dh_key)
 

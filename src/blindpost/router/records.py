@@ -279,7 +279,7 @@ def message_from_row(row: bytes) -> StoredMessage:
 def is_expired_row(row: Buffer, before: int) -> bool:
     """Whether the row holds an ordinary message that came before `before`.
 
-    Markers do not expire, and a row that makes no sense stays where it is.
+    Markers do not expire, and an unreadable row stays where it is.
     """
     if len(row) < _MESSAGE_START.size:
         return False
@@ -340,7 +340,7 @@ def notification_key(notifier_id: bytes, number: int) -> bytes:
 
 
 def notifier_of(key: bytes) -> bytes:
-    """Whose notification lies at this key."""
+    """The notifier id in the key of a notification."""
     return key[:-1]
 
 

@@ -13,7 +13,7 @@ from blindpost.wire.smp.transmissions import Request
 
 
 def open_relay(turn: Turn, client: Client, request: Request, command: PRXY) -> Response | None:
-    """PRXY: have a session with a relay, for whoever knows the operator's password."""
+    """PRXY: open a session with a relay, for clients that know the operator's password."""
     if not turn.rules.proxy or not password_fits(turn, command.basic_auth):
         return ERR(PROXY(ProxyCode.BASIC_AUTH))
     turn.ask(OpenRelay(client, request.corr_id, command.relay))
@@ -26,7 +26,7 @@ def forward(turn: Turn, client: Client, request: Request, command: PFWD) -> None
 
 
 def relay_answered(turn: Turn, effect: RelayEffect, response: Response) -> None:
-    """A relay was asked; count how it went and tell whoever wanted to know."""
+    """A relay was asked: count the outcome and answer the client."""
     if isinstance(effect, OpenRelay):
         turn.count(Meter.RELAYS)
         turn.count(Meter.RELAYS_FAILED if isinstance(response, ERR) else Meter.RELAYS_OPENED)
@@ -38,7 +38,7 @@ def relay_answered(turn: Turn, effect: RelayEffect, response: Response) -> None:
 
 
 def _is_answer(response: Response) -> bool:
-    """Whether the relay itself answered, be it with an error of the protocol."""
+    """Whether the relay itself answered, even with a protocol error."""
     if not isinstance(response, ERR):
         return True
     return isinstance(response.error, PROXY) and isinstance(response.error.error, PROTOCOL)

@@ -1,7 +1,7 @@
 """The proxy's half of proxying: one connection to each relay, shared by all senders.
 
-Everything here takes time and may fail, so that it happens outside the engine: a decision asks for it,
-and its result comes back as an event.
+All of this takes time and may fail, so it happens outside the engine: a decision asks for it, and the
+result comes back as an event.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Relays:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # A failure is told to whoever asked for the session; nobody need have waited for it.
+        # A failure is reported to the client that asked for the session; the task itself may go unawaited.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -214,8 +214,8 @@ class Relays:
             del self._relays[session.server]
 
     def _make_room(self, asker: Hashable, now: float) -> None:
-        """Let one more relay in, or `CrowdedError`: nobody loses a session that is in use to somebody else's
-        request, unless he has many for himself."""
+        """Let one more relay in, or `CrowdedError`: nobody loses a session in use to somebody else's
+        request, unless they hold many alone."""
         own = [server for server, relay in self._relays.items() if relay.is_only_of(asker)]
         if sum(not self._relays[server].opening.done() for server in own) >= OPENING_OF_ONE:
             raise CrowdedError
@@ -228,7 +228,7 @@ class Relays:
             self._leave_one(self._largest(len(own)))
 
     def _largest(self, own: int) -> list[Server]:
-        """The relays of whoever has most for himself, if that is clearly more than `own`."""
+        """The relays held alone by the largest asker, if clearly more than `own`."""
         held: defaultdict[Hashable, list[Server]] = defaultdict(list)
         for server, relay in self._relays.items():
             if len(relay.askers) == 1:
@@ -301,7 +301,7 @@ class RelayKeyError(errors.TransportError):
 
 
 def proxy_error(error: Exception) -> SMPError:
-    """What a sender is told when its proxy failed to reach the relay, or the relay refused the proxy."""
+    """What the sender gets when the proxy could not reach the relay, or the relay refused the proxy."""
     match error:
         case RefusedError():
             return PROXY(PROTOCOL(error.error))

@@ -132,7 +132,7 @@ class Router(Connections[RouterConnection, Outgoing]):
         self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self._now = now
-        # Peers of version 6 get no key; what they offer is checked against this one, in vain.
+        # Peers of version 6 get no key; what they offer is checked against this one and fails.
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
 
     async def run(self) -> None:
@@ -202,7 +202,7 @@ class Router(Connections[RouterConnection, Outgoing]):
             await asyncio.sleep(0)
 
     async def expire_notifications(self) -> None:
-        """Walk over all notifiers in steps and drop what nobody came for in time."""
+        """Walk over all notifiers in steps and drop what nobody fetched in time."""
         start: bytes | None = b""
         while start is not None:
             before = int(self._now()) - self.plan.rules.notification_ttl_s
@@ -236,7 +236,7 @@ class Router(Connections[RouterConnection, Outgoing]):
         )
 
     def asker(self, client: Client) -> Hashable:
-        """Against whom is counted what a connection makes us do elsewhere."""
+        """Whose account a connection's outgoing work is charged to."""
         return client.client_id
 
     def _perform(self, effect: RelayEffect) -> None:

@@ -1,7 +1,7 @@
 """Client services: one identity, one SUBS for all of its queues, and the walk over what waits in them.
 
-A queue of a service has an entry of its own only while a message is in flight, so that a service with a
-million queues costs no more than one with ten.
+A service's queue has an entry only while a message is in flight, so a service with a million queues costs no
+more than one with ten.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_service(
 
 
 def expire_service(turn: Turn, service_id: bytes, before_day: int) -> None:
-    """Whoever presents a certificate becomes a service; one that never had a queue is forgotten."""
+    """Presenting a certificate creates a service; one that never had a queue is forgotten."""
     service = turn.view.services.get(service_id)
     if service is not None and service.created_day < before_day and service.is_empty:
         turn.view.delete_service(service)
@@ -101,7 +101,7 @@ def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: Que
 def walk_step(
     turn: Turn, client: Client, domain: Domain, entity_ids: tuple[bytes, ...], following: bytes | None
 ) -> None:
-    """Hand over what waits in these queues, and go on behind them, or end the walk."""
+    """Hand over what waits in these queues, then continue after them or end the walk."""
     service = client.service
     serves = service is not None and turn.state.services(domain).holder(service.service_id) is client
     failed: list[tuple[bytes, SMPError]] = []
@@ -128,9 +128,9 @@ def walk_step(
 
 
 def walk_failed(turn: Turn, client: Client, domain: Domain, error: StoreFailedError) -> None:
-    """The store could not say what comes next: the client is told once, in place of ALLS, and the walk waits.
+    """The store could not be read: the client gets one error in place of ALLS, and the walk waits.
 
-    It goes on where it stopped when the store can be read again, so that nothing is missed.
+    It resumes where it stopped once the store can be read again, so that nothing is missed.
     """
     walk = client.walks.get(domain)
     if walk is not None and walk.announced:

@@ -1,7 +1,7 @@
 """What is in memory: which connection is subscribed to what, and what is in flight.
 
 One small entry for each individually subscribed queue and one for each message in flight. Nothing here
-is needed to find a message again: after a restart all of it is empty and clients subscribe anew.
+is needed to find a message again: after a restart all of it is empty and clients subscribe again.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Registry:
             self._holders.pop(entity_id)
 
     def remove(self, entity_id: bytes) -> Client | None:
-        """The id itself is gone; whoever held it."""
+        """The id itself is gone; returns its holder."""
         return self._holders.pop(entity_id)
 
 

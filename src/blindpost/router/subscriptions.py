@@ -106,9 +106,9 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
 
 
 def queue_gone(turn: Turn, client: Client | None, record: QueueRecord) -> None:
-    """The queue was deleted, by `client` or by the operator: another subscriber is told.
+    """The queue was deleted, by `client` or by the operator: notify the subscriber, if another.
 
-    Whoever had it under GET finds that it is gone with the next command.
+    A client that read it with GET finds out with its next command.
     """
     recipient_id = record.recipient_id
     if record.service_id is not None:

@@ -1,8 +1,8 @@
 """The router's tables in the embedded store: one read for a batch, one commit for a batch.
 
-A small cache of decoded queue records stands in front; there is one writer, so that what was committed
-here is what is stored. Ids that no queue has are kept too, apart from it, and cost a decoded row when they
-are met first: from the time of a refusal nobody learns which ids exist.
+A small cache holds decoded queue records; there is one writer, so it always matches the store. Unknown ids
+are cached separately and cost one decoded row when first seen, so that the time of a refusal does not reveal
+which ids exist.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class LmdbTables:
                 _load_service(read, view, service_id)
 
     def _load_records(self, read: Read, view: View, recipient_ids: set[bytes]) -> None:
-        """An unknown id is looked up here too, in vain, so that refusals cost the same."""
+        """Unknown ids are looked up too, so that refusals cost the same."""
         self.reads += len(recipient_ids)
         cache, unknown, missing = self._cache, self._unknown, set()
         fill = view.records.fill
@@ -351,7 +351,7 @@ def _load_messages(read: Read, view: View, needed: Needed, recipient_id: bytes, 
 
 
 def _fill_message(view: View, recipient_id: bytes, number: int, row: bytes) -> None:
-    """One that cannot be read is not there for the command that needs it; the others of the batch go on."""
+    """An unreadable message is missing for the command that needs it; the rest of the batch is unaffected."""
     try:
         view.fill_message(recipient_id, number, message_from_row(row))
     except UNREADABLE:

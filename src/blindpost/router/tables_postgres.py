@@ -144,7 +144,7 @@ class PostgresTables:
         return len(self._decoded)
 
     def counts(self) -> dict[str, int]:
-        """A queue's sender id stands in its own row, so that there are as many."""
+        """A sender id is part of its queue's row, so there are as many senders as queues."""
         counts = {**self.store.counts, "senders": self.store.counts["queues"]}
         return {table: counts[table] for table in TABLES}
 

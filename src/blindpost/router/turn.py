@@ -1,6 +1,6 @@
 """What the decisions of one batch share: state, rules, what was loaded, and what they answer.
 
-Answers are sent after the commit, so that nobody is told what is not durable.
+Answers are sent after the commit, so that nothing is acknowledged before it is durable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much work a batch asks for, and which part of it one turn does.
 
 The unit is one verification of Ed25519. Most commands ask for one; those signed with Ed448, and those on
-queues with several owners, ask for many, and who sends them must not make others wait.
+queues with several owners, ask for many, and their senders must not make others wait.
 """
 
 from __future__ import annotations

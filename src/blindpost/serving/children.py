@@ -1,4 +1,4 @@
-"""A server as a process of our own: started, waited for, asked and ended. There is no other way.
+"""A server as a child process: started, waited for, asked and ended, always through this module.
 
 Children import nothing from the folder they are started in (`-P`). They do not outlive us: each holds the
 other end of a pipe, and stops in order when we are gone. Methods that wait block; in an event loop they are
@@ -142,7 +142,7 @@ class Child:
 
 
 def free_port() -> int:
-    """A port on loopback on which nobody listens, for TCP and UDP, the same after a restart."""
+    """A free loopback port for TCP and UDP, the same after a restart."""
     for port in random.sample(_BELOW_EPHEMERAL, len(_BELOW_EPHEMERAL)):
         with socket.socket() as sock, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
             try:

@@ -1,7 +1,7 @@
-"""A server's connections: whom it takes in, when it reads from them, what it says, when it closes them.
+"""A server's connections: which it accepts, when it reads, writes and closes them.
 
-A connection's failure ends that connection. One whose peer does not read is not read from either; what waits
-for all such peers together is bounded, and whoever has most waiting is closed first.
+A connection's failure ends that connection. If a peer does not read, we stop reading from it; what waits for
+all such peers together is bounded, and the one with the most waiting is closed first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OUTBOX = "outbox"
 
 
 class Held:
-    """A source of the engine's inbox that is read from while nothing speaks against it."""
+    """A source of the engine's inbox that is read from unless there is a reason to pause."""
 
     __slots__ = ("held",)
 
@@ -112,7 +112,7 @@ SaidT = TypeVar("SaidT", bound=Answered)
 
 
 class Connections(Handler, Generic[K, SaidT]):
-    """The established sessions of one server, and what they are told."""
+    """The established sessions of one server, and what is sent to them."""
 
     def __init__(self, buffers: int) -> None:
         self.connections: dict[int, K] = {}
@@ -131,13 +131,13 @@ class Connections(Handler, Generic[K, SaidT]):
 
     @abstractmethod
     def left(self, connection: K) -> None:
-        """A connection is over."""
+        """A connection has ended."""
 
     def relieved(self, connection: K) -> None:
         """A peer that did not read has caught up."""
 
     def lags(self, connection: K) -> None:
-        """A peer does not read: nothing more is sent to it of our own accord."""
+        """A peer does not read: nothing more is sent to it unasked."""
 
     @abstractmethod
     def written(self, client: Any, said: SaidT) -> Writer:
@@ -208,7 +208,7 @@ class Connections(Handler, Generic[K, SaidT]):
             try:
                 transmissions.append(self.written(client, one))
             except Exception:
-                # A row that cannot be told harms whoever asked for it.
+                # A row that cannot be written only affects the client that asked for it.
                 log.exception("an answer could not be written")
                 self.unwritten()
                 transmissions.append(self.in_place(client, one, Code.INTERNAL))
@@ -235,7 +235,7 @@ class Connections(Handler, Generic[K, SaidT]):
             self._free_buffers()
 
     def _free_buffers(self) -> None:
-        """Whoever has most waiting is closed first, until what waits for all is within its bound."""
+        """Close connections, most waiting first, until the total is within its bound."""
         sizes = {lagging: lagging.session.outbox_size for lagging in self._congested}
         waiting = sum(sizes.values())
         while waiting > self._buffers:

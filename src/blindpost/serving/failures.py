@@ -1,4 +1,4 @@
-"""What an operator is told when something cannot be done: what happened, and what to do about it."""
+"""Messages for operators when something fails: what happened, and what to do about it."""
 
 from __future__ import annotations
 

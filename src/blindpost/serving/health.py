@@ -1,6 +1,6 @@
-"""Whether a server can do its work, in one sentence that is the same wherever it is told.
+"""Whether a server can do its work, in one sentence that is the same everywhere it is reported.
 
-`live` means that the event loop turns: whoever gets an answer knows it. `ready` means that what is accepted
+`live` means that the event loop runs: any answer proves it. `ready` means that what is accepted
 can be kept: the store takes writes, the disk has room, files can be opened, certificates are valid and the
 clock can be right.
 """
@@ -44,7 +44,7 @@ class Health:
 
 
 class Watch:
-    """Looks after one server; `health` is what was found last."""
+    """Monitors one server; `health` is the last finding."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Watch:
         self.health = Health(True, WELL)
 
     async def look(self) -> Health:
-        """Look now; a change is told in the log."""
+        """Check now and log a change."""
         trouble = self._machine() or await self._store() or self._service.trouble()
         before, self.health = self.health, Health(trouble is None, trouble or WELL)
         if self.health != before:
@@ -97,7 +97,7 @@ class Watch:
         return None
 
     async def _store(self) -> str | None:
-        """Why the store takes no writes; one that took some since the last look is not asked."""
+        """Why the store takes no writes; not probed if it took some since the last check."""
         (taken, refused), self._seen = self._seen, self._service.commits
         taken, refused = self._seen[0] - taken, self._seen[1] - refused
         if taken and not refused:

@@ -2,7 +2,7 @@
 
 An address is an IPv4 address or an IPv6 /64; the /56 and the /48 around it are counted too, and may have two
 and four times as much. What is counted here lives in memory, for as long as it matters, and is never written
-anywhere. When a total is reached, whoever holds most makes room for those who hold little.
+anywhere. When a total is reached, the largest holders make room for small ones.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AddressKeys:
 
 
 def account_of(key: AddressKey | None) -> bytes | None:
-    """Whoever takes turns together: an IPv4 address, or the IPv6 /56 that is one customer's."""
+    """What shares one turn: an IPv4 address, or the IPv6 /56 of one customer."""
     return None if key is None else key[min(1, len(key) - 1)]
 
 
@@ -216,7 +216,7 @@ class Limits:
         return self._shaking.total
 
     def top(self, count: int = 5) -> list[dict[str, int]]:
-        """What those who hold most hold, without saying who they are."""
+        """What the largest accounts hold, without saying who they are."""
         shaking = self._shaking.sizes()
         held = sorted(((size, shaking.get(who, 0)) for who, size in self._all.sizes().items()), reverse=True)
         return [{"connections": size, "handshakes": begun} for size, begun in held[:count]]
@@ -271,7 +271,7 @@ class Limits:
             self._shaking.remove(account_of(admitted.key), who)
 
     def gone(self, who: object, *, is_failure: bool = True) -> None:
-        """A connection is over. An unfinished handshake has failed, unless the peer went elsewhere."""
+        """A connection has ended. An unfinished handshake has failed, unless the peer went elsewhere."""
         admitted = self._admitted.pop(who, None)
         if admitted is None:
             return
@@ -287,7 +287,7 @@ class Limits:
                 del self._counts[prefix]
 
     def _room_for_handshake(self, account: bytes | None) -> bool:
-        """Whoever has begun many handshakes and completed none makes room, with the oldest of them."""
+        """An account with many unfinished handshakes makes room by losing the oldest."""
         own = self._shaking.of(account)
         if len(own) >= self.sizes.handshakes_per_address:
             return self._close(next(iter(own)), "too many handshakes of one address")
@@ -297,14 +297,14 @@ class Limits:
         return len(most) > len(own) + 1 and self._close(next(iter(most)), "too many handshakes at once")
 
     def _make_room(self, account: bytes | None) -> bool:
-        """Whoever holds more than twice what the newcomer would closes its newest connection."""
+        """An account holding more than twice what the newcomer would loses its newest connection."""
         most = self._all.largest
         return len(most) > 2 * (len(self._all.of(account)) + 1) and self.close_largest(
             "others need the connections that this address holds"
         )
 
     def close_largest(self, why: str) -> bool:
-        """Close the newest connection of whoever has most; False if nobody has more than one."""
+        """Close the newest connection of the largest account; False if none has more than one."""
         most = self._all.largest
         return len(most) > 1 and self._close(next(reversed(most)), why)
 

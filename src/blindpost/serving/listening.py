@@ -1,4 +1,4 @@
-"""Opening a port, and what is said about one that cannot be opened."""
+"""Opening a port, and the message for one that cannot be opened."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class RunningError(OperatorError):
 
 @contextlib.contextmanager
 def locked(lock: Path, running: str) -> Iterator[None]:
-    """Hold a folder by its lock file; `running` says what somebody else who holds it is, and what to do."""
+    """Hold a folder by its lock file; `running` says who else holds it, and what to do."""
     with telling(lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,8 +1,8 @@
 """Log lines for operators, plain or as JSON, without anything that could name a user.
 
-The text of an exception may hold whatever the failing code had in its hands, so only its type and the
-places in the code are written. Libraries write nothing: their lines hold what they were given, tokens and
-addresses too. A warning that comes again and again is written once, counted, and told once a minute.
+The text of an exception may hold whatever data the failing code handled, so only its type and code locations
+are written. Libraries log nothing: their lines may hold tokens and addresses. A repeated warning is written
+once, then its count once a minute.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Repeated(logging.Filter):
         return True
 
     def tell(self, *, everything: bool = False) -> None:
-        """Say how often those lines came whose minute is over."""
+        """Log the repeat counts of lines whose minute has passed."""
         now = self._now()
         for kind, found in tuple(self._kinds.items()):
             if everything or now - found[0] >= COUNTED_S:
@@ -89,7 +89,7 @@ _repeated = Repeated()
 
 
 async def tell_repeated() -> None:
-    """Say how often warnings were repeated, as far as their minute is over."""
+    """Log how often warnings were repeated, once their minute has passed."""
     _repeated.tell()
 
 

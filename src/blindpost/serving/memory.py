@@ -1,4 +1,4 @@
-"""The memory that a server may take: looked at each second, and kept by closing those who hold most."""
+"""A server's memory limit: checked every second, and enforced by closing the largest holders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process of every server: from its lock to its last answer.
 
-What a server is stands in its room, as a `Service`; what it means to run one stands here, once.
+Its room defines what a server is, as a `Service`; running one is defined here, once.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Process(Generic[V]):
         logs.tell_all_repeated()
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """One step of the end; if it fails, the others are taken all the same."""
+        """One step of shutdown; if it fails, the others still run."""
         try:
             await work()
         except OperatorError as error:
@@ -269,7 +269,7 @@ def _signalled(process: Process[Any], number: signal.Signals) -> None:
 
 
 def serve(kind: type[V], place: Place[Any], ready: Ready[V] = tell_ready) -> None:
-    """Run the server of this place until it is told to stop."""
+    """Run the server of this place until stopped."""
     logs.set_up(place.settings.log.format, place.settings.log.level)
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

@@ -45,7 +45,7 @@ def parse(content: bytes, file: Path, settings: type[S]) -> S:
 
 
 class Lines:
-    """Where tables and keys stand in the text."""
+    """Where tables and keys are in the text."""
 
     def __init__(self, text: str) -> None:
         self._found: dict[tuple[str, ...], int] = {}

@@ -1,4 +1,4 @@
-"""Background work of a server: what fails is told once, counted and begun again; it ends nothing else."""
+"""Background work of a server: a failure is logged once, counted and retried; nothing else stops."""
 
 from __future__ import annotations
 

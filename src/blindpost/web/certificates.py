@@ -18,7 +18,7 @@ class CertificateError(Exception):
 
 
 class WebCertificate:
-    """One certificate chain and its key; `renew` takes up what lies there now."""
+    """One certificate chain and its key; `renew` loads the files as they are now."""
 
     def __init__(self, chain: Path, key: Path) -> None:
         self._chain, self._key = chain, key
@@ -31,7 +31,7 @@ class WebCertificate:
         return name in self.names or (bool(parent) and f"*.{parent}" in self.names)
 
     def renew(self) -> bool:
-        """Take up changed files; whether there were any. What cannot be used changes nothing."""
+        """Load changed files; returns whether there were any. Unusable files change nothing."""
         now = self._look()
         if now == self._seen:
             return False

@@ -103,7 +103,7 @@ class Visitor(asyncio.Protocol):
         self._visitors.leave(self)
 
     def pause_writing(self) -> None:
-        """A visitor who does not read is not read from."""
+        """Stop reading from a visitor who does not read."""
         self._paused = True
         self._transport.pause_reading()
 
@@ -134,7 +134,7 @@ class Visitor(asyncio.Protocol):
         return found
 
     def _talk(self) -> None:
-        """Say what there is to say, as long as it is taken."""
+        """Send what there is to send while the visitor takes it."""
         speaker = self._speaker
         while speaker is not None and not (self._paused or self._over):
             plain = speaker.more()

@@ -1,7 +1,7 @@
 """Who comes to a shared port: a browser for the site, or an SMP client for the router.
 
-The session of the router is opened first, so that its limits by address and its timers hold for everybody
-who says nothing yet; a browser is taken off it when its hello has named one of the site's hosts.
+The session of the router is opened first, so that its address limits and timers cover peers that have
+sent nothing yet; a browser is detached from it when its hello names one of the site's hosts.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Doorman(asyncio.Protocol):
         return any(address in network for network in self._proxies)
 
     def _introduced(self) -> bool:
-        """Whether the proxy has said for whom it speaks; nonsense ends the connection."""
+        """Whether the proxy has named its client; an invalid header ends the connection."""
         try:
             header = read_proxy_header(bytes(self._held))
         except WireError:

@@ -102,7 +102,7 @@ class Http1:
                 return
 
     def _reply(self, request: h11.Request) -> None:
-        """A body is not read: whoever sends one is answered and sent away."""
+        """Bodies are not read: a client that sends one is answered and disconnected."""
         self._requests += 1
         headers = dict(request.headers)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
@@ -226,7 +226,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _whole(reply: Reply, known: str) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, fields and body; a browser that has this very body is not sent it again."""
+    """Status, fields and body; a body that the browser already has is not sent again."""
     fields = [*reply.headers, ("cache-control", "no-cache"), ("etag", reply.tag)]
     if reply.status == 200 and known == reply.tag:
         return 304, fields, b""

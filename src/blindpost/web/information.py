@@ -58,7 +58,7 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the running server knows about itself; read anew for every page."""
+    """What the running server knows about itself; read again for every page."""
 
     host: str
     address: str

@@ -1,4 +1,4 @@
-"""Bob's phone is restored from an old backup: the ratchets no longer fit, and find together again."""
+"""Bob's phone is restored from an old backup: the ratchets no longer match, and resynchronize."""
 
 from __future__ import annotations
 

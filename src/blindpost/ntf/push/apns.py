@@ -97,7 +97,7 @@ class Apns:
         ]
 
     async def _connected(self) -> Http2Connection:
-        """The open connection; whoever needs one while it is being made waits for the same attempt."""
+        """The open connection; concurrent callers share one connection attempt."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection

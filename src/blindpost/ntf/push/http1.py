@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection for one POST at a time, for push services that do not speak HTTP/2.
 
-Nothing of an answer matters but its status and one header, so that bodies are skipped, and an answer whose
-end is not told by a length ends the connection.
+Only the status and one header of an answer matter, so bodies are skipped, and an answer without a length
+ends the connection.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """When nothing was heard of the peer for so long, it is asked whether it is there, and given so long."""
+    """How long a silent peer is left alone before a PING, and how long it has to answer."""
 
     idle_s: float = 300.0
     answer_s: float = 25.0

@@ -59,7 +59,7 @@ def drifted(own: QueueSet, answer: SOKS, surplus: QueueSet, version: int) -> boo
 
 
 def surplus_of(own: QueueSet, answer: SOKS) -> QueueSet:
-    """What a message router has beyond ours, once all of ours were subscribed anew."""
+    """What a message router has beyond ours, once all of ours were subscribed again."""
     more = answer.count - own.count
     return QueueSet(more, xor(own.ids_hash, answer.ids_hash)) if more > 0 else QueueSet()
 

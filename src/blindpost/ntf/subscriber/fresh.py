@@ -52,7 +52,7 @@ class Fresh:
         self.is_overflowed = False
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until more become known, or the time is over; whether more did."""
+        """Wait until more become known or the timeout ends; returns whether more did."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._woken.wait()

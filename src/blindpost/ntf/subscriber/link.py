@@ -104,7 +104,7 @@ class Link:
             async with nullcontext() if is_known else self._connecting:
                 client = await SmpClient.connect(self.server, options)
         except HandshakeBadServiceError:
-            # A certificate that was accepted before is replaced; where a new one is refused, there is no use.
+            # Replace a certificate that was accepted before; if a new one is refused, another will not help.
             known = router.service is not None and router.service.service_id is not None
             self._is_service_refused = not known
             await self._reporter.submit(ServiceUnavailable(self.server))
@@ -129,7 +129,7 @@ class Link:
         return made
 
     async def _serve(self, client: SmpClient) -> None:
-        """A session until it is over; then what it was subscribed to is not any more."""
+        """Run a session until it ends; then its subscriptions are gone."""
         self._is_marked = False
         session = self.session = RouterSession(
             client, self._reporter, self.fresh, self._options, self._chance
@@ -160,7 +160,7 @@ class Link:
             await self._reporter.changed((notifier.notifier_id for notifier in page), INCOMPATIBLE_HOST)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait; what becomes known meanwhile waits too, and the store is told."""
+        """Wait; what becomes known meanwhile waits too, and the store records it as tried."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:

@@ -87,8 +87,7 @@ class RouterSession:
         self._again.pop(notifier_id, None)
 
     async def run(self, surplus: QueueSet) -> QueueSet:
-        """Until the session is over. `surplus` is what drifted for good in earlier sessions; returns what is
-        known of that now."""
+        """Run until the session ends. `surplus` is lasting drift from earlier ones; returns it updated."""
         self._surplus = surplus
         subscribing = asyncio.create_task(self._subscribe_all())
         try:

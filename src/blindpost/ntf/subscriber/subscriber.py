@@ -46,7 +46,7 @@ class SmpSubscriber:
         return [_state(link) for link in self._links.values()]
 
     async def run(self) -> None:
-        """Subscribe what is stored, and go on until cancelled."""
+        """Subscribe what is stored, and keep it subscribed until cancelled."""
         try:
             for router in await insist(self._desk.routers, self._options.store, self._chance):
                 self._link(router.server)

@@ -186,7 +186,7 @@ async def certificate_of(store: BulkStore, *, as_lines: bool = False) -> Certifi
 
 
 async def _tally_messages(tally: Tally, store: BulkStore, *, as_lines: bool) -> int:
-    """How many there are, whether they can be told or not."""
+    """How many there are, exportable or not."""
     last: HeldMessage | None = None
     place = count = 0
     async for messages in chunks(store.messages, CHUNK_MESSAGES):
@@ -207,7 +207,7 @@ async def _compare_derived(
     services: list[ServiceRecord],
     waiting: defaultdict[tuple[bytes, Domain], IdSet],
 ) -> None:
-    """Count what services know of their queues otherwise than the queues themselves do."""
+    """Count where services and queues disagree about membership."""
     members, pending = _sets(), _sets()
     async for rows in chunks(store.members, CHUNK_ITEMS):
         for row in rows.items:

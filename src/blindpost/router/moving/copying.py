@@ -55,7 +55,7 @@ class Copier:
         self.mark = Mark(source_name, None, 0)
 
     async def run(self) -> bool:
-        """Copy what is not there yet; False if everything was, and was checked."""
+        """Copy what is missing; False if the copy was already complete and checked."""
         stored = await self._bulk.mark(NAME)
         if stored is not None:
             mark = Mark.decoded(stored)

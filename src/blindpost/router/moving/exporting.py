@@ -44,7 +44,7 @@ class Files:
 async def export(
     store: BulkStore, files: Files, report: Report, progress: Progress = untold
 ) -> dict[str, int]:
-    """Write everything; how many lines each file has. A file is there whole or not at all."""
+    """Write everything; returns the number of lines in each file. A file appears whole or not at all."""
     parts = {
         "queues": (files.store_log, _store_lines(store, report, files.store_log.name)),
         "messages": (files.messages, _message_lines(store, report, files.messages.name)),
@@ -54,7 +54,7 @@ async def export(
 
 
 def certificate_of_files(files: Files) -> Certificate:
-    """What the written files say, read anew."""
+    """The certificate of the written files, read back from disk."""
     with Ledger() as ledger:
         ledger.read_store_log(files.store_log)
         ledger.read_messages(files.messages, None)

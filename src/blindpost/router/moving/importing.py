@@ -95,7 +95,7 @@ class Importer:
         self.mark = Mark("", None, 0)
 
     async def run(self) -> bool:
-        """Take everything in; False if it was in already, and checked."""
+        """Import everything; False if that was already done and checked."""
         self.mark = await self._begin()
         if self.mark.checked:
             return False
@@ -136,7 +136,7 @@ class Importer:
         return Mark(identity, None if ttl is None else now - ttl, now - self._rules.notification_ttl_s)
 
     async def check(self) -> Certificate:
-        """The certificate of the source, read anew."""
+        """The certificate of the source, read again."""
         with Ledger(self._progress) as ledger:
             for name, path in self._source.parts:
                 if name == QUEUES:

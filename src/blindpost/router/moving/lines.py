@@ -14,7 +14,7 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on: the byte in the file and the number of lines before it."""
+    """Where to resume: the byte offset in the file and the number of lines before it."""
 
     offset: int = 0
     lines: int = 0

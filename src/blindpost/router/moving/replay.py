@@ -1,6 +1,6 @@
 """What the lines of a store log do to the queues and services, decided over a `View` like commands are.
 
-Each line is taken, or left out with a reason; a line that is left out changes nothing, and the others go on.
+Each line is applied, or skipped with a reason; a skipped line changes nothing and does not stop the others.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def needed_by(records: Iterable[StoreRecord], view: View) -> Needed:
 
 
 def take(view: View, line: StoreRecord) -> str | None:
-    """Do what a line says; the reason if it is not taken."""
+    """Apply a line; returns the reason if it is skipped."""
     if isinstance(line, NewService):
         return _take_service(view, line)
     if isinstance(line, CreateQueue):

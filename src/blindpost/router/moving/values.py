@@ -99,7 +99,7 @@ def service_of(line: NewService) -> ServiceRecord:
 
 
 def created_of(queue: WholeQueue) -> CreateQueue:
-    """The one line that tells all of a queue but its messages."""
+    """The one line that describes a queue, without its messages."""
     record = queue.record
     notifier = record.notifier
     return CreateQueue(
@@ -133,15 +133,14 @@ def as_told(created: CreateQueue) -> CreateQueue:
 
 
 def can_be_told(message: StoredMessage) -> bool:
-    """Whether a line can tell this message: a body of no bytes is written as nothing, which nobody reads."""
+    """Whether a line can hold this message: an empty body is written as nothing, which no reader accepts."""
     return message.body is None or len(message.body) > 0
 
 
 def readable_lines(created: CreateQueue) -> tuple[StoreRecord, ...]:
-    """The lines that tell a queue so that they can be read again.
+    """The lines that describe a queue so that they can be read back.
 
-    The notice of a blocked queue takes the rest of its line, so that with a service behind it, it needs a
-    line of its own.
+    The notice of a blocked queue takes the rest of its line, so a service after it needs a separate line.
     """
     blocked = created.status
     if isinstance(blocked, BLOCKED) and created.service_id is not None:

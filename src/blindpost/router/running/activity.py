@@ -1,8 +1,8 @@
-"""How many queues were in use today, this week and this month, without a note of which.
+"""How many queues were in use today, this week and this month, without recording which.
 
-One HyperLogLog sketch for each day and kind, merged when somebody asks. What a sketch learns of a queue is a
-hash of its id under a salt that is in no backup, and of that it keeps a dozen bits, mixed with those of all
-other queues: whoever reads the file learns how many there were.
+One HyperLogLog sketch for each day and kind, merged when somebody asks. A sketch sees only a hash of
+a queue's id under a salt that is in no backup, and keeps a dozen bits of it, mixed with those of all other
+queues: the file tells its reader how many there were.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Activity:
         }
 
     def load(self) -> None:
-        """Go on with the sketches that are there; a file that cannot be read is set aside."""
+        """Resume from the stored sketches; an unreadable file is set aside."""
         if not self._path.exists():
             return
         try:
@@ -127,7 +127,7 @@ class Activity:
             used.days = days[kind]
 
     def save(self) -> None:
-        """Write what changed since the last time, without the days that no count is about any more."""
+        """Write what changed since the last time, without the days that no count needs any more."""
         if not self._changed:
             return
         self._fold()

@@ -1,4 +1,4 @@
-"""Counters that go on where they stopped.
+"""Counters that survive restarts.
 
 One small file, replaced whole: every minute and at the end. After a crash the counts of the last moments
 are missing; what they counted is not. Gauges and latencies are about this process only.

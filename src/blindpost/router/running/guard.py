@@ -69,7 +69,7 @@ class GuardedRouter(Router):
             super().block_received(session, payload)
 
     def service_requested(self, session: Session, request: FindService) -> None:
-        """Whoever presents a certificate may leave a row: it counts as a queue does."""
+        """Presenting a certificate may add a row, so it counts like a new queue."""
         if self.limits.new_queue(self.limits.key_of(session)):
             super().service_requested(session, request)
         else:

@@ -53,7 +53,7 @@ class Moved:
 
 
 async def import_files(to: Place, source: Source, report: Path, progress: Progress) -> Moved:
-    """Take everything that `source` tells into the empty store of a router, or go on with it."""
+    """Import everything from `source` into the empty store of a router, or resume such an import."""
     source = _usable(source)
     with to.locked():
         async with _opened(to, open_any_store) as (store, bulk):
@@ -87,7 +87,7 @@ async def _import(
 
 
 async def copy(source: Place, to: Place, progress: Progress) -> Moved:
-    """Take everything from one router's store into the empty one of another, or go on with it."""
+    """Copy everything from one router's store into the empty one of another, or resume such a copy."""
     if source.file == to.file:
         raise OperatorError(f"{to.file}: a router cannot be copied into itself.")
     with source.locked(), to.locked():

@@ -80,7 +80,7 @@ class RouterService(Service[Place]):
         return cls(place, await open_store(place), credentials, connections)
 
     async def begin(self) -> None:
-        """Counters of services that cannot be right are repaired before anybody hears them."""
+        """Service counters that cannot be right are repaired before anyone sees them."""
         self.counters.load()
         self.activity.load()
         repaired = await check_at_start(self._bulk, self.router.store)
@@ -115,7 +115,7 @@ class RouterService(Service[Place]):
         await self.server.wait_empty(seconds)
 
     async def close(self) -> None:
-        """A disk without space for the last counters is no reason to end otherwise than in order."""
+        """A disk too full for the last counters must not prevent an orderly stop."""
         self.router.store.close()
         await self._save_counters()
 
@@ -188,7 +188,7 @@ class RouterService(Service[Place]):
         return Operations(self).commands
 
     async def measure(self, text: Text) -> None:
-        """A database that is away leaves the services as they were last seen."""
+        """If the database is unreachable, keep the services as last seen."""
         try:
             self._services = await look_at_services(self._bulk)
         except StoreFailedError as error:

@@ -1,4 +1,4 @@
-"""The configuration file of a router: what may stand in it, and what is said about what may not."""
+"""The configuration file of a router: what it may contain, and the messages for what it may not."""
 
 from __future__ import annotations
 

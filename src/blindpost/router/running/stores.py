@@ -31,7 +31,7 @@ def in_database(place: Place) -> bool:
 
 
 def store_name(place: Place) -> str:
-    """How a person is told which store is meant; the address of a database may hold a password."""
+    """How messages name the store; not by its database address, which may contain a password."""
     return f"{place.file}, [store] dsn" if in_database(place) else str(place.store)
 
 
@@ -83,7 +83,7 @@ async def _open(place: Place) -> OpenStore:
         if not in_database(place):
             tables = LmdbTables(place.store, durability)
             return OpenStore(tables, LmdbBulk(tables))
-        # Imported only by who uses a database.
+        # Imported only when a database is used.
         from blindpost.router.bulk_postgres import PostgresBulk
         from blindpost.router.tables_postgres import PostgresTables
 
