@@ -63,7 +63,7 @@ class Sealed:
     last: int
     """The earliest and the latest time in it, in the unit of its table."""
     sources: tuple[str, ...]
-    """Names of the files that it was made from and stands for."""
+    """Names of the files that it was made from and replaces."""
     inputs: str
     """What a day was computed from."""
     rows: int

@@ -1,4 +1,4 @@
-"""Who writes: the name of a server, its role and the boot that a process is."""
+"""Who writes: a server's name, its role and the boot, which is one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 def checked_name(name: str) -> str:
-    """A server's name as it may stand in rows and in names of files."""
+    """A server's name as it may appear in rows and file names."""
     if _NAME.fullmatch(name) is None:
         raise ValueError("up to 64 letters, digits, dots, - and _ expected, the first a letter or a digit")
     return name

@@ -1,4 +1,4 @@
-"""What stays of a day when its minutes go: sums, last levels and last sketches, for each boot."""
+"""What remains of a day when its minutes are deleted: sums, last levels and last sketches, for each boot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
 
 
 def _mark(paths: list[Path]) -> str:
-    """What a day is computed from: another file, or another one of the same name, is another mark."""
+    """A mark of what a day is computed from: another file, or another file of the same name, changes it."""
     digest = hashlib.sha256()
     for path in paths:
         known = path.stat()

@@ -40,7 +40,7 @@ _NUMBERS = {Type.INT64: "q", Type.INT32: "i", Type.FLOAT64: "d", Type.BOOL: "?"}
 
 
 class SegmentError(Exception):
-    """A file is no segment, or its header is damaged: nothing in it can be trusted."""
+    """A file is not a segment, or its header is damaged: nothing in it can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)

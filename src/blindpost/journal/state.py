@@ -29,7 +29,7 @@ def lanes(digest: bytes) -> tuple[int, int]:
 def write_migration(
     root: Path, router: str, migration: str, at_s: int, lines: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write the certificate of an import; given again, it takes the place of what was written before."""
+    """Write the certificate of an import; writing it again replaces the earlier one."""
     fixed = {"migration": migration, "router": checked_name(router), "at_s": at_s}
     columns = {
         column.name: [{**line, **fixed}.get(column.name) for line in lines] for column in S_MIGRATION.columns
@@ -39,7 +39,7 @@ def write_migration(
 
 
 class StateWriter:
-    """Writes the rows of one snapshot in parts, each in its own order: none says which rows came together."""
+    """Writes one snapshot in parts, each in its own order: none reveals which rows came together."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Bronze: the journal's sealed files as they were written, and what each of them is.
 
-Files are never moved or changed; one that is set aside stays where it is, and the ledger says why. A file
-is looked at once: as long as its size and time do not change, its verdict stands (but one of a future version
-is looked at again, since this program may be newer now, and one from the future when its day has come).
-Files that are gone, because they were compacted or past their retention, keep their row, since silver still
-holds what was in them. So does a good file that was overwritten by a bad one, until a good one is there.
+Files are never moved or changed; one that is set aside stays where it is, and the ledger says why. A file is
+examined once: as long as its size and time do not change, its verdict stands (but one of a future version is
+examined again, since this program may be newer now, and one from the future when its day has come). Files
+that are gone, because they were compacted or past their retention, keep their row, since silver still holds
+what was in them. So does a good file that was overwritten by a bad one, until a good one is there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def sealed(files: Files, journal: str) -> Iterator[tuple[str, list[FileInfo]]]:
 
 
 def take_stock(spark: SparkSession, files: Files, journal: str, ledger: Ledger, now_s: float) -> None:
-    """Bring the ledger up to date: new and changed files are examined, the rest is known."""
+    """Bring the ledger up to date: only new and changed files are examined."""
     ledger.adopt()
     for tries in range(TRIES):
         changed, new = _changed(files, journal, ledger, now_s)
@@ -63,7 +63,7 @@ def take_stock(spark: SparkSession, files: Files, journal: str, ledger: Ledger, 
 
 @dataclass(slots=True)
 class _Changed:
-    """A folder of the journal that is not as it was: its listing, and what was known of its files."""
+    """A folder of the journal that changed: its listing, and what was known of its files."""
 
     seen: str
     entries: dict[str, Entry]

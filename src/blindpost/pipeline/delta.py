@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def follow_manifest(
     root: str, name: str, schema: StructType, partitions: Mapping[str, Partition]
 ) -> int | None:
-    """Let the log say what the manifest says; its version, or None if there is nothing to say yet."""
+    """Bring the log in line with the manifest; its version, or None if there is nothing to log yet."""
     wanted = {
         f"day={day}/{partition.inputs}/{file}": day
         for day, partition in partitions.items()

@@ -1,4 +1,4 @@
-"""Where a router and a subscriber differ: sums first, then the very queues of the sets whose sums differ."""
+"""Where a router and a subscriber differ: sums first, then the queues themselves where sums differ."""
 
 from __future__ import annotations
 

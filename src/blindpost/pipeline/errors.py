@@ -1,4 +1,4 @@
-"""The failures of the pipeline that a person can do something about."""
+"""Failures of the pipeline that a person can fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PipelineError(Exception):
 
 @contextlib.contextmanager
 def full_disks_explained(place: str) -> Iterator[None]:
-    """A disk that fills, under our own files or inside a job of Spark, becomes one message."""
+    """A full disk, under our own files or inside a Spark job, becomes one message."""
     try:
         yield
     except PipelineError:

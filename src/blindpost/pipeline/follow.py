@@ -2,7 +2,7 @@
 
 The stream only says which files are new. For each of its batches the days that they touch are computed by the
 same functions as in any other run, so a followed lake and one that is computed at once hold the same rows. A
-batch that was killed is taken up again from the checkpoint.
+batch that was killed is retried from the checkpoint.
 """
 
 from __future__ import annotations

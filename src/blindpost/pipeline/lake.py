@@ -105,7 +105,7 @@ class Lake:
         return rows.coalesce(1) if self.small else rows
 
     def write_logs(self, tables: Iterable[str], datasets: Iterable[Dataset]) -> None:
-        """Let the Delta logs of these silver and gold tables say what is published, where they can be."""
+        """Bring the Delta logs of these silver and gold tables up to date, where there can be logs."""
         if find_spec("deltalake") is None:
             return
         stores = [(self.silver_store(TABLES[name]), silver_schema(TABLES[name])) for name in tables]

@@ -3,9 +3,8 @@
     bronze/ledger/index.json         each folder of the journal: what its listing was, and sums over its files
     bronze/ledger/<hash>.parquet     the files of one folder
 
-A folder whose names, sizes and times are what they were is known without its part. So a run costs a listing
-and the folders with something new; and a day of a table asks for the parts that have files of it, and no
-others.
+A folder whose names, sizes and times are unchanged is known without its part. So a run costs a listing and
+the folders with something new; and a day of a table reads only the parts that have files of it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from blindpost.pipeline.files import FileInfo, Files, join
 
 INDEX = "index.json"
 AGAIN = (Reason.FUTURE.value, Reason.AHEAD.value)
-"""Files set aside for these reasons are looked at again: this program may be newer, or their day here."""
+"""Files set aside for these reasons are examined again: this program may be newer, or their day has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class Ledger:
         self._before = join(root, "bronze", "files.parquet")
 
     def adopt(self) -> None:
-        """Take over what was kept in one file before: some of the files in it have gone since."""
+        """Take over an older ledger, kept in one file: some of the files in it are gone since."""
         content = self._files.read(self._before)
         if content is None:
             return

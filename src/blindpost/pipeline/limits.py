@@ -18,7 +18,7 @@ from blindpost.journal.schema import ALL_TABLES, Table, Type
 
 MINUTE_S, DAY_S = 60, 86_400
 GROWTH = 10**14
-"""No counter grows by so much in a minute; a day of such minutes of a thousand boots is still a number."""
+"""No counter grows by this much in a minute; a day of such minutes of a thousand boots still fits."""
 LEVEL = 2**53
 """Whole numbers are exact in a level up to this."""
 

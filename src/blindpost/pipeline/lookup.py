@@ -1,4 +1,4 @@
-"""Finding the very queues that differ when each side's state stays where it is.
+"""Finding exactly which queues differ when each side's state stays where it is.
 
 Each side puts its queues into the cells of an invertible Bloom lookup table: every queue is added to four
 cells, and a cell holds a count and the XOR of what was added. Subtracting the other side's cells leaves the

@@ -132,7 +132,7 @@ class TableStore:
         return {name_of(path).partition("=")[2]: path for path in found}
 
     def publish(self, finished: Iterable[Finished]) -> None:
-        """Let these days be seen."""
+        """Make these days visible."""
         partitions = dict(self.current().partitions)
         for day in finished:
             old = partitions.get(day.day)

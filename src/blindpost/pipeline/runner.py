@@ -98,15 +98,15 @@ class Summary:
 
 
 CONFLICTS = "records that contradict each other"
-"""How many records of a silver table came with two contents: a fault of a writer, or two of one name."""
+"""How many records of a silver table came with two contents: a writer's fault, or two writers of one name."""
 
 
 WRITERS_MOST = 1_000
-"""Of more writers whose files have gone, silver's own rows are not told apart."""
+"""With more writers than this whose files are gone, silver's own rows are not told apart by writer."""
 
 
 class _VanishedError(PipelineError):
-    """A file of the journal went away while it was read."""
+    """A file of the journal disappeared while it was read."""
 
 
 def run(
@@ -172,7 +172,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _alone(self, table: str) -> Iterator[None]:
-        """A table that fails does not take the others with it."""
+        """A table that fails does not stop the others."""
         try:
             yield
         except Exception as error:
@@ -233,7 +233,7 @@ class _Run:
         return sorted(join(self._lake.journal, entry.path) for entry in entries if not entry.gone)
 
     def _once(self, table: Table, store: TableStore, used: list[Entry], days: Mapping[str, str]) -> DataFrame:
-        """Each record of the files once. Files that meet no other are passed through as they are."""
+        """Each record of the files once. Files that overlap no other are passed through as they are."""
         gone = [entry for entry in used if entry.gone]
         left = {writer for entry in gone for writer in writers_of(entry.spans)}
         single: set[str] = set()
@@ -256,7 +256,7 @@ class _Run:
         days: Mapping[str, str],
         writers: set[str] | None,
     ) -> DataFrame:
-        """The rows of the files; where some have gone, silver's own rows of these writers stand for them."""
+        """The rows of the files; where some are gone, silver's own rows of these writers replace them."""
         paths = self._paths(used)
         rows = self._lake.frame(spark_schema(table), paths)
         if is_revised(table):
@@ -411,7 +411,7 @@ class _Run:
 
 
 def shaped(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The frame with the columns of the data set in their order; that they are others is a bug."""
+    """The frame with the columns of the data set in their order; any other columns are a bug."""
     found = {column.name: column.dataType for column in frame.schema.fields}
     wanted = {column.name: column.dataType for column in dataset.schema.fields}
     if found != wanted:
@@ -427,12 +427,12 @@ def _stale(manifest: Manifest, inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _conflicts(day: str) -> Column:
-    """How many records of a day were there with two contents."""
+    """How many records of a day came with two contents."""
     return F.count_if(F.col(CONFLICT) & (F.col("day") == F.lit(day).cast("date"))).alias(day)
 
 
 def _is_frozen(dataset: Dataset, day: str, erased: Mapping[str, Collection[str]]) -> bool:
-    """Whether some of what a day is made of has been erased: then it stays as it was published."""
+    """Whether some of a day's inputs have been erased: then it stays as it was published."""
     own = date.fromisoformat(day)
     return any(
         other in Days(own, own).widened(given) for given in dataset.inputs for other in erased[given.table]

@@ -2,8 +2,8 @@
 
 Files may repeat records (a file and its compaction, a file that was copied twice), come late and in any
 order. A table without numbered records (sums of days) may be written again, corrected: of two rows with the
-same key the one of the newer file stays. In the others two rows with one key that do not say the same are a
-fault of a writer; the smaller one stays, so that the result depends on the rows only. Both are counted.
+same key the one of the newer file stays. In the others two different rows with one key are a writer's fault;
+the smaller one stays, so that the result depends on the rows only. Both are counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def day_of(table: Table) -> Column:
 
 
 def passed(table: Table, rows: DataFrame) -> DataFrame:
-    """Rows of files that meet no other: each is there once, and nothing contradicts it."""
+    """Rows of files that overlap no other: each is there once, and nothing contradicts it."""
     named = [F.col(field.name) for field in spark_schema(table).fields]
     return rows.select(*named, day_of(table).alias("day"), F.lit(False).alias(CONFLICT))
 
@@ -50,9 +50,9 @@ def compared(table: Table, rows: DataFrame) -> DataFrame:
     """Rows of any files of a table, maybe with rows that silver has already, each once; and whether others
     with its key said something else.
 
-    Spark finds the smaller of two records by sorting. A hash of the key comes first in it, since keys begin
-    alike and comparing them whole is most of the work; and rows are brought together before anything is
-    sorted, since hardly any of them meets its like earlier.
+    Spark finds the smaller of two records by sorting. It sorts by a hash of the key first, since keys begin
+    alike and comparing them whole is most of the work; and rows are shuffled before anything is sorted, since
+    hardly any duplicates would be found before that.
     """
     named = [F.col(field.name) for field in spark_schema(table).fields]
     rest = [column.name for column in table.columns if column.name not in table.key]

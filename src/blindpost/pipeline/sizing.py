@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL_ROWS = 400_000
-"""So many rows of a journal are few: a choice above the 280,000 that were measured, not a measured limit."""
+"""This many rows of a journal are few: chosen above the 280,000 that were measured, not a measured limit."""
 SMALL_BYTES = 8 << 20
 """The same for a journal of which only the files' sizes are known."""
 SETTINGS: Mapping[str, str] = {
@@ -43,7 +43,7 @@ def planned_small(spark: SparkSession) -> Iterator[None]:
 
 
 def is_small(folder: str) -> bool:
-    """Whether a folder of this machine holds little; one elsewhere is taken for large."""
+    """Whether a folder of this machine holds little; one elsewhere counts as large."""
     root = local_path(folder)
     if root is None:
         return False

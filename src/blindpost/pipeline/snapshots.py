@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 EXPORT = ("day", "router", "side", "snapshot")
 SET = (*EXPORT, "role", "service_id")
 SAMPLED_OF = 1_000
-"""The lanes of one of so many queues are computed again from its id, others in every snapshot."""
+"""One in this many queues has its lanes recomputed from its id; different ones in every snapshot."""
 
 
 def hex_of_lanes(high: Column, low: Column) -> Column:

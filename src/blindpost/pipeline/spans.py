@@ -1,7 +1,7 @@
 """Which records a file may share with another: the ranges that its rows are in, by who wrote them.
 
-Files whose ranges do not meet have no record in common, and one whose ranges are known has none twice. Their
-rows are passed through; only those of files that meet are brought together to find the same record twice.
+Files whose ranges do not overlap have no record in common, and one whose ranges are known has none twice.
+Their rows are passed through; only rows of overlapping files are compared to find duplicate records.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from blindpost.journal.schema import Table
 
 SPANS_MOST = 64
-"""A file of more writers than this is brought together with all others."""
+"""A file of more writers than this is compared with all others."""
 _NUMBERED = ("router", "boot")
 _EXPORTED = ("snapshot", "router", "side", "role")
 
 
 def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
-    """For each writer in the file: its name, the first and the last of its records, by tabs. None if unknown.
+    """For each writer in the file: its name, first and last record, separated by tabs. Empty if unknown.
 
     Numbered records are in order of their numbers, queues of an export in order of their ids.
     """
@@ -42,7 +42,7 @@ def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
 
 
 def _each_once(table: Table, rows: pa.Table) -> bool:
-    """Whether no key is there twice; that rows are in order shows it fastest."""
+    """Whether no key occurs twice; checking that rows are in order is the fastest proof."""
     first, *others = (rows[name] for name in table.key if name not in _NUMBERED)
     if not others and len(pc.unique(rows["boot"])) == len(pc.unique(rows["router"])) == 1:
         numbers = first.combine_chunks()
@@ -72,9 +72,9 @@ def written_by(table: Table) -> tuple[str, ...]:
 
 
 def alone(files: Mapping[str, Sequence[str]], elsewhere: Collection[str] = ()) -> set[str]:
-    """The names of those files that meet no other; one whose ranges are not known meets all.
+    """The names of the files that overlap no other; one whose ranges are unknown overlaps all.
 
-    Nor may they be of one of the writers that have records elsewhere.
+    Files of writers that have records elsewhere are left out too.
     """
     by_writer: dict[str, list[tuple[str, str, str]]] = {}
     unknown = False

@@ -41,7 +41,7 @@ def silver_schema(table: Table) -> spark.StructType:
 
 
 def is_a(found: pa.DataType, wanted: Type) -> bool:
-    """Whether a column of a file has this type; how an inner field is called does not matter."""
+    """Whether a column of a file has this type; names of inner fields do not matter."""
     expected = _ARROW[wanted]
     if pa.types.is_list(found) and pa.types.is_list(expected):
         return bool(found.value_type == expected.value_type)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from blindpost.transport.session import Session
 
 TRIM_AFTER = 128
-"""After so many sessions gave back their buffers, the allocator is asked to give them to the system."""
+"""After this many sessions gave back their buffers, the allocator is asked to return them to the system."""
 
 
 def _keep(room: int) -> None:
@@ -18,7 +18,7 @@ def _keep(room: int) -> None:
 
 
 give_back = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
-"""Have the allocator give what is free to the system."""
+"""Have the allocator return free memory to the system."""
 
 
 class Keeper:

@@ -118,7 +118,7 @@ def _check_router(connection: SSL.Connection, certificate: object, error: int, d
 
 
 def _note_request(connection: SSL.Connection, where: int, result: int) -> None:
-    """OpenSSL presents our certificate when it is asked to, and this is the only trace of it."""
+    """OpenSSL presents our certificate when asked to, and this callback is the only trace of that."""
     tls: Tls | None = connection.get_app_data()
     if tls is not None and b"certificate request" in connection.get_state_string():
         tls.certificate_sent = True
@@ -233,7 +233,7 @@ class Tls:
 
     @property
     def pending(self) -> bool:
-        """Whether `read` has anything to look at; without, asking it costs more than this."""
+        """Whether `read` has anything to do; an empty call costs more than this check."""
         waiting: int = _lib.BIO_get_mem_data(self._into, scratch.pointer) or _lib.SSL_pending(self._ssl)
         return waiting > 0
 

@@ -1,6 +1,6 @@
 """Parameters of the end-to-end key agreement, and ratchet messages with their headers.
 
-These are the public parts only: what the keys do is the business of `blindpost.crypto`.
+These are the public parts only: what the keys do is up to `blindpost.crypto`.
 """
 
 from __future__ import annotations

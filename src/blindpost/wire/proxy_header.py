@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: how a proxy in front tells the address of its client."""
+"""The PROXY protocol, versions 1 and 2: how a proxy in front reports its client's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of exactly so many rows, with the columns that silver has: what the measured functions are given."""
+"""Files of exactly the given number of rows, with silver's columns: the input of the measured functions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from blindpost.pipeline.generate.state import binary, new_ids
 
 SERVICES, ROUTERS, NAMES = 20, 20, 60
 FILE_ROWS = 2_000_000 // NAMES * NAMES
-"""A file of the journal has about so many at most: compaction stops at 64 MB. A minute is in one file."""
+"""A file of the journal has about this many at most: compaction stops at 64 MB. A minute is in one file."""
 Progress = Callable[[int, int], None]
 
 
 def write(plan: Plan, table: Table, rows: int, folder: Path, progress: Progress) -> Path:
-    """The table's folder, with so many rows in files of the usual size; what is there already is used."""
+    """The table's folder, with this many rows in files of the usual size; existing files are reused."""
     journal = Journal(folder / f"{table.name}-{rows}")
     made = journal.root / table.tier.value / table.name
     if made.exists():

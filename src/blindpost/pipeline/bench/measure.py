@@ -56,12 +56,12 @@ class Result:
 
     @property
     def per_core(self) -> float:
-        """Rows per second and core that it was given, whatever else ran on them."""
+        """Rows per second and assigned core, whatever else ran on it."""
         return self.rows / self.median_s / self.cores
 
     @property
     def per_cpu_s(self) -> float:
-        """Rows per second of a core that it really had: what a busy machine changes least."""
+        """Rows per second of processor time: what a busy machine changes least."""
         return self.rows / statistics.median(self.cpu_seconds)
 
 
@@ -153,7 +153,7 @@ def _spark(
 
 
 class Java:
-    """Spark's books and its process. Python's API has no way to them, so these are Java's own calls."""
+    """Spark's metrics and its process. Python's API does not offer them, so Java is called directly."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Any = spark
@@ -189,7 +189,7 @@ class Java:
         ]
 
     def cpu_s(self) -> float:
-        """How long the process and those that it started, Spark's Python, have been on any core."""
+        """The processor time of the process and of those it started (Spark's Python)."""
         return _cpu_s(self._process.name)
 
     def jobs(self) -> int:
@@ -208,7 +208,7 @@ class Java:
 
 
 def _cpu_s(process: str) -> float:
-    """By the system's books, in ticks of a hundredth of a second; what has ended is in its parent's."""
+    """From /proc, to a hundredth of a second; a process that has ended is counted in its parent."""
     place = Path("/proc") / process
     try:
         ticks = sum(map(int, (place / "stat").read_text().rpartition(")")[2].split()[11:15]))
@@ -242,7 +242,7 @@ def written(results: Sequence[Result], startup_s: float) -> str:
 def against(results: Sequence[Result], result: Result, engine: str) -> float | None:
     """The rate per core of a result as a share of another engine's at the same job and size.
 
-    By the processor's time and not the clock's: each engine ran alone, but maybe not on an idle machine.
+    By processor time, not wall clock: each engine ran alone, but maybe not on an idle machine.
     """
     other = [one for one in results if (one.job, one.rows, one.engine) == (result.job, result.rows, engine)]
     return result.per_cpu_s / other[0].per_cpu_s if other else None

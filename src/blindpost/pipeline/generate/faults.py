@@ -65,9 +65,9 @@ class Faults:
     drift_unclaimed: int
     """Queues of the service that the router has and the subscriber lost."""
     drift_gone: int
-    """Queues that the subscriber believes in and the router has not."""
+    """Queues that the subscriber believes it has and the router does not have."""
     drift_unassociated: int
-    """Queues that the subscriber believes in and the router has for nobody."""
+    """Queues that the subscriber believes it has and the router has for no service."""
     migration_good: str
     """A router whose import is proven."""
     migration_bad: str

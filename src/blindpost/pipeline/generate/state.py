@@ -1,4 +1,4 @@
-"""The state of routers and of who subscribes through them, with queues that one side does not have."""
+"""The state of routers and of their subscribers, with queues that one side does not have."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def snapshot(
 def _drifted(
     faults: Faults, here: Side, there: Side, service: np.ndarray, rng: np.random.Generator
 ) -> tuple[Side, Drift]:
-    """The first service's subscriber lost some queues, and believes in others."""
+    """The first service's subscriber lost some queues, and believes it has others."""
     lost = np.zeros(len(there.ids), bool)
     lost[np.nonzero(there.service == 0)[0][: faults.drift_unclaimed]] = True
     gone = new_ids(rng, faults.drift_gone)

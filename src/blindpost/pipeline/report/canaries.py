@@ -15,7 +15,7 @@ DELIVER_P99_S = PROMISE_US / 1e6
 """What we promise: of a hundred canaries, at most one takes longer."""
 SHARE = 0.01
 JUDGED = 100
-"""One of a hundred is known from a hundred on: hours with fewer are judged together with those after them."""
+"""One in a hundred takes a hundred to judge: hours with fewer are judged together with those after them."""
 WORST = 10
 HOURS = 48
 

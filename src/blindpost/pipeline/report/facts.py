@@ -21,7 +21,7 @@ DAYS = 7
 """How many days, up to the newest, where none are named."""
 DAY_S = 86_400
 COMPARED = {"daily_statistics": 28, "delivery_slo": 7, "router_backlog": 7}
-"""Tables of which days before are read too, and how many."""
+"""Tables of which earlier days are read too, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class Facts:
     days: Sequence[str]
     made_s: int
     rows: Mapping[str, Sequence[Row]]
-    """Of each published table, those of the days."""
+    """By published table, for these days."""
     broken: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """How many rows break a rule, by table, day and rule."""
     quarantine: Sequence[tuple[str, str, str]] = field(default=())
     """Files set aside: path, reason, detail."""
     heard: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Of each server its role and its newest minute."""
+    """By server: its role and its newest minute."""
     expected: Sequence[str] = ()
-    """Who must write; empty if nobody said so."""
+    """Who must write; empty if not configured."""
     silent_s: int = 60 * SILENT_MINUTES
     earlier: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    """Of some tables, the rows of days before."""
+    """For some tables, the rows of earlier days."""
     of_the_past: bool = False
-    """Whether somebody named the last day: then it is a report about that time."""
+    """Whether the last day was given: then the report is about that time."""
     files: int = 0
     recorded: int = 0
     """Rows in the files that were taken."""
@@ -132,7 +132,7 @@ def _heard(lake: Lake, days: Sequence[str]) -> dict[str, tuple[str, int]]:
 
 
 def _conflicts(lake: Lake, days: Sequence[str]) -> dict[tuple[str, str, str], int]:
-    """Records of two contents, by silver table and day."""
+    """Records that came with two contents, by silver table and day."""
     found = {}
     for table in TABLES.values():
         for day, partition in lake.silver_store(table).current().partitions.items():

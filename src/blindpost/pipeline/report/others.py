@@ -11,7 +11,7 @@ from blindpost.pipeline.report.svg import Bar, Series, bars, lines, number
 
 ONE_NAME = "one server of a name"
 DEEP_TIMES = 5
-"""A delivery service is behind when an hour is so many times deeper than its median hour."""
+"""A delivery service is behind when an hour is this many times deeper than its median hour."""
 INVALID_TIMES = 3
 
 
@@ -242,5 +242,5 @@ def data(facts: Facts) -> Section:
 
 
 def _behind(facts: Facts, at_s: float) -> float:
-    """How long a server had been silent when it was asked for."""
+    """How long a server had been silent when silence was judged."""
     return max(facts.clock_s - at_s, 0.0)

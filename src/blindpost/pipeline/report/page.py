@@ -21,7 +21,7 @@ FOOTER = (
 
 
 class State(Enum):
-    """How a section is, in the order in which somebody must look at it."""
+    """The state of a section, in the order in which somebody must look at it."""
 
     BAD = "act"
     WARN = "watch"
@@ -72,7 +72,7 @@ class Report:
 
 
 def worst(sections: Sequence[Section]) -> State:
-    """A fleet is as well as its worst part; where nothing was measured nothing is known."""
+    """A fleet is as healthy as its worst part; where nothing was measured nothing is known."""
     states = {section.state for section in sections}
     return next((state for state in State if state in states), State.UNKNOWN)
 

@@ -15,7 +15,7 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Buffer, Value
 
 PLAIN_SIZE_MAX = 180
-"""Writers compress what is longer."""
+"""Writers compress anything longer."""
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 

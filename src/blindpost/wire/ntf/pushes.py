@@ -24,7 +24,7 @@ APPLE_PADDED_SIZE = 2912
 """The largest padding with which the body of a message push keeps to Apple's limit of 4096 bytes."""
 
 PUSH_ITEMS_MAX = 6
-"""A push tells of the newest notification of at most so many queues."""
+"""A push carries the newest notification of at most this many queues."""
 
 ALERT = "Encrypted message or another app event"
 CATEGORY = "NTF_CAT_CHECK_MESSAGE"
