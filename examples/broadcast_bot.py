@@ -2,8 +2,8 @@
 
     NEWS_PASSWORD=... python examples/broadcast_bot.py news.db smp://FINGERPRINT@smp.example.org
 
-Editors name the password once; what they send with /news goes to all subscribers, each of whom gets it once,
-also if the bot is stopped in the middle.
+Editors give the password once; what they send with /news goes to all subscribers, each of whom gets it once,
+even if the bot is stopped halfway.
 """
 
 import hmac

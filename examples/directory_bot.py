@@ -1,4 +1,4 @@
-"""A directory: people connect to its address, put themselves into a list, and look others up.
+"""A directory: people connect to its address, add themselves to a list, and look others up.
 
     python examples/directory_bot.py --folder my-bot --server smp://FINGERPRINT@smp.example.org
 
@@ -20,7 +20,7 @@ ABOUT_MAX = 200
 
 @dataclass
 class Entry:
-    """How somebody is listed."""
+    """One person's listing."""
 
     name: str = ""
     about: str = ""
@@ -61,7 +61,7 @@ def make(store: Path, *servers: str, config: AgentConfig | None = None) -> Bot:
 
 
 def _entries(bot: Bot) -> list[Entry]:
-    """All who are listed."""
+    """Everybody who is listed."""
     entries = (bot.state_of(contact, Entry) for contact in bot.contacts())
     return [entry for entry in entries if entry.name]
 

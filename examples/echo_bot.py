@@ -1,4 +1,4 @@
-"""A bot that says back what it hears.
+"""A bot that repeats what it is sent.
 
 python examples/echo_bot.py echo.db smp://FINGERPRINT@smp.example.org
 """

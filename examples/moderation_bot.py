@@ -3,7 +3,7 @@
     python examples/moderation_bot.py guard.db smp://FINGERPRINT@smp.example.org spam casino
 
 Connect to it, invite it to your group and make it a moderator, or an admin if it is to remove people:
-messages with one of the words are taken back; who goes on after two warnings is removed.
+messages with one of the words are deleted; a member who continues after two warnings is removed.
 """
 
 import re

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def _addresses(texts: Iterable[str]) -> tuple[RouterAddress, ...]:
-    """Router addresses; one that cannot be a router's is told here, not when it is used."""
+    """Router addresses; an invalid one is reported here, not when it is used."""
     if isinstance(texts, str):
         raise TypeError('routers are a list of addresses, such as ["smp://..."], not one text')
     found = tuple(RouterAddress.from_text(text) for text in texts)
@@ -65,7 +65,7 @@ def _addresses(texts: Iterable[str]) -> tuple[RouterAddress, ...]:
 
 
 async def _take_back(ground: Ground, making: asyncio.Task[CreatedLink], conn_id: ConnId) -> None:
-    """Delete what is being made; a start of the agent does it if this does not come to its end."""
+    """Delete what is being made; if this does not finish, the next start of the agent does it."""
     try:
         await asyncio.wait([making])
     finally:
@@ -141,14 +141,14 @@ class Agent:
         return True
 
     async def close(self, *, drain_s: float = 0.0) -> None:
-        """End; with `drain_s` only when routers have taken all messages, or after so many seconds. Whatever
-        was not done is stored, and goes on when the agent is opened again."""
+        """Close; with `drain_s` only when routers have taken all messages, or after so many seconds.
+        Unfinished work is stored, and continues when the agent is opened again."""
         if drain_s and self._opened is not None:
             await self.flush(drain_s)
         await self._close(finished=True)
 
     async def _close(self, *, finished: bool) -> None:
-        """`finished`: the program is done with the event that it took last, which is not told again then."""
+        """`finished`: the program is done with the last event it took, so that event is not repeated."""
         core, self._opened = self._opened, None
         if core is not None:
             await core.close(finished=finished)
@@ -166,7 +166,7 @@ class Agent:
     # Events
 
     async def events(self) -> AsyncIterator[Event]:
-        """What happens, until the agent is closed."""
+        """Events, until the agent is closed."""
         stream = self._ground.stream
         while (event := await stream.take()) is not None:
             yield event
@@ -187,8 +187,8 @@ class Agent:
         kem_in_link: bool = False,
         client_data: str | None = None,
     ) -> CreatedLink:
-        """A link for one peer. Whoever joins with it is let in, unless `auto_allow` is off: then
-        `ConfirmationReceived` is to be answered. With `user_data`, even empty, there is a short link."""
+        """A link for one peer. A peer that joins is let in, unless `auto_allow` is off: then answer
+        `ConfirmationReceived`. With `user_data`, even empty, there is a short link."""
         wishes = LinkWishes(user_data, kem_in_link, client_data)
         return await self._create(ConnMode.INVITATION, wishes, info, auto_allow, pq)
 
@@ -246,8 +246,8 @@ class Agent:
         return created
 
     async def _made(self, core: Core, conn_id: ConnId, wishes: LinkWishes) -> CreatedLink:
-        """The link of a registered connection. It is made to the end also when nobody waits for it any more,
-        for only then it is known what to take back."""
+        """The link of a registered connection. Making it is completed even if the caller is gone: only
+        then is it known what to take back."""
         ground = core.ground
         making = asyncio.get_running_loop().create_task(core.links.create(conn_id, wishes))
         try:
@@ -290,7 +290,7 @@ class Agent:
         auto_accept: bool = False,
         pq: bool | None = None,
     ) -> CreatedLink:
-        """Make the address of a prepared link. When that fails it can be tried again with the same link."""
+        """Make the address of a prepared link. If that fails, it can be retried with the same link."""
         self._ground.awake()
         core, ground = self._core, self._ground
         conn_id = ground.new_id()
@@ -312,7 +312,7 @@ class Agent:
         return created
 
     async def read_link(self, link: str) -> LinkContent:
-        """What a link leads to; a short one is read from its router."""
+        """The content of a link; a short one is read from its router."""
         found = parse_link(link, self._servers)
         if isinstance(found, InvitationLink | ContactLink):
             return LinkContent(found, b"")
@@ -337,7 +337,7 @@ class Agent:
     # Connections
 
     def connections(self) -> list[Connection]:
-        """All that are stored."""
+        """All stored connections."""
         ground = self._ground
         return [ground.handle(conn_id) for conn_id in connections.conn_ids(ground.store.reading)]
 
@@ -352,7 +352,7 @@ class Agent:
     async def transact(self, work: Callable[[Transaction], T], *conns: Connection) -> T:
         """Messages to these connections, acknowledgements of theirs, and records of the program: all that
         `work` does is durable when this returns, and nothing of it happens if it raises. `work` is a plain
-        function, so that nothing can come between."""
+        function, so that nothing can run in between."""
         ground = self._ground
         ground.awake()
         ids = sorted({conn.id for conn in conns})
@@ -378,7 +378,7 @@ class Agent:
 
     @property
     def records(self) -> Records:
-        """The records that the program keeps in the agent's store, to read; `transact` changes them."""
+        """The records that the program keeps in the agent's store, for reading; `transact` changes them."""
         return Records(self._ground.store.reading)
 
     # Routers
@@ -386,8 +386,8 @@ class Agent:
     async def subscribe(
         self, conns: Iterable[Connection]
     ) -> AsyncIterator[tuple[Connection, AgentError | None]]:
-        """Subscribe these connections, which is done for all when the agent is opened, and tell how each
-        went. Those that receive nothing are told first, without waiting for any router."""
+        """Subscribe these connections, as opening the agent does for all, and report the result of each.
+        Those that receive nothing are reported first, without waiting for any router."""
         core, store = self._core, self._ground.store
         core.commands.resume()
         core.delivery.resume()
@@ -395,12 +395,12 @@ class Agent:
             yield core.ground.handle(conn_id), error
 
     def set_online(self, online: bool) -> None:
-        """Tell whether there is a network: without one nothing is tried, with one it is tried at once."""
+        """Say whether there is a network: while offline nothing is tried; going online retries at once."""
         self._core.subscriptions.set_online(online)
 
     def renew_service(self) -> None:
         """Take new credentials as a service at every router. The old ones serve until all queues have moved;
-        this is done without being asked before credentials expire."""
+        this happens automatically before credentials expire."""
         subscriptions = self._core.subscriptions
         for user_id, server in service_places(self._ground.store.reading):
             subscriptions.renew(user_id, server)
@@ -409,12 +409,12 @@ class Agent:
 
     @property
     def push_token(self) -> Token | None:
-        """The device token in use, and how far it is."""
+        """The device token in use, and its state."""
         return self._core.push.token
 
     async def register_push(self, device_token: str, mode: PushMode = PushMode.INSTANT) -> TokenStatus:
         """Name the device token, such as "apns_prod 0a1b...": at every start, and whenever it changes. The
-        router then pushes a code, which `verify_push` returns; after that pushes tell of messages."""
+        router then pushes a code, which `verify_push` returns; after that, pushes announce messages."""
         return await self._core.push.register(device_token, mode)
 
     async def verify_push(self, payload: bytes | Push, device_token: str | None = None) -> TokenStatus:
@@ -422,11 +422,11 @@ class Agent:
         return await self._core.push.verify(payload, device_token)
 
     async def check_push(self, device_token: str | None = None) -> TokenStatus:
-        """Ask the router how the token is."""
+        """Ask the router for the token's status."""
         return await self._core.push.check(device_token)
 
     async def delete_push(self) -> None:
-        """Be pushed to no more."""
+        """Stop push notifications."""
         await self._core.push.delete()
 
     async def push_received(self, payload: bytes | Push) -> list[News]:
@@ -449,7 +449,7 @@ class Agent:
         return done
 
     def resume(self) -> None:
-        """Go on after `suspend`."""
+        """Continue after `suspend`."""
         core, ground = self._core, self._ground
         ground.operations.resume()
         core.sessions.resume_receiving("suspended")

@@ -1,7 +1,7 @@
 """Transactions for programs: messages, acknowledgements and records of their own, all of them or none.
 
 A program that answers a message, remembers that it did and acknowledges the message in one transaction has
-answered exactly once, whatever dies when.
+answered exactly once, whatever crashes and whenever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Records:
         return records.find(self._db, space, key)
 
     def scan(self, space: str, *, after: str = "", until: str | None = None) -> Iterator[tuple[str, bytes]]:
-        """Keys and values of a space in order, from behind `after` to before `until`."""
+        """Keys and values of a space in order, after `after` and before `until`."""
         return records.scan(self._db, space, after, until)
 
     def count(self, space: str) -> int:
@@ -86,8 +86,8 @@ class Transaction(Records):
     def join(
         self, link: str, info: bytes, *, reply: bytes | None = None, pq: bool | None = None
     ) -> Connection:
-        """As `Agent.join`. The owner of an address is told `info` when it is asked, and `reply`, or the same
-        once more, when it has accepted."""
+        """As `Agent.join`. The owner of an address gets `info` with the request, and `reply`, or `info`
+        again, once it has accepted."""
         tx = self._tx
         conn_id, wanted = tx.new_id(), tx.config.pq if pq is None else pq
         command = joining.JoinCommand(link.strip(), info, wanted)

@@ -1,4 +1,4 @@
-"""What is old goes, now and then: hashes, sent messages, deletions that could not be finished."""
+"""Periodic cleanup: old hashes, sent messages, deletions that could not be finished."""
 
 from __future__ import annotations
 

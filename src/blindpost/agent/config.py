@@ -51,8 +51,8 @@ class AgentConfig:
     """Whether the agent is a service at its routers: one command subscribes all of its queues there. Routers
     then know which queues are of one client; for a program with very many connections."""
     subscribe: bool = True
-    """Whether all connections are subscribed when the agent is opened. Without that messages are only read
-    when a push tells of them, as the part of an application does that is started for a push."""
+    """Whether all connections are subscribed when the agent is opened. Without it messages are only read
+    when a push announces them, as in an app extension that is started for a push."""
     proxy: ProxyOptions = field(default_factory=ProxyOptions)
     durability: Durability = Durability.FULL
     events_max: int = 1024
@@ -63,7 +63,7 @@ class AgentConfig:
     now: Now = time.time
     entropy: Entropy = system_entropy
     chance: random.Random = field(default_factory=random.SystemRandom)
-    """For choices that are no secrets: one of several routers, the length of a pause."""
+    """For choices that are not secret: one of several routers, the length of a pause."""
 
     def __post_init__(self) -> None:
         if self.service and self.sessions.mode is SessionMode.ENTITY:

@@ -1,4 +1,4 @@
-"""What an application holds in its hands: connections, messages that came, and requests to decide on."""
+"""The application's handles: connections, received messages, and requests to decide on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blindpost.wire.value import Buffer, Value
 class Calls(Protocol):
     """What handles ask of their agent.
 
-    Every part tells events, events carry handles, and a handle reaches every part: so it knows the agent only
+    Every part emits events, events carry handles, and a handle reaches every part: so it knows the agent only
     by this list.
     """
 
@@ -90,13 +90,13 @@ class Connection:
 
     @property
     def stats(self) -> ConnectionStats:
-        """How the connection stands."""
+        """The connection's current state."""
         return self._calls.stats(self.id)
 
     async def send(self, body: Buffer, *, notify: bool = True, pq: bool | None = None) -> int:
-        """Store a message for the peer; its number, which `Sent` and receipts will name.
+        """Store a message for the peer; returns its number, which `Sent` and receipts will name.
 
-        `pq` is a wish for the ratchet: on, off, or as it is.
+        `pq` is what is wanted of the ratchet: on, off, or unchanged.
         """
         return await self._calls.send(self.id, body, notify=notify, pq=pq)
 
@@ -110,11 +110,11 @@ class Connection:
         return self._calls.link(self.id)
 
     def requests(self) -> list[ContactRequest]:
-        """The requests to this address that wait for an answer, also those from before a restart."""
+        """The unanswered requests to this address, including those from before a restart."""
         return self._calls.requests(self.id)
 
     def confirmation(self) -> Confirmation | None:
-        """Who joined and waits to be allowed, also since before a restart."""
+        """The peer that joined and waits to be allowed, even from before a restart."""
         return self._calls.confirmation(self.id)
 
     async def set_link_data(self, user_data: bytes) -> CreatedLink:
@@ -133,15 +133,15 @@ class Connection:
         await self._calls.abort_switch(self.id)
 
     async def synchronize(self, *, force: bool = False, pq: bool | None = None) -> None:
-        """Agree on a new ratchet, after one side went back to an older state."""
+        """Agree on a new ratchet, after one side reverted to an older state."""
         await self._calls.synchronize(self.id, force=force, pq=pq)
 
     async def set_notifications(self, enabled: bool) -> None:
-        """Whether pushes tell of messages of this connection; as long as nothing is said, they do."""
+        """Whether pushes announce messages of this connection; by default they do."""
         await self._calls.set_notifications(self.id, enabled)
 
     async def delete(self, *, wait_delivery: bool = False) -> None:
-        """Delete the connection and its queues; with `wait_delivery` after what waits was sent."""
+        """Delete the connection and its queues; with `wait_delivery`, after waiting messages were sent."""
         await self._calls.delete(self.id, wait_delivery=wait_delivery)
 
 
@@ -153,7 +153,7 @@ class CreatedLink(Value):
     full: FullLink
     short: ShortLink | None = None
     changed: bool = False
-    """A prepared link could not be used: this one is another."""
+    """A prepared link could not be used: this is a different one."""
 
     @property
     def text(self) -> str:
@@ -166,7 +166,7 @@ class CreatedLink(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReceivedMessage(Value):
-    """A message of the peer, or its receipts. The next one comes when this was acknowledged."""
+    """A message of the peer, or its receipts. The next one comes once this is acknowledged."""
 
     conn: Connection
     id: int
@@ -179,13 +179,13 @@ class ReceivedMessage(Value):
     pq: bool
 
     async def ack(self, receipt: bytes | None = None) -> None:
-        """It was processed: the next one may come. With a `receipt`, even an empty one, the peer is told."""
+        """It was processed: the next one may come. With a `receipt`, even an empty one, the peer gets it."""
         await self.conn.ack(self.id, receipt)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Confirmation(Value):
-    """Somebody joined an invitation, and says so much about themselves."""
+    """Somebody joined an invitation, with this information about themselves."""
 
     conn: Connection
     id: str
@@ -194,7 +194,7 @@ class Confirmation(Value):
     servers: tuple[Server, ...]
 
     async def allow(self, info: bytes = b"") -> None:
-        """Let them in. By default an invitation does so by itself."""
+        """Let them in. By default this happens automatically."""
         await self.conn._calls.allow(self.conn.id, self.id, info)
 
 
@@ -221,7 +221,7 @@ class ContactRequest(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fetched(Value):
-    """A message that was read; it is the application's with the next `Received`, if it is for it at all."""
+    """A message that was read; if it is for the application, `Received` delivers it."""
 
     broker_id: bytes
     broker_ts: int
@@ -229,7 +229,7 @@ class Fetched(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class News(Value):
-    """A connection that a push gives reason to look into, and which message to expect, if it says so."""
+    """A connection to check because of a push, and which message to expect, if the push says."""
 
     conn: Connection
     queue_number: int
@@ -237,5 +237,5 @@ class News(Value):
     broker_ts: int | None
 
     async def fetch(self) -> Fetched | None:
-        """Read one message of the connection. None: there is none, so that this one was read before."""
+        """Read one message of the connection. None: there is none; the announced one was read before."""
         return await self.conn._calls.fetch(self.conn.id, self.queue_number, self.broker_ts)

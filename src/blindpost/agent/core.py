@@ -1,4 +1,4 @@
-"""An open agent: all parts, made in one place, each given those it works with."""
+"""An open agent: all parts, made in one place, each given the parts it uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from blindpost.wire.smp.responses import MSG
 
 
 class Core:
-    """Made when an agent is opened, and gone when it is closed.
+    """Made when an agent is opened, discarded when it is closed.
 
     Two parts are needed by what is made before them, and reached through methods here: handles, which events
     carry, and reception, which sessions bring messages to.
@@ -121,7 +121,7 @@ class Core:
             self.sessions.resume_receiving("full")
 
     async def start(self) -> None:
-        """Go on with everything that is stored."""
+        """Continue all stored work."""
         ground = self.ground
         with ground.transaction() as tx:
             for conn_id in self._unclaimed:
@@ -137,7 +137,7 @@ class Core:
             await self.subscriptions.subscribe_all()
 
     async def close(self, *, finished: bool) -> None:
-        """End all parts. Whatever one of them raises, the others end, and the store is free again."""
+        """End all parts. Even if one of them raises, the others end and the store is released."""
         ground = self.ground
         if finished:
             ground.stream.settle()

@@ -1,4 +1,4 @@
-"""What can go wrong for an application, in the protocol's families; each error says its word for it."""
+"""What can go wrong for an application, in the protocol's families; each error has its protocol word."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AgentError(Exception):
 
     family: ClassVar[str]
     remedy: ClassVar[str] = "Report it with what led to it."
-    """What whoever sees it can do."""
+    """What the reader of the error can do about it."""
     kind: Kind = Kind.PERMANENT
 
     @property
@@ -65,7 +65,7 @@ class CommandCode(Enum):
 
 
 class CommandError(AgentError):
-    """The call cannot be done as it is, or not now."""
+    """The call is invalid, or not possible now."""
 
     family = "CMD"
     remedy = "Look at the message: the call, its arguments or its moment are wrong."
@@ -117,7 +117,7 @@ class ProtocolCode(Enum):
 
 
 class ProtocolError(AgentError):
-    """What a peer sent, or a link says, does not hold. `detail` names the kind of cryptographic failure."""
+    """What a peer sent, or what a link contains, is invalid. `detail` names the cryptographic failure."""
 
     family = "AGENT"
     remedy = "Ask the peer for a new link or message; `synchronize` if it is about decryption."
@@ -143,7 +143,7 @@ class NetworkError(AgentError):
 
     @property
     def is_impostor(self) -> bool:
-        """Whether who answers at the address is not the router that its fingerprint names."""
+        """Whether something other than the router that the fingerprint names answers at the address."""
         return isinstance(self.failure, UnknownCaError | HandshakeIdentityError)
 
 
@@ -241,13 +241,13 @@ def refused_with(error: AgentError, code: Code) -> bool:
 
 
 class InternalError(AgentError):
-    """Something that should not be: a state that does not fit, a row that is missing."""
+    """Something that should not happen: an inconsistent state, a missing row."""
 
     family = "INTERNAL"
 
 
 class CriticalError(AgentError):
-    """The agent itself is in trouble, such as a full disk; some work stops until it is over."""
+    """The agent itself has a problem, such as a full disk; some work stops until it is solved."""
 
     family = "CRITICAL"
     remedy = "Look at the disk and the store."

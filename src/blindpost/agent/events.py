@@ -1,4 +1,4 @@
-"""What the agent tells an application: frozen values to match on, each with the protocol's own `name`."""
+"""The agent's events for an application: frozen values to match on, each with the protocol's own `name`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Event(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConnEvent(Event):
-    """About one connection, which the application was given before."""
+    """About one connection, which the application already has."""
 
     conn: Connection
 
@@ -54,7 +54,7 @@ class ContactRequested(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InfoReceived(ConnEvent):
-    """The initiator's information for the one who joined."""
+    """The initiator's information for the joiner."""
 
     name = "INFO"
     info: Buffer
@@ -71,7 +71,7 @@ class Joined(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JoinDelayed(ConnEvent):
-    """A join could not be made for now, and is tried again; told again when the reason changes."""
+    """A join could not be completed yet and is being retried; repeated when the reason changes."""
 
     name = "JOIN_DELAYED"
     error: AgentError
@@ -87,7 +87,7 @@ class Connected(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Received(ConnEvent):
-    """A message: acknowledge it when it was processed, the next one comes then."""
+    """A message: acknowledge it once it is processed; then the next one comes."""
 
     name = "MSG"
     msg: ReceivedMessage
@@ -95,7 +95,7 @@ class Received(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageTaken(ConnEvent):
-    """A message that was read because of a push was acknowledged: the next one can be read."""
+    """A message that was read after a push is acknowledged: the next one can be read."""
 
     name = "MSGNTF"
     broker_id: bytes
@@ -113,7 +113,7 @@ class Sent(ConnEvent):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SendDelayed(ConnEvent):
-    """A message could not be sent for now and is tried again."""
+    """A message could not be sent yet and is being retried."""
 
     name = "MWARN"
     msg_id: int
@@ -281,7 +281,7 @@ class SubscriptionsFailed(Event):
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceUp(Event):
     """The queues of a service receive messages: `service` is what the router has, `error` how that differs
-    from what we have, if it does. A difference is repaired without further ado."""
+    from what we have, if it does. A difference is repaired automatically."""
 
     name = "SERVICE_UP"
     server: Server
@@ -323,6 +323,6 @@ class ServiceEnd(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Suspended(Event):
-    """Nothing is under way any more."""
+    """No work is running any more."""
 
     name = "SUSPENDED"

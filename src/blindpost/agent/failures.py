@@ -1,6 +1,6 @@
 """What a failure of the network means: try again, the host is wrong, or never again.
 
-Every error that `client` and `transport` can raise falls under exactly one kind, also when it happened
+Every error that `client` and `transport` can raise falls under exactly one kind, even if it happened
 behind a proxy.
 """
 
@@ -39,7 +39,7 @@ class Kind(Enum):
     TEMPORARY = "temporary"
     """The same may succeed later."""
     HOST = "host"
-    """The router cannot be used as it is: no host in common, or no version. It may change its mind."""
+    """The router cannot be used as it is: no host in common, or no version. That may change."""
     PERMANENT = "permanent"
 
 

@@ -1,7 +1,7 @@
 """State machines as tables: for every state and every event either a move or the reason why there is none.
 
-A table that misses a pair cannot be made, so nothing is left to what a program happens to do. What a move
-entails is named by effects; who runs the machine carries them out.
+A table with a missing pair cannot be built, so no case is left undefined. Effects name what a move entails;
+the code that runs the machine carries them out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Move(Generic[S, F]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The event has no place in the state; the state stays."""
+    """The event is not allowed in the state; the state stays."""
 
     why: str
 
 
 class MoveRefusedError(Exception):
-    """An event came in a state that has no place for it."""
+    """An event came in a state that does not allow it."""
 
     def __init__(self, machine: str, state: Enum | None, event: Enum, why: str) -> None:
         super().__init__(f"{machine}: {why}")
@@ -68,7 +68,7 @@ class Machine(Generic[S, E, F]):
 
 
 def label(state: Enum | None) -> str:
-    """A state as it is written in the store; none is the state in which nothing is under way."""
+    """A state as it is written in the store; none is the state in which nothing is in progress."""
     return "idle" if state is None else str(state.value)
 
 

@@ -8,8 +8,8 @@
 
     bot.run()
 
-What a handler does, its answers and the state that it changes, is one transaction with the acknowledgement of
-what it answers: each message is answered exactly once, whatever dies when.
+A handler's answers and state changes are committed in one transaction with the acknowledgement of the message
+it handles: each message is answered exactly once, whatever crashes and whenever.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Work that is done again and again."""
+    """Work that is repeated."""
 
     name: str
     seconds: float
@@ -130,7 +130,7 @@ class Bot:
         self._workers: Workers | None = None
         self._job_came: asyncio.Event | None = None
         self.broken: asyncio.Future[None] | None = None
-        """Raises when the bot, while it is open, cannot go on."""
+        """Raises if the bot, while it is open, cannot continue."""
         self.command("help", "what I can do")(self._help)
 
     # What an author registers
@@ -160,7 +160,7 @@ class Bot:
         where: Where | None = None,
         groups: bool = False,
     ) -> Callable[[Callable[[Chat], R]], Callable[[Chat], R]]:
-        """Messages that are no commands: the first handler whose filters all hold takes one. `matches` is a
+        """Messages that are not commands: the first handler whose filters all match gets it. `matches` is a
         regular expression, `kinds` are contents such as "voice"; with `groups` it is for groups only."""
         pattern = None if matches is None else re.compile(matches)
 
@@ -180,7 +180,7 @@ class Bot:
         return register
 
     def job(self, name: str) -> Callable[[Callable[[Chat, str], R]], Callable[[Chat, str], R]]:
-        """What `chat.remind(seconds, name, data)` leads to when its time has come."""
+        """The handler that `chat.remind(seconds, name, data)` runs when the time has come."""
 
         def register(handler: Callable[[Chat, str], R]) -> Callable[[Chat, str], R]:
             self._routes.jobs[name] = handler
@@ -189,7 +189,7 @@ class Bot:
         return register
 
     def every(self, seconds: float) -> Callable[[Callable[[Outbox], R]], Callable[[Outbox], R]]:
-        """Work that is done again and again; what it sends and that it was done are one transaction."""
+        """Work that is repeated; what it sends and the record that it ran are one transaction."""
 
         def register(handler: Callable[[Outbox], R]) -> Callable[[Outbox], R]:
             self._every.append(Every(handler.__name__, seconds, handler))
@@ -198,7 +198,7 @@ class Bot:
         return register
 
     def audience(self, name: str) -> Callable[[Audience], Audience]:
-        """Whom a broadcast is for: a function of the contact."""
+        """Who gets a broadcast: a function of the contact."""
 
         def register(chosen: Audience) -> Audience:
             self._audiences[name] = chosen
@@ -212,17 +212,17 @@ class Bot:
         return around
 
     def on_request(self, decision: AskedDecision) -> AskedDecision:
-        """Who may become a contact; without one, everybody."""
+        """Decides who may become a contact; without it, everybody."""
         self._routes.asked = decision
         return decision
 
     def on_invitation(self, decision: OfferDecision) -> OfferDecision:
-        """Which groups are entered; without one, all if the bot has `groups`."""
+        """Decides which groups are joined; without it, all if the bot has `groups`."""
         self._routes.offered = decision
         return decision
 
     def on_error(self, handler: Callable[[Chat, Exception], R]) -> Callable[[Chat, Exception], R]:
-        """What is done when a handler has failed for the last time, before its message is set aside."""
+        """Called when a handler has failed for the last time, before its message is set aside."""
         self._routes.failed = handler
         return handler
 
@@ -243,7 +243,7 @@ class Bot:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        """Run inside of a program of your own: gives the link of the address, and answers until the end."""
+        """Run inside another program: gives the link of the address, and answers until the block ends."""
         opened = Agent.open(self._store, self._servers, passphrase=self._passphrase, config=self._config)
         async with opened as agent:
             self._chats = Chats(agent, self._profile(), now=self._now)
@@ -280,7 +280,7 @@ class Bot:
                 self._chats = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What goes wrong in the background is not for handlers to see: the program must know."""
+        """Handlers do not see background failures, so the program must be told."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("the bot cannot go on", exc_info=error)
@@ -301,27 +301,27 @@ class Bot:
     # From the program
 
     def contacts(self) -> Iterator[Contact]:
-        """All who are connected."""
+        """All connected contacts."""
         return (one for one in self.chats.contacts() if one.state is ContactState.CONNECTED)
 
     def state_of(self, conversation: Conversation | str, kind: type[T]) -> T:
-        """What is remembered of a conversation, to read."""
+        """The state of a conversation, for reading."""
         target = conversation if isinstance(conversation, str) else conversation.id
         data = self.chats.agent.records.get(STATES, state_key(target, kind))
         return kind() if data is None else load_state(kind, data)
 
     def shared_state(self, kind: type[T]) -> T:
-        """What all conversations share, to read."""
+        """The state that all conversations share, for reading."""
         return self.state_of(EVERYBODY, kind)
 
     async def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
-        """A text from outside of any handler; with a `key` once, however often it is asked for."""
+        """Send a text from outside any handler; with a `key`, once, however often this is called."""
         outbox = Outbox(self.chats, self._now())
         outbox.tell(to, text, key=key)
         await self._commit(outbox)
 
     async def broadcast(self, text: str, *, key: str, audience: str | None = None) -> Progress:
-        """Begin to say something to all contacts, or to an audience; each gets it once, over restarts too.
+        """Start sending a text to all contacts, or to an audience; each gets it once, even across restarts.
         The same `key` again gives the same broadcast; `await progress.finished()` waits for its end."""
         if self._broadcasts is None:
             raise RuntimeError(CLOSED)
@@ -332,7 +332,7 @@ class Bot:
         return [aside_from(key, data) for key, data in self.chats.agent.records.scan(ASIDE)]
 
     async def forget_aside(self, key: str) -> None:
-        """One of them was looked at."""
+        """Delete one of them, once somebody has looked at it."""
         await self.chats.agent.transact(lambda tx: tx.delete(ASIDE, key))
 
     async def _commit(self, outbox: Outbox) -> None:
@@ -352,7 +352,7 @@ class Bot:
             await self._workers.put(Task(unit.key, unit.events, unit.done, _said(unit.events)))
 
     async def _handle(self, task: Task, draft: Draft) -> None:
-        """Everything that a task brings; what is done about it is in the draft."""
+        """Handle everything in a task; what is done about it goes into the draft."""
         jobs = False
         for event in task.events:
             outbox = await self._one(event, draft)
@@ -398,7 +398,7 @@ class Bot:
         return await self._other(event)
 
     def _is_live(self, conversation: Conversation, message: Incoming) -> bool:
-        """Whether somebody is still typing this message: it is handled when it is whole."""
+        """Whether somebody is still typing this message: it is handled once it is complete."""
         return self.chats.agent.records.get(LIVE, _live_key(conversation, message)) is not None
 
     async def _connected(
@@ -429,7 +429,7 @@ class Bot:
             await self._around(chat, lambda: _called(handler, chat, *arguments))
 
     async def _around(self, chat: Chat, handler: Callable[[], Awaitable[None]]) -> None:
-        """The handler inside of all that is around it, the first registered outermost."""
+        """The handler wrapped in all middleware, the first registered outermost."""
         for around in reversed(self._routes.middleware):
             handler = _wrapped(around, chat, handler)
         await handler()
@@ -522,7 +522,7 @@ class Bot:
         return settle
 
     async def _repeat(self, work: Every) -> None:
-        """Do something again and again; when it was done last is remembered over restarts."""
+        """Repeat something; when it last ran is remembered across restarts."""
         space = "bot.every"
         while True:
             stored = self.chats.agent.records.get(space, work.name)
@@ -559,7 +559,7 @@ def _wrapped(
 
 
 async def _called(handler: Callable[..., Outcome], *arguments: object) -> None:
-    """An async handler here, a plain one in a thread of its own."""
+    """Run an async handler here, a plain one in its own thread."""
     if inspect.iscoroutinefunction(handler):
         await handler(*arguments)
         return
@@ -569,7 +569,7 @@ async def _called(handler: Callable[..., Outcome], *arguments: object) -> None:
 
 
 def _log(events: Iterable[ChatEvent]) -> None:
-    """What is about routers and failures: for who runs the bot."""
+    """Log events about routers and failures, for the operator of the bot."""
     for event in events:
         if isinstance(event, Trouble):
             log.warning("%s", event.error)

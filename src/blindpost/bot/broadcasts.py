@@ -1,4 +1,4 @@
-"""Saying something to everybody: in parts, each of which is one transaction with the place where it ended."""
+"""Broadcasts: sent in parts, each one transaction that also stores where the part ended."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _stored(data: bytes) -> Stored:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a broadcast is: sent to so many, passed by others who left or are not in its audience."""
+    """How far a broadcast is: sent to so many; skipped so many, who left or are not in its audience."""
 
     key: str
     sent: int = 0
@@ -73,7 +73,7 @@ class Progress:
     _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     async def changed(self) -> None:
-        """Wait until it has gone further."""
+        """Wait for further progress."""
         self._changed.clear()
         if not self.done:
             await self._changed.wait()
@@ -84,7 +84,7 @@ class Progress:
 
 
 class Broadcasts:
-    """All that are under way; each goes on where it was after a restart."""
+    """All unfinished broadcasts; after a restart each continues where it stopped."""
 
     def __init__(
         self, chats: Chats, audiences: dict[str, Audience], metrics: Metrics, now: Callable[[], float]
@@ -96,7 +96,7 @@ class Broadcasts:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def resume(self) -> None:
-        """Go on with those that were under way."""
+        """Continue those that were unfinished."""
         for key, data in self._chats.agent.records.scan(BROADCASTS):
             stored = _stored(data)
             if not stored.done:

@@ -1,4 +1,4 @@
-"""What a handler holds in its hands: one conversation, and all that it does there in one transaction."""
+"""What a handler works with: one conversation, and everything it does there in one transaction."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ T = TypeVar("T")
 
 
 class StateChangedError(Exception):
-    """Another handler has changed a state since this one read it: it begins anew."""
+    """Another handler changed the state since this one read it: this one starts over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message that goes out when the handler has ended. It may be awaited, and need not be."""
+    """A message that is sent when the handler has ended. It may be awaited, but need not be."""
 
     id: bytes
 
@@ -72,8 +72,8 @@ class Outbox:
     def tell(
         self, to: Conversation | str, text: str, *, key: str | None = None, ttl: int | None = None
     ) -> Said:
-        """A text to anybody: a contact, a group, or the id of one. What has a `key` is sent once to each,
-        however often it is asked for. A conversation that is over is passed by."""
+        """A text to a contact, a group, or the id of one. With a `key` it is sent once to each, however often
+        this is called. A conversation that has ended is skipped."""
         return self._event(to, NewMessage(Content(text), ttl=ttl), key)
 
     def _event(self, to: Conversation | str, event: AnyEvent, key: str | None = None) -> Said:
@@ -97,7 +97,7 @@ class Outbox:
         return Said(msg_id)
 
     def later(self, seconds: float, job: str, data: str = "", *, to: Conversation | str) -> None:
-        """Let the handler of this job run in so many seconds, also if the bot was restarted meanwhile."""
+        """Run the handler of this job after so many seconds, even if the bot is restarted meanwhile."""
         target = to if isinstance(to, str) else to.id
         due = Job(self._now + seconds, target, job, data)
         key, value = job_key(due, system_entropy(6).hex()), job_bytes(due)
@@ -143,7 +143,7 @@ class Chat(Outbox):
 
     @property
     def sender(self) -> str:
-        """The name of who spoke."""
+        """The sender's name."""
         return self.conversation.name if self.member is None else self.member.name
 
     @property
@@ -151,7 +151,7 @@ class Chat(Outbox):
         return "" if self.message is None else self.message.text
 
     def send(self, text: str, *, key: str | None = None, ttl: int | None = None) -> Said:
-        """A text in this conversation; with a `key` once, however often it is asked for."""
+        """A text in this conversation; with a `key`, sent once, however often this is called."""
         return self.tell(self.id, text, key=key, ttl=ttl)
 
     def reply(
@@ -164,17 +164,17 @@ class Chat(Outbox):
         return self._event(self.id, NewMessage(Content(text), quoted, ttl=ttl, live=live))
 
     def welcome(self, text: str) -> Said:
-        """The welcome of a new contact. An app that shows the one in our link already gets it as a change of
-        that, so that it is not there twice."""
+        """Welcome a new contact. An app that already shows the welcome from our link gets this as an edit of
+        that, so that it does not appear twice."""
         known = None if self.contact is None else self.contact.welcome_id
         return self.reply(text) if known is None else self.edit(known, text)
 
     def edit(self, said: Said | bytes, text: str, *, live: bool | None = None) -> Said:
-        """Let a message of ours say something else."""
+        """Change the text of one of our messages."""
         return self._event(self.id, EditMessage(_id(said), Content(text), live=live))
 
     def delete(self, said: Said | bytes | Incoming) -> Said:
-        """Take a message back: ours, or as a moderator of a group that of the member who spoke."""
+        """Delete a message: ours, or as a group's moderator that of the member who sent it."""
         if isinstance(said, Incoming):
             author = None if self.member is None else self.member.id
             return self._event(self.id, DeleteMessage(said.id or b"\0", author))
@@ -194,7 +194,7 @@ class Chat(Outbox):
             self._intents.append(lambda draft: draft.remove(group, member.id))
 
     def leave(self) -> None:
-        """End the conversation: the other side is told."""
+        """End the conversation and tell the other side."""
         self._intents.append(lambda draft: draft.leave(self.conversation))
 
     def remind(self, seconds: float, job: str, data: str = "") -> None:
@@ -207,7 +207,7 @@ class Chat(Outbox):
         return self._state(self.id, kind)
 
     def shared(self, kind: type[T]) -> T:
-        """The same for all conversations. Where two handlers change it at once, one of them begins anew."""
+        """As `state`, for all conversations. If two handlers change it at once, one of them starts over."""
         return self._state(EVERYBODY, kind)
 
     def _state(self, owner: str, kind: type[T]) -> T:
@@ -223,7 +223,7 @@ class Chat(Outbox):
         return known
 
     def _read(self, space: str, key: str) -> bytes | None:
-        """A record, also for a handler in a thread of its own."""
+        """Read a record, even from a handler in its own thread."""
         records = self._chats.agent.records
         if threading.get_ident() == self._thread:
             return records.get(space, key)

@@ -9,12 +9,12 @@ from blindpost.serving.prometheus import Text
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters; `waiting` and `contacts` are how it stands."""
+    """Counters; `waiting` and `contacts` are current values."""
 
     received: int = 0
-    """Messages that came."""
+    """Messages received."""
     handled: int = 0
-    """Those that a handler has finished."""
+    """Messages that a handler has finished."""
     sent: int = 0
     """Messages that were stored to be sent."""
     retried: int = 0
@@ -22,13 +22,13 @@ class Metrics:
     set_aside: int = 0
     """Messages whose handlers kept failing."""
     connected: int = 0
-    """Contacts who came."""
+    """Contacts who connected."""
     left: int = 0
-    """Contacts who went."""
+    """Contacts who left."""
     jobs: int = 0
     """Scheduled work that was done."""
     waiting: int = 0
-    """What came and is not finished."""
+    """Received and not finished."""
     contacts: int = 0
 
     def text(self) -> str:

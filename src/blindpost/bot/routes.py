@@ -12,7 +12,7 @@ from blindpost.chat import Asked, GroupOffered, Incoming, MenuCommand
 from blindpost.wire.value import Value
 
 Outcome = Awaitable[None] | None
-"""Handlers are async; a plain function runs in a thread of its own, so that it may block."""
+"""Handlers are async; a plain function runs in its own thread, so that it may block."""
 Middleware = Callable[[Chat, Callable[[], Awaitable[None]]], Awaitable[None]]
 Where = Callable[[Incoming], bool]
 
@@ -45,7 +45,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class MessageRoute:
-    """A handler of messages that are no commands."""
+    """A handler of messages that are not commands."""
 
     handler: Callable[[Chat], Outcome]
     matches: re.Pattern[str] | None
@@ -76,7 +76,7 @@ class Routes:
     failed: Callable[[Chat, Exception], Outcome] | None = None
 
     def menu(self) -> tuple[MenuCommand, ...]:
-        """What the app offers to tap on."""
+        """The commands that the app offers to tap."""
         return tuple(one.entry for one in self.commands.values() if not one.hidden)
 
     def help(self) -> str:
@@ -86,7 +86,7 @@ class Routes:
     def call(
         self, message: Incoming, in_group: bool
     ) -> tuple[Callable[..., Outcome], list[object]] | str | None:
-        """The handler of a message and its arguments; what to answer instead; or nothing at all."""
+        """The handler of a message and its arguments; or a reply to send instead; or nothing."""
         found = COMMAND.fullmatch(message.text.strip())
         if found is not None:
             command = self.commands.get(found[1].lower())

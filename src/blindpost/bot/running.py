@@ -1,4 +1,4 @@
-"""A bot as a program: its link in the terminal, signals, and a thread of its own for programs not async."""
+"""A bot as a program: its link in the terminal, signals, and its own thread for non-async programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def run(bot: Bot) -> None:
-    """Until Ctrl-C or SIGTERM. SIGHUP lets what runs end and starts the program anew, with its new code."""
+    """Run until Ctrl-C or SIGTERM. SIGHUP lets running handlers end, then restarts with the new code."""
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     if asyncio.run(_until_told(bot)):
@@ -36,7 +36,7 @@ def _program() -> list[str]:
 
 
 async def _until_told(bot: Bot) -> bool:
-    """Whether to begin anew."""
+    """Whether to restart."""
     ended, anew = asyncio.Event(), False
 
     def reload() -> None:
@@ -71,7 +71,7 @@ def show(name: str, link: str) -> None:
 
 
 class InThread:
-    """A bot in a thread of its own, for programs that are not async: `with InThread(bot) as running: ...`."""
+    """A bot in its own thread, for programs that are not async: `with InThread(bot) as running: ...`."""
 
     def __init__(self, bot: Bot) -> None:
         self._bot = bot
@@ -126,7 +126,7 @@ class InThread:
         return self._asked(listed())
 
     def broadcast(self, text: str, *, key: str, audience: str | None = None) -> int:
-        """As `Bot.broadcast`, to its end; to how many it went."""
+        """As `Bot.broadcast`, waiting for its end; how many it went to."""
 
         async def whole() -> int:
             progress = await self._bot.broadcast(text, key=key, audience=audience)

@@ -11,7 +11,7 @@ ASIDE = "bot.aside"
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """What was said where and when, and why it could not be handled."""
+    """A message, where and when it was sent, and why it could not be handled."""
 
     key: str
     conversation: str

@@ -18,7 +18,7 @@ NO = frozenset({"no", "false", "off", "0"})
 
 
 class ArgumentError(ValueError):
-    """What was typed does not fit the command; the message can be shown to who typed it."""
+    """What was typed does not fit the command; the message can be shown to the person who typed it."""
 
 
 class StateError(TypeError):
@@ -40,7 +40,7 @@ class Argument:
 
 
 def arguments_of(handler: Callable[..., object], skipped: int) -> tuple[Argument, ...]:
-    """What a handler wants beside its first parameters; `TypeError` where the author must say more."""
+    """A handler's parameters after the first ones; `TypeError` where the author must annotate more."""
     hints = typing.get_type_hints(handler)
     parameters = list(inspect.signature(handler).parameters.values())[skipped:]
     found = []
@@ -60,7 +60,7 @@ def arguments_of(handler: Callable[..., object], skipped: int) -> tuple[Argument
 
 
 def read_arguments(arguments: tuple[Argument, ...], line: str) -> list[object]:
-    """The values for a line of words; those that are left out are left to their defaults."""
+    """The values for a line of words; omitted ones take their defaults."""
     values: list[object] = []
     left = line.strip()
     for argument in arguments:
@@ -130,7 +130,7 @@ def dump_state(value: object) -> bytes:
 
 
 def load_state(kind: type[T], data: bytes) -> T:
-    """A dataclass from JSON. New fields take their defaults; those that went are dropped."""
+    """A dataclass from JSON. New fields take their defaults; removed ones are dropped."""
     found = _loaded(kind, json.loads(data))
     assert isinstance(found, kind)
     return found

@@ -1,4 +1,4 @@
-"""Handlers at work: those of one conversation in order, those of others beside it, none of them lost."""
+"""Running handlers: in order within a conversation, concurrently across conversations, none of them lost."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from blindpost.engine.loop import StoreFailedError
 log = logging.getLogger("blindpost.bot")
 
 STORE_PAUSE_S = 5.0
-"""A full disk is not the handler's fault: it is tried until there is room."""
+"""A full disk is not the handler's fault: it is retried until there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to handle, and what makes it done: an acknowledgement, or that its record goes."""
+    """Something to handle, and what completes it: an acknowledgement, or the deletion of its record."""
 
     key: str
     events: tuple[ChatEvent | Job, ...]
     settle: Callable[[Draft], Awaitable[None]]
     text: str = ""
-    """What is remembered of it if it must be set aside."""
+    """What is kept of it if it must be set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a handler that fails is tried, and how long is waited before each further time."""
+    """How often a failing handler is tried, and how long to wait before each retry."""
 
     pauses_s: tuple[float, ...] = (0.5, 5.0)
 
@@ -73,7 +73,7 @@ class Workers:
         self.closing = False
 
     async def put(self, task: Task) -> None:
-        """Let a task wait for those of its conversation before it; waits itself when there are too many."""
+        """Queue a task behind the others of its conversation; blocks while too many wait."""
         async with self._room:
             await self._room.wait_for(lambda: self._count < self._waiting_max)
             self._count += 1
@@ -102,7 +102,7 @@ class Workers:
                 self._queues.pop(key, None)
 
     async def _one(self, task: Task) -> None:
-        """Handle a task until it is done; one that keeps failing is told and set aside."""
+        """Handle a task until it is done; one that keeps failing is reported and set aside."""
         attempt = 0
         while attempt < self._patience.attempts:
             try:
@@ -143,7 +143,7 @@ class Workers:
         self._metrics.handled += 1
 
     async def _gave_up(self, task: Task, failure: Exception) -> None:
-        """Tell, and set aside; if telling fails as well, only set aside; that is tried until it succeeds."""
+        """Report, and set aside; if reporting fails too, only set aside, retrying until that succeeds."""
         self._metrics.set_aside += 1
         telling = True
         while not self.closing:
@@ -167,7 +167,7 @@ class Workers:
             telling = False
 
     async def drain(self, seconds: float) -> None:
-        """Let what runs end; what waits is kept, and comes again."""
+        """Let running handlers end; waiting tasks are kept, and come again."""
         self.closing = True
         running = list(self._running.values())
         if running:

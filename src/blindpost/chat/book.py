@@ -20,7 +20,7 @@ GROUPS = "chat.groups"
 MEMBERS = "chat.members"
 """Connections with members of groups: by connection, which group."""
 NOTICES = "chat.notices"
-"""What was told by the agent and not yet taken by the program."""
+"""What the agent reported and the program has not taken yet."""
 LEFT = "chat.left"
 """Contacts whose connections are to be deleted."""
 OURSELVES = "chat.self"
@@ -62,5 +62,5 @@ def group_of(records: Records, conn_id: str) -> Group | None:
 
 
 def conversation(records: Records, conn_id: str) -> Conversation | None:
-    """Whom a connection leads to."""
+    """The contact or group that a connection belongs to."""
     return find_contact(records, conn_id) or group_of(records, conn_id)

@@ -66,21 +66,21 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.links.full import ContactLink
 
 STRANGER = Profile("somebody")
-"""Whose name is not known yet."""
+"""For somebody whose name is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Something that came, with all that is to be done about it in one transaction."""
+    """Something that happened, to be handled and acknowledged in one transaction."""
 
     key: str
-    """The conversation that it belongs to: those of one are taken in order."""
+    """The conversation that it belongs to: units of one conversation are taken in order."""
     events: tuple[ChatEvent, ...]
     _chats: Chats = field(repr=False)
     _settle: Draft = field(repr=False)
 
     async def done(self, draft: Draft | None = None) -> None:
-        """It was taken: what `draft` has is done together with the acknowledgement, or neither."""
+        """It was handled: `draft` is committed together with the acknowledgement, or neither is."""
         whole = self._chats.draft()
         if draft is not None:
             whole.extend(draft)
@@ -89,7 +89,7 @@ class Unit:
 
 
 class Chats:
-    """One profile, its contacts and groups, above an agent that is open."""
+    """One profile, its contacts and groups, on top of an open agent."""
 
     def __init__(self, agent: Agent, profile: Profile, *, now: Callable[[], float] = time.time) -> None:
         self.agent = agent
@@ -101,13 +101,13 @@ class Chats:
         return self._ourselves.profile
 
     def set_profile(self, profile: Profile) -> None:
-        """Who we are from now on; each contact is told before the next message that it gets."""
+        """Change our profile; each contact gets it before our next message to them."""
         self._ourselves.set_profile(profile)
 
     # Who is there
 
     def contacts(self, *, after: str = "") -> Iterator[Contact]:
-        """All contacts in order of their ids, from behind `after`; also those who left."""
+        """All contacts in order of their ids, starting after `after`; including those who left."""
         return book.contacts(self.agent.records, after)
 
     def contact(self, contact_id: str) -> Contact | None:
@@ -122,7 +122,7 @@ class Chats:
     # Links
 
     async def address(self, message: str | None = None) -> CreatedLink:
-        """The link for anybody, made once; it shows our profile, and `message` before anybody connects."""
+        """The link for anybody, made once; it shows our profile and `message` before anybody connects."""
         content = None if message is None else Content(message)
         data = write_link_data(LinkProfile(self.profile, content))
         records, mark = self.agent.records, hashlib.sha256(data).digest()
@@ -154,7 +154,7 @@ class Chats:
         return created
 
     async def look(self, link: str) -> LinkProfile | None:
-        """Who is behind a link, if it tells."""
+        """Who is behind a link, if the link says."""
         content = await self.agent.read_link(complete(link))
         try:
             return read_link_data(content.user_data)
@@ -191,24 +191,24 @@ class Chats:
     # Doing
 
     def draft(self) -> Draft:
-        """An empty one: fill it, then `commit` it or give it to a unit."""
+        """An empty draft: fill it, then `commit` it or give it to a unit."""
         return Draft(self._ourselves)
 
     async def commit(self, draft: Draft) -> None:
-        """All of it in one transaction."""
+        """Do all of it in one transaction."""
         if not draft.empty:
             await self.agent.transact(draft.apply, *draft.connections)
             await self._bury()
 
     async def _bury(self) -> None:
-        """Delete the connections with contacts who left; done at the next start, if we die before."""
+        """Delete the connections with contacts who left; if we crash first, the next start does it."""
         for contact_id, _ in list(self.agent.records.scan(book.LEFT)):
             with contextlib.suppress(ConnError):
                 await self.agent.connection(contact_id).delete(wait_delivery=True)
             await self.agent.transact(_forgetting(contact_id))
 
     async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
-        """One text; its numbers, which `Delivered` names."""
+        """Send one text; returns its numbers, which `Delivered` names."""
         draft = self.draft()
         msg_id = draft.say(to, text)
         await self.commit(draft)
@@ -232,14 +232,14 @@ class Chats:
     # What happens
 
     async def events(self) -> AsyncIterator[ChatEvent]:
-        """What happens, one by one: each is taken when the next one is asked for."""
+        """Events, one by one: each counts as taken when the next one is asked for."""
         async for unit in self.units():
             for event in unit.events:
                 yield event
             await unit.done()
 
     async def units(self) -> AsyncIterator[Unit]:
-        """What happens, each with its acknowledgement: for programs that do several things at once."""
+        """Events, each with its acknowledgement: for programs that do several things at once."""
         await self._bury()
         for unit in self._noticed():
             yield unit
@@ -255,7 +255,7 @@ class Chats:
                 yield taken
 
     def _noticed(self) -> list[Unit]:
-        """What was told before a restart and not taken."""
+        """What was reported before a restart and not taken."""
         found = []
         for key, data in self.agent.records.scan(book.NOTICES):
             stored = notice_from(self.agent.records, key, data)
@@ -264,7 +264,7 @@ class Chats:
         return found
 
     def _forgotten(self) -> list[ContactRequest]:
-        """Requests that came right before we died: the agent has them, and nobody took note of them."""
+        """Requests that came right before a crash: the agent has them, but nothing here recorded them."""
         found = self.agent.records.get(book.OURSELVES, "address")
         if found is None:
             return []
@@ -315,14 +315,14 @@ class Chats:
         return None
 
     async def _heard_from(self, conn: Connection) -> Unit | None:
-        """Who speaks is connected, also if we died before we could take note of it."""
+        """A contact who sends is connected, even if we crashed before recording it."""
         chat = book.find_contact(self.agent.records, conn.id)
         if chat is None or chat.state is not ContactState.CONNECTING:
             return None
         return await self._connected(conn)
 
     async def _received(self, event: Received) -> Unit | None:
-        """A message. What is not ours to read is acknowledged, and no more is said about it."""
+        """A message. What is not ours to read is acknowledged and otherwise ignored."""
         msg, settle = event.msg, self.draft()
         conn = settle.involve(event.conn.id)
         items = _items(msg.body)
@@ -338,7 +338,7 @@ class Chats:
         return None
 
     async def _requested(self, request: ContactRequest) -> Unit | None:
-        """Somebody asks; what they say about themselves must be readable, or they are turned away."""
+        """A contact request; if its profile cannot be read, it is rejected."""
         message = next((item for item in _items(request.info) if isinstance(item, e.Message)), None)
         asked: Asked | None = None
         if message is not None:
@@ -421,7 +421,7 @@ def _forgetting(contact_id: str) -> Callable[[Transaction], None]:
 
 
 def _items(body: bytes) -> tuple[Item, ...]:
-    """What a body says; nothing, if it is not one of the app's."""
+    """The content of a body; nothing if it is not one of the app's."""
     try:
         return read_body(body)
     except WireError:

@@ -36,18 +36,18 @@ Change = Callable[[Transaction], None]
 
 
 class NotConnectedError(WireError):
-    """The conversation is over, or has not begun."""
+    """The conversation has ended, or has not begun."""
 
 
 class Draft:
-    """Collects what is to be done together; `Chats.commit` does it, or nothing of it."""
+    """Collects what is to be done together; `Chats.commit` does all of it or nothing."""
 
     def __init__(self, ourselves: Ourselves) -> None:
         self._ourselves = ourselves
         self._changes: list[Change] = []
         self._conns: dict[str, Connection] = {}
         self.numbers: dict[bytes, list[int]] = {}
-        """After the commit: the agent's numbers of each message, which `Delivered` names."""
+        """After the commit: the agent's numbers for each message, which `Delivered` names."""
 
     @property
     def profile(self) -> Profile:
@@ -74,12 +74,12 @@ class Draft:
         self._changes.append(change)
 
     def extend(self, other: Draft) -> None:
-        """All that another draft has, after what this one has."""
+        """Append everything in another draft."""
         self._changes += other._changes
         self._conns |= other._conns
 
     def when(self, holds: Callable[[Transaction], bool], other: Draft) -> None:
-        """All that another draft has, if something holds at that time."""
+        """Append another draft, to be done only if a condition holds at commit."""
         self._conns |= other._conns
         self.add(lambda tx: other.apply(tx) if holds(tx) else None)
 
@@ -98,14 +98,14 @@ class Draft:
         ttl: int | None = None,
         live: bool | None = None,
     ) -> bytes:
-        """A text; its id. `ttl`: it disappears after so many seconds; `live`: edits of it follow."""
+        """Send a text; returns its id. `ttl`: it disappears after so many seconds; `live`: edits follow."""
         return self.send(to, NewMessage(Content(text), quote, ttl=ttl, live=live))
 
     def edit(self, to: Conversation, msg_id: bytes, text: str, *, live: bool | None = None) -> None:
         self.send(to, EditMessage(msg_id, Content(text), live=live))
 
     def retract(self, to: Conversation, msg_id: bytes, author_id: bytes | None = None) -> None:
-        """Take a message back; a moderator names whose it is."""
+        """Delete a message; a moderator names whose it is."""
         self.send(to, DeleteMessage(msg_id, author_id))
 
     def react(
@@ -121,8 +121,8 @@ class Draft:
         msg_id: bytes | None = None,
         passing: tuple[type[Exception], ...] = (),
     ) -> bytes:
-        """Any event to a contact, or to all whom we reach in a group; the id of the message. Where it cannot
-        be sent for one of the reasons in `passing`, the rest of the draft is done all the same."""
+        """Send any event to a contact, or to all we reach in a group; returns the message id. If it cannot be
+        sent for one of the reasons in `passing`, the rest of the draft is still done."""
         msg_id = system_entropy(ID_SIZE) if msg_id is None else msg_id
         message = Message(event, msg_id)
         write_body([message], pq=isinstance(to, Contact))  # what does not fit is refused here
@@ -158,7 +158,7 @@ class Draft:
                 self.to_member(tx, self._conns[member.conn_id], member, message)
 
     def to_member(self, tx: Transaction, conn: Connection, member: Member, message: Message) -> None:
-        """One member who cannot be reached for now is no reason to say nothing to the others."""
+        """One unreachable member must not keep the others from getting the message."""
         body = write_body([message], pq=False, version=member.version)
         try:
             self._sent(message, tx.send(conn, body, notify=notifies(message.event)))
@@ -172,7 +172,7 @@ class Draft:
     # Decisions
 
     def accept(self, asked: Asked) -> None:
-        """Make somebody who asked a contact."""
+        """Accept a request: its sender becomes a contact."""
 
         def change(tx: Transaction) -> None:
             request = self._ourselves.request(asked)
@@ -229,7 +229,7 @@ class Draft:
         self.add(change)
 
     def leave(self, chat: Conversation) -> None:
-        """Tell the other side that we go, and go."""
+        """Tell the other side that we leave, and leave."""
         if isinstance(chat, Contact):
             self.send(chat, ContactLeft())
         else:
@@ -247,6 +247,6 @@ class Draft:
 
 
 def _passing(errors: tuple[type[Exception], ...], work: Callable[[], None]) -> None:
-    """Do something that may fail for these reasons without harm."""
+    """Do something, ignoring failures for these reasons."""
     with contextlib.suppress(*errors):
         work()

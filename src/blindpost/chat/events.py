@@ -16,7 +16,7 @@ from blindpost.wire.value import Value
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Incoming(Value):
-    """A message of somebody else. Voice, pictures and files are told by name and size, never taken."""
+    """A message from somebody else. Voice, pictures and files come as name and size, never downloaded."""
 
     id: bytes | None
     content: Content
@@ -43,7 +43,7 @@ class Incoming(Value):
 
     @property
     def shown(self) -> str:
-        """One text that tells all: what was said, and what else came."""
+        """Everything in one text: what was said, and what else came."""
         parts = [self.text] if self.text else []
         if self.file is not None:
             parts.append(f"[{self.kind} {self.file.name}, {self.file.size} bytes: cannot be taken here]")
@@ -62,7 +62,7 @@ class Incoming(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Asked(Value):
-    """Somebody wants to be a contact: accept or reject it. It is told again after a restart until then."""
+    """Somebody wants to be a contact: accept or reject it. Until then it is repeated after each restart."""
 
     request_id: str
     address_id: str
@@ -75,7 +75,7 @@ class Asked(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ContactConnected(Value):
-    """Both sides can speak; `first` is what they said when they asked."""
+    """Both sides can send; `first` is the message that came with their request."""
 
     contact: Contact
     first: Incoming | None = None
@@ -83,7 +83,7 @@ class ContactConnected(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageReceived(Value):
-    """Somebody said something; in a group, `member` did."""
+    """A message came; in a group, from `member`."""
 
     chat: Conversation
     message: Incoming
@@ -92,7 +92,7 @@ class MessageReceived(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageEdited(Value):
-    """A message says something else now: `message` has the id of the old one."""
+    """A message was edited: `message` has the id of the old one."""
 
     chat: Conversation
     message: Incoming
@@ -101,7 +101,7 @@ class MessageEdited(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageDeleted(Value):
-    """A message was taken back, by its author or by a moderator."""
+    """A message was deleted, by its author or by a moderator."""
 
     chat: Conversation
     msg_id: bytes
@@ -111,7 +111,7 @@ class MessageDeleted(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reacted(Value):
-    """Somebody reacted to a message, or took it back; no emoji is a reaction of a kind not known here."""
+    """Somebody added or removed a reaction to a message; without an emoji it is of a kind not known here."""
 
     chat: Conversation
     msg_id: bytes
@@ -127,14 +127,14 @@ class ProfileChanged(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ContactGone(Value):
-    """The contact deleted us; nothing can be said any more."""
+    """The contact deleted us; nothing more can be sent."""
 
     contact: Contact
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupOffered(Value):
-    """A contact invites us to a group: join it, or let it be."""
+    """A contact invites us to a group: join it, or ignore this."""
 
     contact: Contact
     invite: GroupInvite
@@ -142,7 +142,7 @@ class GroupOffered(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupEntered(Value):
-    """We are in."""
+    """We have joined the group."""
 
     group: Group
 
@@ -157,7 +157,7 @@ class GroupOver(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupUpdated(Value):
-    """The group has another profile, or somebody another role."""
+    """The group's profile or somebody's role changed."""
 
     group: Group
 
@@ -193,7 +193,7 @@ class Trouble(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AgentNews(Value):
-    """What the agent tells of routers and queues: nothing needs to be done."""
+    """What the agent reports about routers and queues; no action is needed."""
 
     event: AgentEvent
 

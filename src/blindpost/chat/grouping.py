@@ -1,7 +1,7 @@
-"""A group as one of its members lives in it: who comes and goes, and how members reach each other.
+"""A group as one member sees it: who joins and leaves, and how members reach each other.
 
-The host introduces. A new member makes a link for each older one, which goes there through the host; an
-older one joins the links of those who come after it. Both tell the host when they reach each other.
+The host introduces members. A new member makes a link for each older one and sends it through the host; an
+older member joins the links of newer ones. Both tell the host when they reach each other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def told(group: Group, member: Member, message: e.Message, sent_at: int) -> list
 
 
 def changed(group: Group, member: Member, message: e.Message) -> Group:
-    """The group after a member's message, without what it takes to reach others."""
+    """The group after a member's message, apart from what is needed to reach others."""
     version = max(member.version, e.OUR_VERSIONS.agreed(message.versions) or 1)
     group = group.with_member(replace(member, version=version))
     hosts = member.role in HOSTS
@@ -96,7 +96,7 @@ def settle(tx: Transaction, draft: Draft, conn: Connection, message: e.Message) 
 
 
 def _to_reach(group: Group, info: MemberInfo) -> bool:
-    """Whether a member that is introduced is to be connected with: once, and not beyond all measure."""
+    """Whether to connect with an introduced member: only once, and only up to a limit."""
     known = group.member(info.member_id)
     ours = info.member_id == group.our_id
     return not ours and (known is None or known.conn_id is None) and len(group.members) < MEMBERS_MAX
@@ -108,7 +108,7 @@ def _introduced(info: MemberInfo) -> Member:
 
 
 def _identity(draft: Draft, group: Group) -> bytes:
-    """What we tell a member when we connect: no more than the name."""
+    """What we tell a member when we connect: only our name."""
     ours = draft.profile
     profile = Profile(ours.name, ours.full_name)
     return write_info(e.Message(e.MemberIdentity(group.our_id, profile)), pq=False)
@@ -123,7 +123,7 @@ def link_made(
 
 
 def reached(tx: Transaction, draft: Draft, host: Connection, group: Group, member: Member) -> Group:
-    """A member is connected: from now on it gets what we say; the host is told."""
+    """A member is connected: from now on it gets our messages; tell the host."""
     group = group.with_member(replace(member, reached=True))
     if member.id == group.host_id:
         group = replace(group, state=GroupState.JOINED)

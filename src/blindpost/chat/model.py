@@ -1,4 +1,4 @@
-"""Who is talked to, as it is stored: contacts, groups and their members."""
+"""Stored contacts, groups and their members."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Contact(Value):
     state: ContactState = ContactState.CONNECTING
     version: int = 1
     told: str = ""
-    """Which of our profiles they know."""
+    """Which of our profiles they have."""
     first: FirstMessage | None = None
     welcome_id: bytes | None = None
     """Under which id their app shows the welcome that is in our link."""
@@ -47,7 +47,7 @@ class Contact(Value):
         return self.profile.name
 
     def heard(self, versions: VersionRange) -> Contact:
-        """The contact after a message with this range: the version only rises."""
+        """The contact after a message with this version range: the version never goes down."""
         agreed = OUR_VERSIONS.agreed(versions)
         return self if agreed is None or agreed <= self.version else replace(self, version=agreed)
 

@@ -1,4 +1,4 @@
-"""What the agent told once and the program has not taken yet, as it is stored."""
+"""Stored notices: what the agent reports only once and the program has not taken yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Notice = Asked | ContactConnected | GroupEntered
 
 
 def notice_key(notice: Notice) -> str:
-    """Equal for the same thing told twice."""
+    """Equal when the same thing is reported twice."""
     match notice:
         case Asked(request_id):
             return f"asked {request_id}"

@@ -1,4 +1,4 @@
-"""Who we are to everybody else: the agent, our profile, and the requests that wait for an answer."""
+"""Who we are to everybody else: the agent, our profile, and the pending requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blindpost.chat.events import Asked
 
 
 class Ourselves:
-    """What a draft needs to know when it is done."""
+    """What a draft needs at commit."""
 
     def __init__(self, agent: Agent, profile: Profile) -> None:
         self.agent = agent
@@ -25,10 +25,10 @@ class Ourselves:
         """What goes along with handshakes."""
         self.profile = profile
         self.mark = hashlib.sha256(json_bytes(write_profile(profile))).hexdigest()[:12]
-        """Contacts who were told something else are told anew."""
+        """Identifies our profile: contacts who have another one get the new one."""
 
     def request(self, asked: Asked) -> ContactRequest | None:
-        """The agent's request, if it still waits."""
+        """The agent's request, if it is still pending."""
         if asked.request_id not in self.requests:
             waiting = self.agent.connection(asked.address_id).requests()
             self.requests |= {request.id: request for request in waiting}

@@ -110,7 +110,7 @@ def preset_servers() -> tuple[Server, ...]:
 
 
 def complete(link: str) -> str:
-    """A link with the whole identity of its router; any but a short one on a preset router is as it was."""
+    """A link with the whole identity of its router; only short links on preset routers change."""
     text = link.strip()
     if is_full_link(text):
         return text

@@ -1,4 +1,4 @@
-"""What a message means: events to tell, and what changes in the books when it was taken."""
+"""What a message means: events for the program, and what changes in the records once it is taken."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _from_contact(contact: Contact, message: e.Message, sent_at: int) -> list[Ch
 
 
 def settle(tx: Transaction, draft: Draft, conn: Connection, items: tuple[Item, ...]) -> None:
-    """What a message changes in the books. The version of the other side only rises."""
+    """What a message changes in the records. The other side's version never goes down."""
     messages = [item for item in items if isinstance(item, e.Message)]
     chat = book.conversation(tx, conn.id)
     if isinstance(chat, Contact):

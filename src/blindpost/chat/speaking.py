@@ -1,4 +1,4 @@
-"""What is said in conversations of both kinds."""
+"""Messages, edits and reactions, in conversations of both kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting in who joined: the queues of a new connection are secured, and HELLO tells when we had to do it.
+"""Letting a joiner in: the queues of a new connection are secured, and HELLO is sent if we had to do it.
 
 Which of the two handshakes runs is decided for each direction by its queue: one that its sender can secure
 needs no HELLO, any other one is secured by its recipient with the key in the confirmation.
@@ -30,7 +30,7 @@ DUPLEX_SECURE = "DUPLEX_SECURE"
 
 
 def allow(tx: Tx, conn_id: ConnId, confirmation_id: str, own_info: bytes) -> None:
-    """Let the one who joined in: the rest is done by a stored command."""
+    """Let the joiner in: a stored command does the rest."""
     whole = connections.load_whole(tx, conn_id)
     if whole.type is not ConnType.RCV:
         raise prohibited("the connection is not waiting to be allowed")
@@ -63,7 +63,7 @@ def _read_secure(reader: Reader) -> SecureCommand:
 
 
 def hello_received(tx: Tx, whole: Whole, queue: RcvQueue, *, pq: bool) -> None:
-    """HELLO tells that a queue which its recipient secured works; it is answered once."""
+    """HELLO says that a queue secured by its recipient works; it is answered once."""
     if queue.status is QueueStatus.ACTIVE:
         raise ProtocolError(ProtocolCode.A_PROHIBITED, "hello: active")
     if whole.type is not ConnType.DUPLEX:

@@ -49,7 +49,7 @@ def parsed(plain: Buffer) -> AnyAgentMessage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Arrived(Value):
-    """A confirmation with what came around it."""
+    """A confirmation with its surrounding data."""
 
     header: PublicHeader
     dh_key: PublicKey
@@ -58,7 +58,7 @@ class Arrived(Value):
 
 
 def confirmation_received(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived) -> None:
-    """A confirmation for a queue that has none yet. Refused ones leave everything as it was."""
+    """A confirmation for a queue that has none yet. A refused one changes nothing."""
     own, envelope = tx.config.versions, arrived.envelope
     agent_fits = envelope.agent_version in own.agent or envelope.agent_version <= whole.record.agent_version
     version = arrived.header.client_version
@@ -151,7 +151,7 @@ def _joiner_confirmed(tx: Tx, whole: Whole, queue: RcvQueue, arrived: Arrived) -
 
 
 def invitation_received(tx: Tx, whole: Whole, envelope: Invitation) -> None:
-    """Somebody wants to connect to an address. The same request again is not shown again."""
+    """Somebody wants to connect to an address. A repeated request is not shown again."""
     if whole.type is not ConnType.CONTACT:
         raise refused("inv: sent to message conn")
     if handshakes.has_invitation(tx, whole.conn_id, envelope.link):

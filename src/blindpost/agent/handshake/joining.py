@@ -1,7 +1,7 @@
-"""Joining: an invitation, or a contact address by an invitation of our own. Runs as a stored command.
+"""Joining: an invitation, or a contact address by sending it our own invitation. Runs as a stored command.
 
-Every step leaves what the next one needs in the store, so that the command can stop anywhere and go on
-with the same keys.
+Every step leaves what the next one needs in the store, so that the command can stop anywhere and
+continue with the same keys.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def register_join(
 ) -> None:
     """Store a new connection and the command to join; nothing is sent.
 
-    `reply` is what the owner of an address is told when it has accepted, if not what it was asked with.
+    `reply` is what the owner of an address gets once it has accepted; by default, what the request said.
     """
     own_info = join.info if reply is None else reply
     link = parse_link(join.link, tx.servers)
@@ -133,7 +133,7 @@ def register_join(
 
 
 def _may_go_on(whole: Whole) -> bool:
-    """Whether a join that was started can be taken up again."""
+    """Whether a join that was started can be continued."""
     if whole.type is ConnType.SND:
         return True
     return (
@@ -241,7 +241,7 @@ class Joining:
     async def _join_contact(
         self, command: StoredCommand, whole: Whole, link: ContactLink, join: JoinCommand
     ) -> None:
-        """An invitation of our own, sent to the address; who owns it joins us."""
+        """Our own invitation, sent to the address; its owner joins us."""
         agreed = negotiate(self._ground.config.versions, link)
         conn_id, entropy = whole.conn_id, self._ground.config.entropy
         pq = join.pq and agreed.pq_usable

@@ -1,4 +1,4 @@
-"""Making links: invitations and addresses, with or without a short link, new or prepared before."""
+"""Making links: invitations and addresses, with or without a short link, new or prepared."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def insert_new(
 
 
 class Links:
-    """Makes links and changes what they lead to."""
+    """Makes links and changes their data."""
 
     def __init__(self, ground: Ground, sessions: Sessions, maker: QueueMaker) -> None:
         self._ground = ground
@@ -145,7 +145,7 @@ class Links:
                 )
 
     async def run_new(self, command: StoredCommand) -> None:
-        """The stored command; when it runs again after the queue was made, the link is of what is stored."""
+        """The stored command; run again after the queue was made, it gives the link of what is stored."""
         wishes = decode_whole(command.content, read_wishes)
         whole = connections.load_whole(self._ground.store.reading, command.conn_id)
         if whole.type is ConnType.NEW:
@@ -170,8 +170,7 @@ class Links:
     async def create(self, conn_id: ConnId, wishes: LinkWishes) -> CreatedLink:
         """The queue and the link of a registered connection; safe to repeat until it succeeds.
 
-        A router that answered an earlier attempt, but not so that we heard it, may refuse the same one again:
-        then the keys are made anew.
+        A router whose answer to an earlier attempt was lost may refuse to repeat it: then new keys are made.
         """
         request, repeated = self._request(conn_id, wishes)
         try:
@@ -238,10 +237,10 @@ class Links:
         info: bytes,
         pq: bool,
     ) -> CreatedLink:
-        """The address of a prepared link, with one NEW. On failure nothing remains and it can be tried again.
+        """The address of a prepared link, with one NEW. On failure nothing remains and it can be retried.
 
-        A router that made the queue but could not tell us may refuse to make it again. Then the link is lost,
-        and another one with the same owner takes its place: the caller must be told.
+        A router that made the queue but whose answer was lost may refuse to make it again. Then the link is
+        lost, and another one with the same owner replaces it: the caller must be told.
         """
         store = functools.partial(
             self._prepared_created,
@@ -340,7 +339,7 @@ class Links:
         return CreatedLink(self._ground.handle(whole.conn_id), full, short)
 
     async def delete_link_data(self, whole: Whole) -> None:
-        """Take the short link away; the full link stays."""
+        """Remove the short link; the full link stays."""
         queue = whole.rcv[0] if whole.rcv else None
         if queue is None or queue.link is None:
             raise prohibited("the connection has no short link")

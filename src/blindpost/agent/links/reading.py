@@ -1,4 +1,4 @@
-"""Reading short links: proving what a router returns for one against the link itself."""
+"""Reading short links: what a router returns for one is verified against the link itself."""
 
 from __future__ import annotations
 

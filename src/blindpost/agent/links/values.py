@@ -178,7 +178,7 @@ class PreparedLink(Value):
         return self.short.text
 
     def anew(self, versions: Versions, entropy: Entropy) -> PreparedLink:
-        """Another link with the same owner, for when this one can never be made."""
+        """Another link with the same owner, for when this one can never be used."""
         entity_id = decode_whole(self.fixed.content, read_fixed_link_data).entity_id
         client_data = self.link.client_data
         return prepare_link(

@@ -1,4 +1,4 @@
-"""Acknowledging: to the router that a message may go, and to the peer that it came."""
+"""Acknowledging: to the router, which may then delete the message, and to the peer, that it arrived."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> 
 
 
 class Acks:
-    """Tells routers what was taken."""
+    """Acknowledges messages to routers."""
 
     def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
         self._ground = ground
@@ -105,7 +105,7 @@ class Acks:
             commands.delete(tx, command.command_id)
 
     async def _send_ack(self, queue: RcvQueue, broker_id: bytes) -> None:
-        """ACK; the answer may be the next message. A router that has no such message any more is content."""
+        """ACK; the answer may be the next message. A router that no longer has the message accepts it."""
         server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
         try:
             session = await self._sessions.session(self._sessions.key(queue.user_id, server, queue.conn_id))

@@ -27,7 +27,7 @@ from blindpost.wire.value import Buffer, Value
 
 JSON_MAX = 15_602
 JSON_MAX_PQ = 13_380
-"""On a post-quantum connection what is longer must be compressed to fit."""
+"""On a post-quantum connection anything longer must be compressed to fit."""
 INFO_MAX = 14_694
 INFO_MAX_PQ = 10_968
 LINK_DATA_PLAIN_MAX = 10_240
@@ -40,7 +40,7 @@ KNOWN_STRANGERS = {b"=": "a binary batch", b"/": "a signed message", b">": "a fo
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unread(Value):
-    """A part of a body that is not ours to read: it is acknowledged, and that is all."""
+    """A part of a body that is not ours to read: it is only acknowledged."""
 
     why: str
 
@@ -49,7 +49,7 @@ Item = Message | Unread
 
 
 class TooLongError(WireError):
-    """What is to be sent does not fit into one message, also when it is compressed."""
+    """What is to be sent does not fit into one message, even compressed."""
 
 
 def read_body(data: Buffer) -> tuple[Item, ...]:
@@ -79,7 +79,7 @@ def _read_plain(data: Buffer) -> tuple[Item, ...]:
 
 
 def _read_one(value: Json) -> Item:
-    """One of several: what is wrong with it is no reason to lose the others."""
+    """One of several: an error in it must not lose the others."""
     try:
         return read_message(value)
     except WireError as error:

@@ -22,7 +22,7 @@ LEVEL = 3
 
 
 def expand(frame: Buffer, most: int) -> bytes:
-    """The content of one zstd frame that says how large it is; `WireError` for all else."""
+    """The content of one zstd frame that states its size; `WireError` for anything else."""
     size = frame_content_size(frame)
     if size > most:
         raise WireError(f"a compressed text of at most {most} bytes expected, not {size}")
@@ -55,7 +55,7 @@ def expanded_parts(data: Buffer) -> list[bytes]:
 
 
 def compressed_frame(plain: bytes) -> bytes:
-    """A zstd frame that says how large its content is."""
+    """A zstd frame that states the size of its content."""
     return zstandard.ZstdCompressor(level=LEVEL, write_content_size=True).compress(plain)
 
 

@@ -1,4 +1,4 @@
-"""What is said: text first of all. Contents of every other kind have a text to show instead."""
+"""Message content: text above all. Every other kind has a text to show instead."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TEXT = "text"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Content(Value):
-    """A text and its kind: text, link, image, video, voice, file, report, chat, or one that comes later.
+    """A text and its kind: text, link, image, video, voice, file, report, chat, or one added later.
 
-    `duration` is that of voice and video in seconds; all else that a kind has is in `rest`.
+    `duration` is that of voice and video in seconds; everything else of a kind is in `rest`.
     """
 
     text: str
@@ -38,7 +38,7 @@ def write_content(content: Content) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageRef(Value):
-    """Which message is quoted; `sent`: by who quotes it. `sent_at` is ISO 8601."""
+    """Which message is quoted; `sent`: the one who quotes it also sent it. `sent_at` is ISO 8601."""
 
     msg_id: bytes | None
     sent_at: str
@@ -86,7 +86,7 @@ def write_quote(quote: Quote) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileOffer(Value):
-    """A file that travels by another protocol: its name and size can be shown, and no more."""
+    """A file that travels by another protocol: only its name and size can be shown."""
 
     name: str
     size: int

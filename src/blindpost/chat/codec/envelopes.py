@@ -79,7 +79,7 @@ def _new(p: Fields) -> e.NewMessage:
 
 
 def _forward(p: Fields) -> bool | None:
-    """True or false in the app; some other kind of forwarding is forwarding too."""
+    """True or false in the app; any other value also means forwarded."""
     found = p.take("forward")
     return found if found is None or isinstance(found, bool) else True
 

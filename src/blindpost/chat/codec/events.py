@@ -17,7 +17,7 @@ from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange
 
 REACTIONS = ("👍", "👎", "😀", "😂", "😢", "❤️", "🚀", "✅")
-"""Those that the app shows."""
+"""The reactions that the app shows."""
 
 
 class Event(Value):
@@ -67,7 +67,7 @@ class NewMessage(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EditMessage(Event):
-    """A message says something else now; an id that is not known makes it a new one."""
+    """A message was edited; with an unknown id it is a new one."""
 
     name = "x.msg.update"
     msg_id: bytes
@@ -79,7 +79,7 @@ class EditMessage(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeleteMessage(Event):
-    """A message is taken back; `member_id`: by a moderator, whose it was."""
+    """A message is deleted; `member_id`: whose it was, if a moderator deletes it."""
 
     name = "x.msg.del"
     msg_id: bytes
@@ -97,7 +97,7 @@ class React(Event):
     add: bool
     member_id: bytes | None = None
     reaction: Rest = ()
-    """All that the reaction has beside an emoji."""
+    """The reaction's fields other than an emoji."""
     rest: Rest = ()
 
 
@@ -131,7 +131,7 @@ class GroupInvited(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupAccepted(Event):
-    """The information of who joins a group."""
+    """The profile of a member who joins a group."""
 
     name = "x.grp.acpt"
     member_id: bytes
@@ -140,7 +140,7 @@ class GroupAccepted(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Accepted(Event):
-    """The information of a group's host for who joined."""
+    """The profile of a group's host, for the member who joined."""
 
     name = "x.ok"
     rest: Rest = ()
@@ -148,7 +148,7 @@ class Accepted(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemberNew(Event):
-    """The host tells that somebody joined."""
+    """The host says that somebody joined."""
 
     name = "x.grp.mem.new"
     member: MemberInfo
@@ -157,7 +157,7 @@ class MemberNew(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemberIntroduced(Event):
-    """The host tells a new member of an older one: a link for it is wanted."""
+    """The host tells a new member about an older one and asks for a link for it."""
 
     name = "x.grp.mem.intro"
     member: MemberInfo
@@ -207,7 +207,7 @@ class MemberConnected(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemberRole(Event):
-    """A member has another role."""
+    """A member's role changed."""
 
     name = "x.grp.mem.role"
     member_id: bytes
@@ -226,7 +226,7 @@ class MemberRemoved(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupLeft(Event):
-    """Who sends this leaves the group."""
+    """The sender leaves the group."""
 
     name = "x.grp.leave"
     rest: Rest = ()
@@ -234,7 +234,7 @@ class GroupLeft(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupDeleted(Event):
-    """The group is no more."""
+    """The group was deleted."""
 
     name = "x.grp.del"
     rest: Rest = ()
@@ -242,7 +242,7 @@ class GroupDeleted(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupChanged(Event):
-    """The group has another profile."""
+    """The group's profile changed."""
 
     name = "x.grp.info"
     profile: GroupProfile
@@ -251,7 +251,7 @@ class GroupChanged(Event):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupForwarded(Event):
-    """A message of a member whom we do not reach yet, from the host."""
+    """A message of a member we have no connection with yet, forwarded by the host."""
 
     name = "x.grp.msg.forward"
     member_id: bytes
@@ -301,7 +301,7 @@ AnyEvent = (
 )
 
 OUR_VERSIONS = VersionRange(1, 16)
-"""What is spoken here: up to links with profiles; relays of channels are not."""
+"""The versions supported here: up to links with profiles, without relays of channels."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

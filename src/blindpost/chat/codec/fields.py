@@ -1,4 +1,4 @@
-"""JSON objects with known fields: each is taken by name and type, and what nobody took is carried along.
+"""JSON objects with known fields: each is taken by name and type, and the rest is carried along.
 
 Fields that later versions add are kept as text in `rest`, so that a value is written with all that it had.
 """
@@ -20,13 +20,13 @@ Rest = tuple[tuple[str, str], ...]
 
 INT64_MAX = 2**63 - 1
 DEPTH_MAX = 64
-"""How deep objects and lists may be in each other: nobody writes more than ten."""
+"""How deep objects and lists may be nested; nobody writes more than ten levels."""
 
 T = TypeVar("T")
 
 
 def json_value(data: Buffer) -> Json:
-    """Any JSON in UTF-8 whose texts UTF-8 can carry, or `WireError`."""
+    """Any JSON in UTF-8 whose strings can be encoded in UTF-8, or `WireError`."""
     try:
         found: Json = json.loads(str(data, "utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -60,7 +60,7 @@ class Fields:
         self._left = {name: item for name, item in value.items() if item is not None}
 
     def take(self, name: str) -> Json:
-        """Whatever is there; None when there is nothing."""
+        """The field's value, of any type; None if it is absent."""
         return self._left.pop(name, None)
 
     def _wanted(self, name: str, kind: type[T], called: str) -> T:
@@ -100,7 +100,7 @@ class Fields:
         return self.id(name) if name in self._left else None
 
     def versions(self, name: str) -> VersionRange:
-        """A range of versions; where none is told it is the first."""
+        """A range of versions; if absent, only the first version."""
         found = self.opt_text(name)
         return VersionRange(1, 1) if found is None else VersionRange.from_text(found)
 

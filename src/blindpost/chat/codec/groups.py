@@ -43,7 +43,7 @@ def write_group_profile(group: GroupProfile) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemberRef(Value):
-    """A member's id and role: owner, admin, moderator, member, observer, or one that comes later."""
+    """A member's id and role: owner, admin, moderator, member, observer, or one added later."""
 
     member_id: bytes
     role: str
@@ -60,7 +60,7 @@ def write_member_ref(member: MemberRef) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupInvite(Value):
-    """An invitation: who invites, as whom we come, and the link to join."""
+    """An invitation: who invites, our own id and role, and the link to join."""
 
     sender: MemberRef
     invited: MemberRef
@@ -91,7 +91,7 @@ def write_group_invite(invite: GroupInvite) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemberInfo(Value):
-    """What the host tells of a member."""
+    """What the host says about a member."""
 
     member_id: bytes
     role: str

@@ -16,7 +16,7 @@ BOT = "bot"
 
 
 class Allow(Enum):
-    """Whether the other side may do something: always, if it allows the same, or never."""
+    """Whether the other side may do something: always, if it allows the same to us, or never."""
 
     ALWAYS = "always"
     YES = "yes"
@@ -25,7 +25,7 @@ class Allow(Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preference(Value):
-    """One thing that is allowed or not; `ttl` is for messages that disappear, in seconds."""
+    """One thing that is allowed or not; `ttl` is for disappearing messages, in seconds."""
 
     allow: str
     ttl: int | None = None
@@ -178,7 +178,7 @@ def write_profile(profile: Profile) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LinkProfile(Value):
-    """What a short link shows before anybody connects: who is there, and a first word."""
+    """What a short link shows before anybody connects: a profile and a welcome message."""
 
     profile: Profile
     message: Content | None = None

@@ -6,17 +6,17 @@ from blindpost.chat.codec.bodies import Item
 from blindpost.chat.codec.events import AnyEvent, Message
 
 RECEIPTED = frozenset({"x.msg.new", "x.grp.inv", "x.call.inv"})
-"""Whoever sent these is told that they came."""
+"""The sender of these gets a receipt."""
 
 NOTIFIED = frozenset(
     {"x.msg.new", "x.contact", "x.grp.inv", "x.grp.del", "x.grp.mem.intro", "x.grp.mem.fwd", "x.call.inv"}
     | {"x.file", "x.file.acpt", "x.file.acpt.inv"}
 )
-"""A phone that sleeps is woken for these."""
+"""These wake a sleeping phone."""
 
 
 def wants_receipt(items: tuple[Item, ...]) -> bool:
-    """Whether a body is acknowledged with a receipt: if anything in it is."""
+    """Whether a body gets a receipt: if anything in it does."""
     return any(isinstance(item, Message) and item.event.name in RECEIPTED for item in items)
 
 
