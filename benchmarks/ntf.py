@@ -158,9 +158,11 @@ async def notification_router(folder: Path) -> AsyncIterator[NtfRouter]:
     store = SqliteTables.open(folder / "ntf.db", Sealer(bytes(32)), Durability.OS)
     router = NtfRouter(store, {PushProvider.APNS_PROD: Apns(*at_apple(folder))})
     running = asyncio.create_task(router.run())
+    looking = asyncio.create_task(router.look_regularly())
     try:
         yield router
     finally:
+        looking.cancel()
         router.stop()
         await running
         store.close()

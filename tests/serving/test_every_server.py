@@ -15,7 +15,7 @@ import pytest
 from blindpost.ops.servers import find
 from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
-from tests.support.serving.kinds import CANARY, KINDS, Kind, change, http, make, started
+from tests.support.serving.kinds import CANARY, KINDS, NTF, Kind, change, http, make, started
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
 
@@ -35,21 +35,26 @@ if os.environ.get("BLINDPOST_SABOTAGE"):
     health.Watch.look = fail
 """
 
-FAILING_ROUND = f"""
+FAILING_ROUND = """
 import os
 if os.environ.get("BLINDPOST_SABOTAGE"):
-    from blindpost.canary.book import Book
+    from blindpost.{module} import {owner}
     from blindpost.serving.logs import log
-    overdue = Book.overdue
-    def fail(self, at_us):
-        if self.looked:
+    work = {owner}.{name}
+    def fail(self, *arguments):
+        if self.failed:
             log.info("another round was done")
-            return overdue(self, at_us)
-        Book.looked = True
-        raise ValueError({SECRET!r})
-    Book.looked = False
-    Book.overdue = fail
+            return work(self, *arguments)
+        {owner}.failed = True
+        raise ValueError({secret!r})
+    {owner}.failed = False
+    {owner}.{name} = fail
 """
+ROUNDS = {
+    CANARY: ("sending", "canary.book", "Book", "overdue"),
+    NTF: ("the look into the store", "ntf.server", "NtfRouter", "look"),
+}
+"""What a server does again and again: its task, and the function that does it."""
 
 
 @pytest.fixture
@@ -193,16 +198,19 @@ async def test_a_bug_in_one_command_is_answered_and_takes_back_that_command_alon
         assert await stored()
 
 
-@pytest.mark.parametrize("kind", [CANARY], ids=["canary"])
-async def test_a_failed_round_is_contained(kind: Kind, folder: Path, tmp_path: Path) -> None:
-    """A canary takes no commands: it does rounds, and one that fails is followed by others."""
-    (tmp_path / "sitecustomize.py").write_text(FAILING_ROUND)
+@pytest.mark.parametrize("kind", ROUNDS, ids=lambda kind: str(kind.word))
+async def test_a_failed_round_is_contained_and_followed_by_others(
+    kind: Kind, folder: Path, tmp_path: Path
+) -> None:
+    task, module, owner, name = ROUNDS[kind]
+    planted = FAILING_ROUND.format(module=module, owner=owner, name=name, secret=SECRET)
+    (tmp_path / "sitecustomize.py").write_text(planted)
     environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_SABOTAGE": "1"}
     async with running(kind, folder, environment=environment) as server:
-        await server.told(b"sending failed; it begins again")
+        await server.told(f"{task} failed; it begins again".encode())
         await server.told(b"another round was done")
         _, metrics = await http(int(server.status["metrics_port"]), "/metrics")
-        assert 'task_failures_total{task="sending"} 1' in metrics
+        assert f'task_failures_total{{task="{task}"}} 1' in metrics
         assert SECRET.encode() not in server.log
         assert await server.end(signal.SIGTERM) == 0
 

@@ -210,7 +210,10 @@ class NtfService(Service[Place]):
         ]
 
     def tasks(self) -> Mapping[str, Work]:
-        return {"the subscriber": self.subscriber.run}
+        return {
+            "the subscriber": self.subscriber.run,
+            "the look into the store": self.router.look_regularly,
+        }
 
     async def _close_idle(self) -> None:
         closed = self.router.close_idle(self.place.settings.rules.idle_ttl_s)

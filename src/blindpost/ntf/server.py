@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +10,7 @@ from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
-from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.engine.loop import Engine
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import NtfRules, PushKind, SmpRouter
 from blindpost.ntf.plan import (
@@ -49,8 +48,6 @@ from blindpost.wire.ntf.versions import connection_layout
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.transmissions import BAD_BLOCK
-
-log = logging.getLogger(__name__)
 
 STEP = 500
 """How many tokens one turn is given of what a look at the store found."""
@@ -93,12 +90,9 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
-        looking = asyncio.create_task(self._look_regularly())
         try:
             await self.engine.run()
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
             await self.pusher.close()
 
     def stop(self) -> None:
@@ -196,12 +190,10 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
 
     # --- looking into the store
 
-    async def _look_regularly(self) -> None:
+    async def look_regularly(self) -> None:
+        """Look for ever, beside `run`; whoever starts this begins it again when a look fails."""
         while True:
-            try:
-                await self.look()
-            except StoreFailedError as error:
-                log.error("the store could not be looked through: %s", error)
+            await self.look()
             await asyncio.sleep(self.rules.period_step_s)
 
     async def look(self) -> None:

@@ -193,12 +193,15 @@ async def running_ntf(
     subscriber = Silent()
     router.subscriber = subscriber
     running = asyncio.create_task(router.run())
+    looking = asyncio.create_task(router.look_regularly())
     listening, port = await listen(ntf_router_plan(credentials), router, "127.0.0.1", port, network)
     server = Server((Host("127.0.0.1"),), str(port), credentials.fingerprint)
     try:
         yield RunningNtf(router, server, apple, subscriber, clock, network)
     finally:
         await listening.stop()
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
         router.stop()
         await running
         store.close()
