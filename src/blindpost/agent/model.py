@@ -57,11 +57,11 @@ CONN_CHANGES: frozenset[tuple[ConnType, ConnType]] = frozenset(
         (ConnType.SND, ConnType.DUPLEX),
     }
 )
-"""Every permitted change of a connection's type; to stay what it is is no change."""
+"""Every permitted change of a connection's type; keeping the type is no change."""
 
 
 class QueueStatus(Enum):
-    """How far a queue has come. Receive and send queues pass these in orders of their own."""
+    """A queue's progress. Receive and send queues go through these in different orders."""
 
     NEW = "new"
     CONFIRMED = "confirmed"

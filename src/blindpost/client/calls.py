@@ -49,7 +49,7 @@ class Garbled(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Push(Value, Generic[R_co]):
-    """What a router sends of its own accord."""
+    """What a router sends unasked."""
 
     entity_id: bytes
     response: R_co
@@ -57,7 +57,7 @@ class Push(Value, Generic[R_co]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Late(Value, Generic[C_co, R_co]):
-    """The response to a command whose caller does not wait any more: it timed out or was cancelled."""
+    """The response to a command whose caller no longer waits: it timed out or was cancelled."""
 
     command: C_co
     entity_id: bytes

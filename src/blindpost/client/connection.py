@@ -1,4 +1,4 @@
-"""One connection to one router: many callers, one stream of blocks, every response to whom it belongs.
+"""One connection to one router: many callers, one stream of blocks, each response to its caller.
 
 Nothing here is a task. Commands wait, not yet encoded, until the window has room; a block is filled with
 as many as are there, and the next one only when the network has taken it. Whatever arrives goes to the
@@ -75,7 +75,7 @@ class Client(Handler, Generic[C, R]):
 
     @property
     def service(self) -> ServiceSession | None:
-        """The service that this connection is of, if the router accepted one."""
+        """The service that this connection belongs to, if the router accepted one."""
         return self._session.agreed.service
 
     @property
@@ -94,7 +94,7 @@ class Client(Handler, Generic[C, R]):
 
     @property
     def closed_because(self) -> TransportError | None:
-        """Why the connection is over, None while it is not."""
+        """Why the connection ended; None while it is open."""
         return self._over.result() if self._over.done() else None
 
     async def send(
@@ -131,7 +131,7 @@ class Client(Handler, Generic[C, R]):
         return [awaited.result.result() for awaited in all_awaited]
 
     async def next_event(self) -> Event[R, C]:
-        """What the router sent that no caller waits for; a `TransportError` once the connection is over."""
+        """What the router sent that no caller waits for; a `TransportError` once the connection has ended."""
         event = await self._events.take()
         self._regulate_reading()
         return event
@@ -301,7 +301,7 @@ class Client(Handler, Generic[C, R]):
     # Whether anybody is there
 
     def _watch(self) -> None:
-        """Ask a silent router whether it is there, where the connection is to be kept."""
+        """Ping a silent router, if the connection is to be kept."""
         timing, now = self._options.timing, self._loop.time()
         if not self._reading:
             due = now + timing.ping_after_s

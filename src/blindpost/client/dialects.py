@@ -65,7 +65,7 @@ class Dialect(ABC, Generic[C, R]):
         """The error, if the response is one."""
 
     def keeps_alive(self, command: C) -> bool:
-        """Whether the connection is worth a PING in silence after this command: something may come."""
+        """Whether a silent connection is kept alive with PING after this command: something may come."""
         return False
 
 
@@ -121,7 +121,7 @@ class SmpDialect(Dialect[smp.Command, smp_responses.Response]):
 
 
 class NtfDialect(Dialect[ntf.Command, ntf_responses.Response]):
-    """The notification protocol. Its routers send nothing of their own accord."""
+    """The notification protocol. Its routers send nothing unasked."""
 
     ping = ntf.PING()
 

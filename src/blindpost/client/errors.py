@@ -44,7 +44,7 @@ class ProxyFailedError(ClientError):
 
 
 class ResponseTimeoutError(ClientError):
-    """Nobody knows whether the command was executed. A reply may still come, as a late response."""
+    """It is unknown whether the command was executed. A reply may still come, as a late response."""
 
     default = "the router did not answer in time"
 

@@ -12,7 +12,7 @@ E = TypeVar("E")
 
 
 class EventQueue(Generic[E]):
-    """Events in the order they came; when the connection is over and all are taken, its reason."""
+    """Events in the order they came; once the connection has ended and all are taken, the reason."""
 
     def __init__(self) -> None:
         self._events: deque[E] = deque()
@@ -49,7 +49,7 @@ class EventQueue(Generic[E]):
         return event
 
     def _give_up(self, taker: asyncio.Future[None]) -> None:
-        """Whoever was woken and cancelled at once passes the wake-up on."""
+        """A waiter that was woken and cancelled at once passes the wake-up on."""
         if taker in self._takers:
             self._takers.remove(taker)
         elif self._events:

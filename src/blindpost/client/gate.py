@@ -1,8 +1,8 @@
-"""How often a destination is tried, whoever asks for it.
+"""How often a destination is tried, whichever caller asks for it.
 
-A destination is a host and a port: whoever cannot be reached there is not there under any identity. An
-identity that is not proven there is another matter, since anybody can name a wrong one: only that identity
-waits. Those that were proven once never wait for attempts at others.
+A destination is a host and a port: if it cannot be reached, that holds for every identity. An identity that
+is not proven there is different, since anybody can name a wrong one: only that identity waits. Those that
+were proven once never wait for attempts at others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CrowdedError(errors.ConnectError):
 
 @dataclass(frozen=True, slots=True)
 class GateSizes:
-    """Every bound of attempts."""
+    """All limits on attempts."""
 
     strangers: int = 64
     """Attempts at once at destinations that never succeeded."""
@@ -91,13 +91,13 @@ class Gate:
         return host in self._known_hosts
 
     def know(self, host: str, port: int, identity: bytes) -> None:
-        """This identity was proven there, in this life of the program or in an earlier one."""
+        """This identity was proven there, in this run of the program or an earlier one."""
         _keep(self._proven, ((host, port), identity), self.sizes.proven)
         _keep(self._known_hosts, host, self.sizes.proven)
 
     @contextlib.contextmanager
     def attempt(self, host: str, port: int, identity: bytes) -> Iterator[None]:
-        """Around one attempt to connect and shake hands; a `TransportError` instead where it must not be."""
+        """Wraps one attempt to connect and shake hands; raises `TransportError` if it is not allowed."""
         place, who = (host, port), ((host, port), identity)
         now = self._clock()
         self._unreached.check(place, now)

@@ -100,7 +100,7 @@ class InFlight(Generic[C, R]):
         return self._late.pop(corr_id, None)
 
     def end(self, reason: Callable[[], Failure]) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         for block in self._blocks:
             block.stop()
         for awaited in self._awaited.values():

@@ -1,6 +1,6 @@
-"""Names to addresses, apart from everything else: a slow name server holds up only who asked for its names.
+"""Name lookup, isolated: a slow name server delays only the callers that asked for its names.
 
-The system's resolver blocks and cannot be stopped, so that each question has a thread. Names that were never
+The system's resolver blocks and cannot be stopped, so each question has a thread. Names that were never
 reached share few of them, and those below one domain fewer still; names that are known have their own.
 """
 
@@ -76,7 +76,7 @@ class Lookups:
         self._domains: dict[str, _Places] = {}
 
     async def find(self, host: str, *, is_known: bool) -> list[str]:
-        """The addresses of a host, or `OSError`; who asks for the same name meanwhile hears the same."""
+        """The addresses of a host, or `OSError`; concurrent callers for one name share the answer."""
         written = literal(host)
         if written is not None:
             return [written]
@@ -95,7 +95,7 @@ class Lookups:
     def _done(self, host: str, done: asyncio.Task[list[str]]) -> None:
         del self._asked[host]
         if not done.cancelled():
-            done.exception()  # looked at: whoever asked may have given up
+            done.exception()  # retrieved: the caller may have given up
 
     async def _ask(self, host: str, is_known: bool) -> list[str]:
         async with contextlib.AsyncExitStack() as held:
@@ -145,6 +145,6 @@ class Lookups:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(answered, found)
 
-        # Not of a pool: the end of the program would wait for it.
+        # Not from a pool: exiting the program would wait for it.
         threading.Thread(target=ask, name="lookup", daemon=True).start()
         return await answer

@@ -44,7 +44,7 @@ class Timing:
 
 BACKGROUND = Timing()
 INTERACTIVE = Timing(limits=INTERACTIVE_LIMITS, response_s=10.0)
-"""When nobody waits, and while a person does."""
+"""Without anybody waiting, and while a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Bounds:
     events: int = 64
     """How many events may wait for the caller before no more is read from the router."""
     events_while_calling: int = 1024
-    """The same while responses are awaited, since whoever takes the events may be the one who waits."""
+    """The same while responses are awaited, since the task that takes the events may be the one waiting."""
     late: int = 4096
     """How many timed-out commands are remembered for their late responses."""
     secrets: int = 1024
@@ -88,9 +88,9 @@ class Options:
     gate: Gate | None = None
     """Decides how often which destination is tried; without one always."""
     is_known: bool = False
-    """Whether the router was connected to before, so that it need not stand in line with strangers."""
+    """Whether the router was connected to before, so that it need not queue with strangers."""
     versions: VersionRange | None = None
-    """Fewer versions than all that are known."""
+    """To offer fewer than all known versions."""
     now: Now = time.time
     entropy: Entropy = system_entropy
 

@@ -1,4 +1,4 @@
-"""For your tests and ours: time that does not pass, a network in memory with faults, and Apple.
+"""For your tests and ours: virtual time, a network in memory with faults, and Apple's push service.
 
 What is named here is for programs; the modules below are private and move.
 """

@@ -117,7 +117,7 @@ class ApnsServer:
     ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         self.signing = SigningKey(key, key_id, "5NN7GUYB6T")
-        """The key that it takes provider tokens of."""
+        """The key whose provider tokens it accepts."""
         self.received: list[Delivered] = []
         """All requests that came in whole, the oldest first."""
         self.decide: Callable[[str], Reaction] = lambda device_token: ACCEPTED
@@ -145,7 +145,7 @@ class ApnsServer:
 
     @property
     def certificate(self) -> bytes:
-        """PEM, for whoever wants to verify it from a file."""
+        """PEM, for clients that verify it from a file."""
         return self._certificate
 
     def sent_to(self, device_token: str) -> list[Delivered]:
@@ -167,7 +167,7 @@ class ApnsServer:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Be gone, with all connections, as in an outage."""
+        """Stop, dropping all connections, as in an outage."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -180,7 +180,7 @@ class ApnsServer:
             connection.cut()
 
     def deafen(self) -> None:
-        """Hear nothing on the connections there are, as if the network between lost everything."""
+        """Ignore everything on the present connections, as if the network lost it."""
         for connection in self._connections:
             connection.deafen()
 

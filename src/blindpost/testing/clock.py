@@ -1,4 +1,4 @@
-"""Time that does not pass: an event loop whose clock jumps to the next thing that is due.
+"""Virtual time: an event loop whose clock jumps to the next thing that is due.
 
 A program that waits an hour for something runs in no time, in the same order on every machine. When
 nothing is due and nothing is ready, nothing will ever happen: that is reported instead of waited for.
@@ -72,7 +72,7 @@ class VirtualClock(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A time of day that moves with the running event loop: for a program that is told what `now` is."""
+    """A time of day that moves with the running event loop: for a program that takes `now` as a parameter."""
 
     def __init__(self, start: float) -> None:
         self._start = start
@@ -82,6 +82,6 @@ class LoopClock:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a virtual clock of its own, as `asyncio.run` would on the real one."""
+    """Run `main` on its own virtual clock, as `asyncio.run` would on the real one."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
         return runner.run(main)

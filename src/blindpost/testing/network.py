@@ -1,4 +1,4 @@
-"""A network in memory: the same sessions over byte pipes that delay, cut, stall and crawl as they are told.
+"""A network in memory: the same sessions over byte pipes that delay, cut, stall and crawl on request.
 
 What happens when is drawn from a seed and depends on byte counts alone, never on the bytes, so that two
 runs with one seed on a virtual clock take the same steps although TLS is random.
@@ -215,7 +215,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._lose, None)
 
     def _land(self) -> None:
-        """The piece that is longest under way, None for the end of all, arrives at the other end."""
+        """The oldest piece in transit, or None for the end of the stream, arrives at the other end."""
         piece = self._transit.popleft()
         if piece is None:
             self._peer._arrived_eof()

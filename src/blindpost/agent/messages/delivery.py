@@ -77,7 +77,7 @@ class DeliveryWorkers:
         return (conn_id, number) in self._workers
 
     def resume(self) -> None:
-        """Go on with everything that waits."""
+        """Continue with everything that waits."""
         for key in messages.pending_queues(self._ground.store.reading):
             self.wake(key)
 

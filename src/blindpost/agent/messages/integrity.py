@@ -9,7 +9,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 
 AWAITED_MAX = 1024
-"""A gap of more messages than that is told at once."""
+"""A larger gap is reported at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Receiving: one SMP message at a time through its layers, to whoever it is for; then its acknowledgement.
+"""Receiving: one SMP message at a time through its layers to its handler; then its acknowledgement.
 
 What comes of a message is one transaction: the ratchet, the message, what follows from it and that it is
 to be acknowledged. An error that would come again is reported and acknowledged; when the store itself fails
@@ -153,9 +153,9 @@ def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
 
 
 def _drained(tx: Tx, whole: Whole, queue: RcvQueue) -> Fate:
-    """The queue was full, and all that was in it is read: the peer may go on.
+    """The queue was full, and everything in it is read: the peer may continue.
 
-    Where both queues were full, what says so to the peer waits behind messages that wait for its queue:
+    If both queues were full, the message that says so waits behind others for the peer's queue:
     they are tried at once, or each side would wait for the other.
     """
     if whole.type is ConnType.DUPLEX and not whole.record.sync_state.send_prohibited:
@@ -256,7 +256,7 @@ _PLAIN_ERRORS = {
 
 
 def _unreadable(tx: Tx, whole: Whole, failure: RatchetFailure, encrypted_hash: bytes) -> None:
-    """A copy of what was read before is nothing to report; the rest says what it is."""
+    """A copy of what was read before is not reported; any other failure is."""
     if messages.is_known_hash(tx, whole.conn_id, encrypted_hash):
         return
     error = _PLAIN_ERRORS.get(failure.kind)

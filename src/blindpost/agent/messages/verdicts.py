@@ -1,4 +1,4 @@
-"""What a message that a router did not take comes to: a pure decision by its kind, the error and its age."""
+"""What happens to a message that a router did not take: a pure decision by kind, error and age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A push that is worth nothing."""
+"""Pushes that are refused."""
 
 from __future__ import annotations
 

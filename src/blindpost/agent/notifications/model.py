@@ -19,7 +19,7 @@ from blindpost.wire.value import Value
 
 
 class PushMode(Enum):
-    """Whether a push comes for every message, or only one now and then that says to look."""
+    """Whether a push comes for every message, or only one periodically that says to check."""
 
     PERIODIC = "PERIODIC"
     INSTANT = "INSTANT"
@@ -75,7 +75,7 @@ SPENT_MAX = 16
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Token(Value):
-    """The device token in use, its keys, and how far it is at its notification router."""
+    """The device token in use, its keys, and its progress at its notification router."""
 
     device: DeviceToken
     server: Server
@@ -87,11 +87,11 @@ class Token(Value):
     status: TokenStatus = NEW
     action: Action | None = REGISTER
     period: int | None = None
-    """How often the router was told to push for no other reason, in minutes; None until it was told."""
+    """How often the router was told to push without a message, in minutes; None until it was told."""
     returned: bytes | None = None
     """The digest of the code that was returned for this device token."""
     spent: tuple[bytes, ...] = ()
-    """Those of codes for earlier device tokens: who pushes one of them again replays it."""
+    """Digests of codes for earlier device tokens: pushing one of them again is a replay."""
 
     @property
     def is_active(self) -> bool:
@@ -110,7 +110,7 @@ class Token(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DoomedToken(Value):
-    """A token that the application has given up, and its router is still to be told."""
+    """A token that the application gave up and whose router is not informed yet."""
 
     number: int
     server: Server

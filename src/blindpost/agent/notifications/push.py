@@ -38,7 +38,7 @@ class PushNotifications:
         self._tokens = Tokens(ground, servers, self._routers)
 
     async def resume(self) -> None:
-        """Go on with everything that is stored."""
+        """Continue all stored work."""
         self._workers.resume()
         await self._tokens.resume()
 

@@ -1,4 +1,4 @@
-"""Connections to notification routers: one for each, made when it is needed, kept while it lasts."""
+"""Connections to notification routers: one for each, made when needed, kept while it lasts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NtfError(NetworkError):
 def ntf_error(server: Server, failure: Failure) -> AgentError:
     """The failure of a call to a notification router as applications know it.
 
-    A router that is not the one of its address does not become it: whoever waits for that waits for ever.
+    A router whose identity does not match its address never will, so retrying is pointless.
     """
     if isinstance(failure, RefusedError):
         return NtfError(server, failure)
@@ -93,7 +93,7 @@ class NtfRouters:
             return client
 
     def _options(self, server: Server) -> Options:
-        """Those of message routers, on a circuit of its own where there are circuits."""
+        """Those of message routers, on a separate circuit where there are circuits."""
         options = self._ground.config.sessions.client
         name = circuit_name(SessionKey(NOBODY, server), SessionMode.SERVER, self._started_at)
 

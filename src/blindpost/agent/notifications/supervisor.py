@@ -72,6 +72,6 @@ def notifier_keys(db: Db, conn_id: ConnId, entropy: Entropy) -> NotifierKeys | N
 
 
 def message_came(tx: Tx, queue: RcvQueue, seconds: int) -> None:
-    """So that an older push about the same queue is no news."""
+    """Record this, so that an older push about the same queue is not news."""
     if ntf_tokens.find(tx) is not None:
         rows.came(tx, queue, seconds)

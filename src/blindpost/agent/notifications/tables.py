@@ -164,4 +164,4 @@ HEALTHY: dict[SubState, bool] = {
     SubState.SERVICE: False,
     SubState.ERR: False,
 }
-"""Whether a subscription with this status at its router is only looked at again; others are made anew."""
+"""Whether a subscription with this status at its router is only checked again; others are recreated."""

@@ -1,6 +1,6 @@
 """The device token: registered, verified, checked, replaced and deleted, as the tables say.
 
-What is to be done is stored before it is done; the next `register` or the next start goes on with it.
+Each action is stored before it is done; the next `register` or the next start continues it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Tokens:
             return await self._verify(token, token.mode)
 
     async def check(self, device: DeviceToken | None) -> TokenStatus:
-        """Ask the router how the token is."""
+        """Ask the router for the token's status."""
         async with self._ground.locked(_LOCK):
             token = self._registered(device)
             status = await self._status(token)
@@ -116,7 +116,7 @@ class Tokens:
             return status
 
     async def delete(self) -> None:
-        """Be notified no more; routers are told in the background."""
+        """Stop notifications; the routers are informed in the background."""
         async with self._ground.locked(_LOCK):
             token = self.find()
             if token is None:
@@ -273,7 +273,7 @@ class Tokens:
     # After a start
 
     async def resume(self) -> None:
-        """Go on with what was under way."""
+        """Continue what was unfinished."""
         self._ground.spawn(self.forget_doomed())
         retry = Retry.first(RECONNECT)
         while not await self._resumed():

@@ -71,7 +71,7 @@ class Workers:
         self._closed = True
 
     def resume(self) -> None:
-        """Go on with everything that is stored."""
+        """Continue all stored work."""
         for row in rows.all_rows(self._ground.store.reading):
             self.wake(row)
 
@@ -115,7 +115,7 @@ class Workers:
         return retry.jittered_s(self._ground.config.chance)
 
     def _pause(self, key: WorkerKey) -> float | None:
-        """How long a worker has nothing to do; None: nothing more to come by itself."""
+        """How long a worker has nothing to do; None: nothing more is scheduled."""
         if key.smp or self._token() is None:
             return None
         due = rows.next_due(self._ground.store.reading, key.server)
@@ -247,7 +247,7 @@ class Workers:
             tx.wake_notifications(stored)
 
     def _refused(self, tx: Tx, row: NtfSubscription, error: AgentError) -> AgentError | None:
-        """An error that passes is tried again; any other is told, and ends the row's way."""
+        """A temporary error is retried; any other is reported, and ends work on the row."""
         if error.retried:
             return error
         rows.fail(tx, row)

@@ -27,7 +27,7 @@ DELIVERY_S = 2 * 86_400
 
 
 class Deletion:
-    """Connections on their way out."""
+    """Connections that are being deleted."""
 
     def __init__(self, ground: Ground, subscriptions: Subscriptions) -> None:
         self._ground = ground
@@ -90,7 +90,7 @@ class Deletion:
 
 
 def delivered(tx: Tx, conn_id: ConnId) -> None:
-    """Something was delivered: a connection that only waited for that goes."""
+    """Something was delivered: a connection that only waited for that is deleted."""
     if rows.waiting_since(tx, conn_id) is not None:
         _remove(tx, conn_id)
 

@@ -95,8 +95,8 @@ class QueueMaker:
         """Routers that were away when a queue of a connection was to be made."""
 
     def choose_server(self, avoiding: Iterable[Server] = (), conn_id: ConnId | None = None) -> RouterAddress:
-        """One of our routers: if possible one that was not tried for this connection in vain, and on none of
-        the hosts of the given ones."""
+        """One of our routers: if possible one that has not failed for this connection, and on none of the
+        hosts of the given ones."""
         if not self._ground.servers:
             raise prohibited("no message routers are configured")
         tried = self._tried.get(conn_id or "", set())
@@ -244,7 +244,7 @@ class QueueMaker:
         return session, result
 
     def _password_of(self, server: Server) -> bytes | None:
-        """What our router wants to know before it makes queues."""
+        """The password that our router requires to make queues."""
         return next((address.password for address in self._ground.servers if address.server == server), None)
 
     async def secure(self, queue: SndQueue) -> None:

@@ -22,8 +22,8 @@ from blindpost.wire.smp.values import QueueMode
 
 
 class _NotEmptyError(AgentError):
-    """What waits in the old queue of a rotation would be lost with it; a queue that nobody empties goes when
-    its messages are old."""
+    """Messages in the old queue of a rotation would be lost with it; a queue that nobody empties is deleted
+    when its messages are old."""
 
     family = "INTERNAL"
     kind = Kind.TEMPORARY
@@ -110,7 +110,7 @@ class RotationCommands:
         return next((queue for queue in found if queue.rcv_id == rcv_id), None)
 
     async def _delete(self, queue: RcvQueue) -> None:
-        """Delete at the router; a queue that the router does not let us delete is left to it."""
+        """Delete at the router; a queue that the router refuses to delete is left there."""
         try:
             await self._send(queue, DEL())
         except AgentError as error:

@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 
 
 class Draining:
-    """Knows how much is left in old queues."""
+    """Tracks how much is left in old queues."""
 
     def __init__(self, ground: Ground, sessions: Sessions) -> None:
         self._ground = ground

@@ -132,7 +132,7 @@ def old_deleted(tx: Tx, conn_id: ConnId, old: RcvQueue) -> None:
 
 
 def resume(tx: Tx, conn_id: ConnId) -> None:
-    """Go on where a rotation was left: after a start, or when the ratchets are in step again."""
+    """Continue a rotation where it stopped: after a start, or when the ratchets are in step again."""
     whole = connections.load_whole(tx, conn_id)
     old = switching(whole)
     if old is None or whole.record.sync_state.send_prohibited:

@@ -21,7 +21,7 @@ from blindpost.wire.agent.messages import QAdd, QKey, QTest, QUse
 REPEAT_CHECK_S = 15.0
 REPEAT_FIRST_S = 60.0
 REPEAT_MAX_S = 6 * 3600.0
-"""How long a step of a rotation may wait for its answer before it is said again."""
+"""How long a step of a rotation may wait for its answer before it is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class _Waiting:
 
 
 class Rotation:
-    """What the application asks, and what goes on after a start."""
+    """What the application asks, and what continues after a start."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
 
     async def switch(self, conn_id: ConnId) -> None:
-        """Begin to move the receive queue to another router; it goes on in the background."""
+        """Begin to move the receive queue to another router; the rest happens in the background."""
         await self._ask(conn_id, RecipientEvent.ASKED)
 
     async def abort(self, conn_id: ConnId) -> None:
@@ -58,7 +58,7 @@ class Rotation:
                 recipient.ask(tx, whole, event, prohibited)
 
     async def keep_going(self) -> None:
-        """Go on with the rotations that were left when the agent ended. Then say again, less and less often,
+        """Continue the rotations left when the agent ended. Then repeat, less and less often,
         what the peer has not answered: a router may have lost it, or the queue it was in may be gone."""
         waiting: dict[ConnId, _Waiting] = {}
         for conn_id, _ in rows.switching(self._ground.store.reading):
@@ -85,7 +85,7 @@ class Rotation:
 
 
 def in_step(tx: Tx, conn_id: ConnId) -> None:
-    """Messages can be sent again: go on with a rotation that waited for that."""
+    """Messages can be sent again: continue a rotation that waited for that."""
     with tx.attempt(conn_id):
         recipient.resume(tx, conn_id)
 

@@ -1,9 +1,9 @@
 """Transport sessions of one agent: who shares a connection, connecting once, and what comes in.
 
 A session belongs to a user, a router and, in entity mode, one connection. Concurrent callers wait for one
-attempt; a failed attempt is remembered for a moment, so that a router that is down is not asked by each.
-What a router sends of its own accord is handed on in its order and only so much at once: when nobody takes
-it, nothing more is read from the router.
+attempt; a failed attempt is remembered for a moment, so that not every caller tries a router that is down.
+What a router sends unasked is handed on in order and in bounded amounts: when nobody takes it, nothing more
+is read from the router.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SmpEvent = Event[Response, Command]
 
 
 class SessionMode(Enum):
-    """Who shares a session: all of a user on a router, or one connection; the first three differ in what
-    a SOCKS proxy is told, so that it keeps circuits apart."""
+    """Who shares a session: all of a user on a router, or one connection; the first three differ in the
+    user name for a SOCKS proxy, so that it keeps circuits apart."""
 
     USER = "user"
     SESSION = "session"
@@ -246,7 +246,7 @@ class Sessions:
         await session.client.close()
 
     def retire(self, key: SessionKey) -> Session | None:
-        """Let the next caller get a new session; the present one goes on until it is dismissed."""
+        """Let the next caller get a new session; the present one stays until it is dismissed."""
         session = self.current(key)
         if session is not None:
             self._forget(key, session.number)
@@ -306,7 +306,7 @@ class Sessions:
     # What comes in
 
     def pause_receiving(self, reason: str) -> None:
-        """Take nothing that routers send of their own accord until no reason against it is left."""
+        """Take nothing that routers send unasked until no reason to pause is left."""
         self._paused.add(reason)
         self._receiving.clear()
 
@@ -326,7 +326,7 @@ class Sessions:
             await asyncio.gather(*(self._guarded(received, session, rcv_id, msg) for rcv_id, msg in part))
 
     async def _pump(self, session: Session) -> None:
-        """Hand on what comes, until the session is over and everything is taken."""
+        """Hand on what comes, until the session has ended and everything is taken."""
         handing: set[asyncio.Task[None]] = set()
         session.idle.set()
         try:
@@ -392,7 +392,8 @@ class Sessions:
 
 
 def circuit_name(key: SessionKey, mode: SessionMode, started_at: float) -> str:
-    """What a SOCKS proxy is told: equal for sessions that may share a circuit, and nothing else."""
+    """The user name for a SOCKS proxy: equal for sessions that may share a circuit, and no others;
+    it reveals nothing else."""
     name = str(key.user_id)
     if mode is not SessionMode.USER:
         name += f":{started_at}"

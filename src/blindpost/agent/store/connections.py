@@ -117,7 +117,7 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
 
 
 def require_sync(db: Db, min_version: int) -> list[ConnId]:
-    """Let every connection that can be synchronised, and is not being so, wait for that; which these are."""
+    """Make every connection that can be synchronised, and is not already, wait for that; returns them."""
     done = db.sql.execute(
         "UPDATE connections SET ratchet_sync_state = 'required' WHERE deleted = 0 AND smp_agent_version >= ?"
         " AND ratchet_sync_state IN ('ok', 'allowed', 'required')"
@@ -130,7 +130,7 @@ def require_sync(db: Db, min_version: int) -> list[ConnId]:
 
 
 def set_unclaimed(db: Db, conn_id: ConnId) -> None:
-    """The program has not been given this connection; if the agent ends before that, nobody ever is."""
+    """The program does not have this connection yet; if the agent ends first, it never will."""
     db.sql.execute("INSERT INTO unclaimed_connections (conn_id) VALUES (?)", (conn_id,))
 
 
@@ -143,7 +143,7 @@ def unclaimed(db: Db) -> list[ConnId]:
 
 
 def started_sync(db: Db) -> list[ConnId]:
-    """Connections that have offered ratchet keys and have no answer."""
+    """Connections that have offered ratchet keys and got no answer."""
     query = "SELECT conn_id FROM connections WHERE ratchet_sync_state = 'started' AND deleted = 0"
     return [conn_id for (conn_id,) in db.sql.execute(query)]
 

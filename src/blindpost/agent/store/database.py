@@ -126,7 +126,7 @@ class AgentStore:
         return self._db
 
     def backup(self, target: Path) -> None:
-        """A consistent copy, sealed like the store itself, which knows that it is one."""
+        """A consistent copy, sealed like the store itself and marked as a copy."""
         self._file.backup(target)
         with contextlib.closing(sqlite3.connect(target)) as copy, copy:
             copy.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')", (COPY,))
@@ -138,7 +138,7 @@ class AgentStore:
         return bool(self._db.sql.execute(query, (COPY,)).fetchone()[0])
 
     def forget_copy(self) -> None:
-        """All that a copy must do first is done."""
+        """A copy has done what it must do first."""
         with self.transaction() as db:
             db.sql.execute("DELETE FROM settings WHERE name = ?", (COPY,))
 

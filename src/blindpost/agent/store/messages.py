@@ -212,7 +212,7 @@ def is_elsewhere(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) ->
 
 
 def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, keep: bool) -> None:
-    """One delivery is over. With the last one the message goes, or only its body if it may be receipted."""
+    """One delivery is finished. The last one deletes the message, or only its body if a receipt may come."""
     db.sql.execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
     query = "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries WHERE conn_id = ? AND internal_id = ?)"
     if db.sql.execute(query, (conn_id, internal_id)).fetchone()[0]:

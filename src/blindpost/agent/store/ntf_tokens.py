@@ -1,4 +1,4 @@
-"""The device token in use, and tokens that their routers are still to forget."""
+"""The device token in use, and tokens still to be deleted at their routers."""
 
 from __future__ import annotations
 
@@ -133,5 +133,5 @@ def forget_doomed(db: Db, number: int) -> None:
 
 
 def forget_doomed_before(db: Db, before: int) -> None:
-    """Routers that were away for so long are not told any more."""
+    """Give up on routers that were away for this long."""
     db.sql.execute("DELETE FROM ntf_tokens_to_delete WHERE created_at < ?", (before,))

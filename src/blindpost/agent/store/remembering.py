@@ -1,8 +1,8 @@
 """A connection to SQLite that remembers what was read of some tables until one of them changes.
 
-Every message needs its connection, its queues and its ratchet, several times over and almost always as they
-were. Any statement that may change one of their tables, any that fails and any rollback makes everything
-forgotten; the few that change a row with every message say themselves what is known after them.
+Every message needs its connection, its queues and its ratchet, several times over and almost always
+unchanged. Any statement that may change one of their tables, any that fails and any rollback clears
+everything; the few that change a row with every message say themselves what is known after them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ V = TypeVar("V")
 
 
 def may_change(statement: str) -> bool:
-    """Whether something remembered may be another after this statement."""
+    """Whether this statement may change something remembered."""
     if _READS.match(statement):
         return False
     written = _WRITES.match(statement)
@@ -92,7 +92,7 @@ class RememberingConnection(sqlite3.Connection):
         return found
 
     def replace_known(self, kind: str, key: Hashable, change: Callable[[V], V]) -> None:
-        """What is remembered under this key has changed; nothing happens if it is not."""
+        """Replace what is remembered under this key; does nothing if nothing is."""
         place = (kind, key)
         if place in self._known:
             self._known[place] = change(self._known[place])

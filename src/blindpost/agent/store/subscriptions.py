@@ -199,7 +199,7 @@ def queues_coming(db: Db, user_id: int, server: Server) -> int:
 
 
 def audit(db: Db, user_id: int, server: Server) -> bool:
-    """Count the queues of the service anew and correct what is stored; whether it was right."""
+    """Recount the queues of the service and correct what is stored; whether it was right."""
     query = """SELECT rcv_id FROM rcv_queues
         WHERE user_id = ? AND host = ? AND port = ? AND rcv_service_assoc = 1 AND deleted = 0"""
     rows = db.sql.execute(query, (user_id, *server_key(server)))

@@ -1,4 +1,4 @@
-"""A sealed store of the first format becomes one of the present: every value is sealed anew, in its place."""
+"""Upgrades a sealed store of the first format: every value is sealed again, bound to its place."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class PlainVault:
 
 
 class SealedVault:
-    """Every value under a nonce of its own, bound to its place."""
+    """Every value under its own nonce, bound to its place."""
 
     def __init__(self, key: bytes, entropy: Entropy) -> None:
         derived = hkdf(b"", key, b"blindpost agent store", 2 * KEY_SIZE)
@@ -129,7 +129,7 @@ class FirstFormat:
 
 
 def new_vault(passphrase: str, entropy: Entropy, stretching: Stretching) -> tuple[SealedVault, bytes]:
-    """A vault with a key of its own, and what the store must keep to open it again."""
+    """A vault with a new key, and what the store must keep to open it again."""
     salt, key = entropy(SALT_SIZE), entropy(KEY_SIZE)
     head = _HEAD.pack(_FORMAT, stretching.passes, stretching.memory_kib, salt)
     nonce = entropy(xaead.NONCE_SIZE)
@@ -159,7 +159,7 @@ def open_vault(
 ) -> tuple[Vault, FirstFormat | None]:
     """The vault of a store inside a transaction; a new store takes the passphrase that it is given.
 
-    With a store of the first format comes what opens its values, which are to be sealed anew.
+    For a store of the first format it also returns what opens the old values, to seal them again.
     """
     names = "SELECT name, value FROM settings WHERE name IN ('salt', 'check', 'vault')"
     stored: dict[str, bytes] = dict(sql.execute(names))

@@ -195,7 +195,7 @@ class Batches(ABC):
             self._late_risen.extend(risen)
 
     def _tell_late(self) -> None:
-        """All that came in one go are told in one go."""
+        """Replies that came together are reported together."""
         risen, self._late_risen = self._late_risen, []
         self.context.reports.up(self.key.server, risen)
 

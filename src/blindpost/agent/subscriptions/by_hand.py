@@ -1,4 +1,4 @@
-"""Subscribing connections by hand: what each of them came to, those first that need no router."""
+"""Subscribing connections explicitly: the result of each, those that need no router first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ async def subscribe(
 ) -> AsyncIterator[tuple[ConnId, AgentError | None]]:
     """Subscribe the queues of these connections.
 
-    A connection without a queue to receive from is answered at once. One that fails for now is tried again
-    without being asked.
+    A connection without a queue to receive from is answered at once. One that fails temporarily is retried
+    automatically.
     """
     receiving: list[Whole] = []
     for conn_id in conn_ids:

@@ -118,7 +118,7 @@ class Subscriptions:
     async def subscribe(self, queues: Iterable[QueueRef]) -> dict[bytes, Failure | None]:
         """Subscribe these queues, all sessions side by side; for each by its recipient id, why not.
 
-        Those that failed for now are tried again without further ado.
+        Those that failed temporarily are retried automatically.
         """
         by_key: dict[SessionKey, list[tuple[bytes, str]]] = defaultdict(list)
         results: dict[bytes, Failure | None] = {}
@@ -276,7 +276,7 @@ class Subscriptions:
     # The world outside
 
     def set_online(self, online: bool) -> None:
-        """The network is there, so that it is worth trying now, or it is not, so that it is not."""
+        """Whether there is a network, and so whether it is worth trying now."""
         self._online = online
         for work in tuple(self._works.values()):
             if online:
@@ -287,7 +287,7 @@ class Subscriptions:
                 work.online.clear()
 
     def renew(self, user_id: int, server: Server) -> None:
-        """Give a service new credentials while it goes on serving with the old ones."""
+        """Give a service new credentials while it continues to serve with the old ones."""
         self.work(self.sessions.key(user_id, server)).renew()
 
     async def _renew_in_time(self) -> None:
@@ -361,7 +361,7 @@ class Subscriptions:
                 self.work(session.key).late(session, rcv_id, response)
 
     def _ended(self, session: Session, rcv_id: bytes) -> None:
-        """Another client has the queue now; what an older session says about it is over anyway."""
+        """Another client has the queue now; what an older session says about it is obsolete."""
         if self.sessions.is_current(session):
             conn_id = self._left(session, rcv_id)
             if conn_id is not None:

@@ -23,6 +23,6 @@ class SubscriptionOptions:
     gentle_s: float = 0.2
     """Between two batches of a fall back to single queues passes a random time up to this."""
     lasting_s: float = 30.0
-    """A session that lasted so long was a good one: delays start anew."""
+    """A session that lasted this long was good: delays are reset."""
     offline_max_s: float = 1800.0
     renewal_check_s: float = 6 * 3600.0

@@ -42,7 +42,7 @@ class MadeQueue(QueueRef, Protocol):
 
 
 class Reports(Protocol):
-    """Who tells the application. None of these may block."""
+    """Reports to the application. None of these may block."""
 
     def up(self, server: Server, conn_ids: Sequence[str]) -> None:
         """These connections receive messages; they did not before."""

@@ -146,6 +146,6 @@ class Services:
                 self.forget(user_id, server)
 
     def audit(self, user_id: int, server: Server) -> bool:
-        """Count the queues of the service anew; whether what was stored is right."""
+        """Recount the queues of the service; whether what was stored is right."""
         with self._store.transaction() as db:
             return rows.audit(db, user_id, server)

@@ -116,7 +116,7 @@ class SessionWork(Batches):
     # Rounds
 
     async def round(self) -> None:
-        """Do once what is to be done; whoever comes second waits and finds less to do."""
+        """Do one round of the work; a second caller waits and finds less to do."""
         async with self._turn:
             try:
                 session = await self.context.sessions.session(self.key)
@@ -219,7 +219,7 @@ class SessionWork(Batches):
         """Until both sides have the same queues: SUB for all that we have, and drop what is refused.
 
         What the router has beyond that it has for ever, since we have no keys for it: a new identity
-        leaves it behind. Messages go on all the while.
+        leaves it behind. Messages keep coming meanwhile.
         """
         services, user_id, server = self.context.services, self.key.user_id, self.key.server
         if not services.audit(user_id, server):

@@ -35,7 +35,7 @@ def hash_of(params: E2EParams) -> bytes:
 def renewed(
     own: PrivateParams, peer: E2EParams, own_max: int, *, pq_support: bool, entropy: Entropy
 ) -> Renewed:
-    """The new ratchet. Roles follow from the hashes of both keys, whoever sent first.
+    """The new ratchet. Roles follow from the hashes of both keys, regardless of who sent first.
 
     A KEM is only proposed by either side: its secret enters with the second message, not here.
     """

@@ -67,13 +67,13 @@ class Synchronisation:
                     raise prohibited(str(error)) from error
 
     def begin_as_copy(self) -> list[ConnId]:
-        """The store is a copy of one that went on: no connection sends before it has a new ratchet. Under the
-        old one its messages would be taken for copies of what the other has sent long ago."""
+        """The store is a copy of one that stayed in use: no connection sends before it has a new ratchet.
+        Under the old one its messages would look like copies of what the other store sent long ago."""
         with self._ground.transaction() as tx:
             return connections.require_sync(tx, SYNC_AGENT_VERSION)
 
     async def finish_as_copy(self, conn_ids: list[ConnId]) -> None:
-        """Offer new keys for all of these. If this does not come to its end, the next start begins again."""
+        """Offer new keys for all of these. If this does not finish, the next start begins again."""
         for conn_id in conn_ids:
             async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
                 with self._ground.transaction(kem) as tx:
@@ -131,7 +131,7 @@ def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
 
 
 def ready_received(tx: Tx, whole: Whole, message: EReady, *, had_sending_chain: bool) -> None:
-    """The peer's new ratchet works. Who could not send before this message says the same of its own."""
+    """The peer's new ratchet works. If we could not send before this message, we reply with the same."""
     if not had_sending_chain:
         ready = EReady(whole.record.last_external_id)
         enqueue(tx, whole, ready, despite_sync=True)

@@ -1,9 +1,9 @@
 """Ratchet synchronisation as a machine: what a failure to decrypt means for it, what it forbids to send.
 
 Where both sides start at once and one of them again, keys come that are not an answer to ours. They are
-answered too, for the peer may wait for that. Two sides that both do so would never end: after some answers
-in a short time whoever has keys of its own under way takes the peer's for the answer to them. Then both
-have the last keys of both.
+answered too, since the peer may wait for that. If both sides did so they would never end: after some answers
+in a short time, a side with unanswered keys treats the peer's as the answer to them. Then both have the last
+keys of both.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every part stands on: transactions, workers, events on their way, rest."""
+"""What every part builds on: transactions, workers, the event stream, suspension."""

@@ -49,7 +49,7 @@ class CommandWorkers:
         self.tasks[key] = self._ground.spawn(self._work(key))
 
     def resume(self) -> None:
-        """Go on with everything that is stored."""
+        """Continue all stored work."""
         for key in commands.waiting(self._ground.store.reading):
             self.wake(key)
 
@@ -68,7 +68,7 @@ class CommandWorkers:
             self._again.discard(key)
 
     def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
-        """The next command that can be read; those that cannot are put aside, and reported."""
+        """The next command that can be read; unreadable ones are set aside and reported."""
         db = self._ground.store.reading
         while True:
             try:
@@ -132,7 +132,7 @@ class CommandWorkers:
             self._ground.stream.put(JoinDelayed(self._ground.handle(command.conn_id), error))
 
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
-        """Report it. A connection whose join failed is none."""
+        """Report it. A connection whose join failed is no connection."""
         with self._ground.transaction() as tx:
             commands.delete(tx, command.command_id)
             tx.failed(command.conn_id, error)
@@ -141,7 +141,7 @@ class CommandWorkers:
 
 
 class _Told:
-    """What was told of a command that waits: the same is told again after an hour."""
+    """What was reported about a waiting command: the same is reported again after an hour."""
 
     def __init__(self) -> None:
         self._word, self._at = "", 0.0
@@ -154,7 +154,7 @@ class _Told:
 
 
 def _is_hopeless(command: StoredCommand, error: AgentError) -> bool:
-    """Whether who asked should look again: a link whose router has another identity leads nowhere, while all
+    """Whether retrying is pointless: a link whose router has another identity leads nowhere, while everything
     else that is stored waits until the right router is back."""
     return command.tag == JOIN and isinstance(error, NetworkError) and error.is_impostor
 

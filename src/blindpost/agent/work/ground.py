@@ -1,4 +1,4 @@
-"""What every part of an agent stands on: the store, the clock, events, locks and tasks. It knows no part.
+"""What every part of an agent builds on: store, clock, events, locks and tasks. It depends on no part.
 
 One lock for each connection spans what needs the network; a transaction needs none.
 """
@@ -58,7 +58,7 @@ class Ground:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tell_again(self) -> None:
-        """Tell what the program had not taken, or not finished with, when it ended."""
+        """Repeat the events that the program had not taken, or not finished with, when it ended."""
         for stored in event_rows.waiting(self.store.reading):
             try:
                 if stored.content is None:
@@ -98,7 +98,7 @@ class Ground:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whatever goes wrong in the background is told, not lost."""
+        """Background failures are reported, not lost."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, AgentError):
@@ -108,7 +108,7 @@ class Ground:
             self.stream.put(AgentFailed(InternalError(repr(error))))
 
     async def stop(self) -> None:
-        """End what runs in the background; all of it is stored and goes on another time."""
+        """End background work; all of it is stored and continues after the next start."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

@@ -24,7 +24,7 @@ def main() -> None:
             while answer:
                 answer = answer[os.write(replies, answer) :]
     except BrokenPipeError:
-        return  # whoever asked has gone without waiting for the answer
+        return  # the parent exited without waiting for the answer
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""KEM key pairs made ahead in a process of their own, since making one holds the interpreter for 30 ms."""
+"""KEM key pairs made ahead in a separate process, since making one holds the interpreter for 30 ms."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _KemProcess:
         )
 
     def kill(self) -> None:
-        """Let whoever waits for a pair go on."""
+        """Unblock the thread that waits for a pair."""
         self.ended = True
         process = self._process
         if process is not None:
@@ -108,7 +108,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class KemWorker:
-    """Makes pairs in the one process of this program, which is there from first need to last close."""
+    """Makes pairs in the one process of this program, which lives from first use to last close."""
 
     def __init__(self, executable: str = sys.executable) -> None:
         self._executable = executable
@@ -164,7 +164,7 @@ class KemKeyPool:
         await self.close()
 
     async def close(self) -> None:
-        """Stop making pairs; whoever waits for one gets an error."""
+        """Stop making pairs; callers that wait for one get an error."""
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.wait([self._filling])

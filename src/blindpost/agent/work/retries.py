@@ -1,6 +1,6 @@
 """How long to wait before the next attempt: the delay stays for a while, then grows by half up to a limit.
 
-Times are whole microseconds, so that what is stored with a message goes on exactly where it was.
+Times are whole microseconds, so that a schedule stored with a message continues exactly where it was.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Retry:
 
     @classmethod
     def resumed(cls, schedule: Schedule, delay_us: int) -> Retry:
-        """After a restart: from the delay that was stored, and growing at once."""
+        """After a restart: from the stored delay, growing at once."""
         return cls(replace(schedule, initial_us=delay_us, increase_after_us=0), delay_us)
 
     @property

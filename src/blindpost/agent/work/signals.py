@@ -1,4 +1,4 @@
-"""Telling without knowing whom."""
+"""Signals: the sender does not know its listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ K = TypeVar("K")
 
 
 class Signal(Generic[K]):
-    """Whoever does something about it listens."""
+    """Calls every listener."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[K], None]] = []

@@ -17,7 +17,7 @@ class EventStream:
 
     An event that is kept in the store is settled when the program asks for the next one: a program that is
     killed before that gets it again. Nothing else has to be called for it, and a loop that handles one event
-    after the other is right by itself.
+    after the other is correct as it is.
     `pressure` tells when `most` wait, so that nothing more is taken from routers, and when half of them went.
     """
 

@@ -1,4 +1,4 @@
-"""Transactions with consequences: nothing else of the agent runs inside one, for it never waits.
+"""Transactions with consequences: nothing else of the agent runs during one, since it never waits.
 
 What follows from a transaction, events for the application and work for the workers, is collected in it and
 happens when it is durable, or not at all.
@@ -108,7 +108,7 @@ class Tx(Db):
         self._later(self._work.deliveries, (queue.conn_id, queue.number))
 
     def hurry_delivery(self, queue: SndQueue) -> None:
-        """Whoever waits with a message for this queue need not wait any longer."""
+        """Messages that wait for this queue need not wait any longer."""
         self._later(self._work.hurry, (queue.conn_id, queue.number))
 
     def tell_room(self, queue: SndQueue) -> None:
@@ -129,7 +129,7 @@ class Tx(Db):
         self.finish_deletion(conn_id)
 
     def finish_deletion(self, conn_id: ConnId) -> None:
-        """Go on with a connection that is marked."""
+        """Continue deleting a connection that is marked."""
         self._later(self._work.deletions, conn_id)
 
     def command(
@@ -155,6 +155,6 @@ class Tx(Db):
             self.sql.execute("RELEASE attempt")
 
     def release(self) -> None:
-        """It is durable: let happen what follows, in the order in which it was decided."""
+        """It is durable: run what follows, in the order in which it was decided."""
         for tell in self._after:
             tell()
