@@ -56,7 +56,7 @@ class _Message:
     connection: int
     sent_us: int = 0
     steady_us: int | None = None
-    """What the steady clock said at the sending; None if another process sent it."""
+    """The monotonic clock at sending; None if another process sent it."""
     came: bool = False
 
 

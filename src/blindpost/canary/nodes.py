@@ -38,7 +38,7 @@ _HEAD = struct.Struct(">8sqqq")
 _MAGIC = b"bpcanar2"
 _AGAIN_S, _AGAIN_S_MAX = 1.0, 60.0
 MIRROR = "'"
-"""A fleet of one router has two agents on it; the second one's name ends so."""
+"""A fleet of one router has two agents on it; the suffix of the second one's name."""
 
 INTEGRITY: dict[type[Integrity], str] = {
     MsgOk: "ok",
@@ -78,7 +78,7 @@ class End:
     """One side of a connection."""
 
     way: Way
-    """In which it sends."""
+    """The direction in which it sends."""
     connection: Connection
     ready: bool = False
 

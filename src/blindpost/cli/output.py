@@ -118,7 +118,7 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
 
 
 _NAMES = frozenset({"pid", "port", "ports", "metrics_port"})
-"""Numbers that are names: nobody counts them."""
+"""Numbers that are names, not quantities."""
 
 
 def _shown(name: str, value: Any) -> str:

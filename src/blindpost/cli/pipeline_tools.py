@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REPORT = Path("report.html")
 NUMBERS_WIDTH = 140
-"""So wide are the numbers of a benchmark; a narrow terminal wraps them, and a file has them whole."""
+"""The width of a benchmark's numbers; a narrow terminal wraps them, a file has them whole."""
 
 
 def generate(

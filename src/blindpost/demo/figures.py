@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Say = Callable[[str], None]
-"""Tells whoever watches, in a sentence."""
+"""Tells the viewer, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,13 @@ from blindpost.wire.errors import WireError
 GREETING_S = 30.0
 """A caller that has not asked anything by then is disconnected."""
 MESSAGE_S = 120.0
-"""So long may one message take to come; the largest then needs 70 KB a second."""
+"""How long one message may take to arrive; for the largest that means 70 KB a second."""
 QUESTIONS_MAX = 4096
 """Calls of one connection that are not finished."""
 OUTBOX_BYTES_MAX = 32 << 20
-"""A caller that lets so much pile up is disconnected; nothing it did not take is lost."""
+"""A caller that lets this much pile up is disconnected; nothing it did not take is lost."""
 PIECE_BYTES = 128 << 10
-"""So much of a long answer is encrypted before others have their turn of the event loop."""
+"""How much of a long answer is encrypted before others get the event loop."""
 
 
 class Stream(Protocol):
@@ -113,7 +113,7 @@ class DsConnection(Held):
         self._large = 0
         self._room: asyncio.Future[None] | None = None
         self.large = asyncio.Lock()
-        """Held by whoever reads the large payloads of an answer: one answer is in memory at a time."""
+        """Held while the large payloads of an answer are read: one answer is in memory at a time."""
 
     @property
     def in_hand(self) -> int:
@@ -155,7 +155,7 @@ class DsConnection(Held):
         super().let_go(reason)
 
     def begin_large(self) -> None:
-        """Take no more calls while the answer to one is read that has large payloads."""
+        """Take no more calls while the large payloads of an answer are read."""
         self._large += 1
         self.hold("large")
 
@@ -171,7 +171,7 @@ class DsConnection(Held):
             await self._room
 
     def close(self) -> None:
-        """What was answered before still leaves, unless it is much."""
+        """Answers already made are still sent, unless they are too large."""
         self._closed = True
         self._flush()
         self._stream.close()

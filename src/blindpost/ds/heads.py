@@ -8,7 +8,7 @@ from blindpost.ds.model import Entry
 from blindpost.ds.view import View
 
 SCAN_MAX = 8192
-"""How many entries of one queue a turn looks at: more than that in somebody's hands hide the rest."""
+"""How many entries of one queue a turn looks at: if that many are handed out, the rest are hidden."""
 
 
 class Head:

@@ -21,9 +21,9 @@ WIRE_VERSION = 1
 DS_PORT = 7000
 TAG_SIZE = 8
 MESSAGE_BYTES_MAX = 8 << 20
-"""The largest RPC message that is taken in: a payload above its limit is still told so, by its text."""
+"""The largest RPC message accepted: a payload over its own limit still gets an answer that says so."""
 LARGE_BYTES = 1 << 20
-"""A payload above this is large: it is written and read beside the turns, which only say that it is there."""
+"""A payload above this is large: it is written and read beside the turns, which only note that it exists."""
 
 _DELIVERIES, _KEY_PACKAGES = b"D", b"K"
 
@@ -116,8 +116,8 @@ class DsRules:
     waits_per_connection: int = 64
     waits: int = 100_000
     hold_s: float = 30.0
-    """For so long a fetched but unfinished payload is kept from other connections."""
+    """How long a fetched but unfinished payload is kept from other connections."""
     lease_s: float = 60.0
     lease_s_max: float = 600.0
     turn_bytes: int = 4 << 20
-    """How many bytes of payloads one turn of the engine reads; those of large ones are not among them."""
+    """How many bytes of payloads one turn of the engine reads, large ones not counted."""

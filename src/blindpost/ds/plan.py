@@ -76,7 +76,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class WaitOver:
-    """The time of a waiting call has come."""
+    """A waiting call has timed out."""
 
     wait: Wait
 
@@ -104,7 +104,7 @@ class Shell:
     stage: Callable[[Stage], None]
     """Write a large payload and have `Staged` come, or tell its caller why not."""
     drop: Callable[[Stage], None]
-    """Have a written payload removed that is part of no queue."""
+    """Have a written payload that is in no queue removed."""
 
 
 def not_stored(error: StoreFailedError) -> Refusal:
@@ -112,7 +112,7 @@ def not_stored(error: StoreFailedError) -> Refusal:
 
 
 RETRY_S = 1.0
-"""After this time the service's own work is tried again when the store refused it."""
+"""The pause before retrying the service's own work after the store refused it."""
 
 
 Refusals = dict[int, Refusal]
@@ -130,7 +130,7 @@ class DsPlan:
         self.state = State(self.undo)
         self.meters = DsMeters()
         self.lab: DsLab | None = None
-        """Who is told of what happens in the queues of the operator's own recipients."""
+        """Hears what happens in the queues of the operator's own recipients."""
         self.rules = rules
         self._store = store
         self.authority = authority

@@ -1,7 +1,7 @@
 """The rules of queues: append, take, give back, remove. Pure decisions over one turn.
 
-Order is strict: nobody gets a payload while an earlier one of the same queue is in the hands of another
-connection and may still come back. So whatever is given back is delivered before what came after it.
+Order is strict: nobody gets a payload while another connection holds an earlier one of the same queue that
+may still come back. So whatever is given back is delivered before what came after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Available:
     is_complete: bool = True
     """False if there may be more that this turn has not loaded."""
     until: float | None = None
-    """When what is in another's hands may be taken from them, if that is why there is no more."""
+    """When payloads held by others may be taken from them, if that is why there is no more."""
 
 
 def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:

@@ -39,7 +39,7 @@ PING_S = 10.0
 CONNECT_S = 10.0
 IN_HAND_MAX = 8 << 20
 UNSENT_HIGH = 256 << 10
-"""What the library has in hand it may turn into datagrams in one go, and nobody else is served meanwhile."""
+"""The library may turn all that it holds into datagrams in one go, and nobody else is served meanwhile."""
 _RPC_STREAM = 0
 
 
@@ -169,7 +169,7 @@ class QuicStream(_Quic):
                 pass
 
     def _is_greeted(self) -> None:
-        """A peer that shook hands and opens no stream is not waited for."""
+        """Do not wait for a peer that completed the handshake but opens no stream."""
         if self._connection is None:
             self.close()
 
@@ -256,7 +256,7 @@ class QuicDialed(_Quic):
             self._lost()
 
     def abort(self) -> None:
-        """Fall silent, as a machine does that lost its network."""
+        """Go silent, like a machine that lost its network."""
         self._lost()
 
     def quic_event_received(self, event: QuicEvent) -> None:

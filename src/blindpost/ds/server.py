@@ -32,9 +32,9 @@ BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, so
 
 
 LOOK_S = 5.0
-"""How often connections are looked at that may be overdue."""
+"""How often connections are checked for being overdue."""
 WEIGHED_BYTES = 64 << 10
-"""From here on what a connection has in hand counts."""
+"""Above this, a connection's unfinished messages count."""
 
 
 class DeliveryService:

@@ -24,7 +24,7 @@ class Peer:
     def __init__(self, number: int, undo: Undo) -> None:
         self.number = number
         self.is_gone = False
-        """Set by the shell when the stream is over, before the event that says so."""
+        """Set by the shell when the stream ends, before the corresponding event."""
         self.holds: Table[int, Hold] = Table(undo)
         """By their own numbers: the question of a lease may be used again while the lease lasts."""
         self.answered: Table[int, int] = Table(undo)

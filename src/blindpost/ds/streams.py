@@ -23,7 +23,7 @@ ALPN = "capnp"
 HANDSHAKE_S = 10
 WRITE_HIGH = 1 << 20
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 50_000))
-"""A peer that has gone without a word is noticed within a minute."""
+"""A peer that vanished silently is noticed within a minute."""
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -122,7 +122,7 @@ class TlsStream(asyncio.Protocol):
 
 
 def keep_alive(sock: Any) -> None:
-    """Have the system look after a peer that says nothing."""
+    """Have the system probe a silent peer."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,7 +135,7 @@ class _Counted(sslproto.SSLProtocol):
     """TLS below a stream, counted by address from its first byte on: asyncio tells of it when it is done."""
 
     max_size = 32 << 10
-    """The buffer that asyncio keeps for each connection; its own choice is eight times that."""
+    """The buffer that asyncio keeps for each connection; its default is eight times that."""
 
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._stream = TlsStream(service)

@@ -107,7 +107,7 @@ class LmdbTables:
         with self.store.read() as read:
             self._files.tidy(lambda name: read.get(LARGE, name) is not None)
         self.bytes_written = 0
-        """Of rows and keys, for those who measure."""
+        """Of rows and keys, for measurements."""
 
     async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
         turn_bytes = rules.turn_bytes

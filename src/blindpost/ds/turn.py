@@ -58,7 +58,7 @@ class Answer(Value):
     question: int
     outcome: Result | Refusal | Taken | None
     is_held: bool = False
-    """Whether the decisions must hear of the call's Finish."""
+    """Whether the decisions need the call's Finish."""
 
 
 class Happened(NamedTuple):
@@ -97,7 +97,7 @@ class Turn(engine.Turn[Meter]):
         self.now = now
         self.view = View(undo)
         self.own_keys = own_keys
-        """Recipients of canaries and load tests: what happens in their queues is told, one by one."""
+        """Recipients of canaries and load tests: each event in their queues is reported."""
         self.happened: list[Happened] = []
         self.answers: list[Answer] = []
         self.begun: list[Wait] = []

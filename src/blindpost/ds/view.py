@@ -52,7 +52,7 @@ class Wanted:
     entries: set[tuple[bytes, int]] = field(default_factory=set)
     """Single entries, without their payloads."""
     touched: set[bytes] = field(default_factory=set)
-    """Queues of which it needs nothing, but may change what is in somebody's hands, or who waits."""
+    """Queues of which it loads nothing, but may change what is handed out, or who waits."""
 
     def head(self, queue: bytes, payloads: int) -> None:
         self.queues.add(queue)

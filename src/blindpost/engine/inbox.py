@@ -3,7 +3,7 @@
 An account is what a source is counted under, such as an address; a source that names none is its own account.
 A source (a connection) whose queue is full is paused, which stops reading its socket and affects nobody else.
 An account that asked for more work than it has commands is in debt, and is served after the others until the
-debt is paid off. The engine's own events (timers, results of effects) are never refused: each was asked for,
+debt has decayed. The engine's own events (timers, results of effects) are never refused: each was asked for,
 so their number is bounded by what the engine asked.
 """
 
@@ -17,13 +17,13 @@ from typing import Generic, Protocol, TypeVar
 E = TypeVar("E")
 
 FULL = "inbox"
-"""Why a source is held that has brought as much as may wait."""
+"""Why a source is held whose queue is full."""
 DEBT_MAX = 1024.0
 """Above this an account is served after the others."""
 DEBT_CAP = 16 * DEBT_MAX
-"""More than this nobody owes: it runs off within seconds."""
+"""The largest debt, which decays within seconds."""
 DEBT_PER_S = 1024.0
-"""So much of a debt runs off in a second."""
+"""How much debt decays per second."""
 
 
 class Source(Protocol):
@@ -212,7 +212,7 @@ class Inbox(Generic[E]):
             (self._indebted if owes else self._turns).append(account)
 
     def _forgive(self) -> None:
-        """Accounts whose debt is paid off take turns again; the rest wait until others had theirs."""
+        """Accounts whose debt has decayed take turns again; the rest wait until others had theirs."""
         now = self._now()
         self._debts = {key: debt for key, debt in self._debts.items() if self._debt(key, now) > 0}
         waiting = [*self._turns, *self._indebted]

@@ -23,14 +23,14 @@ E = TypeVar("E")
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.001
-"""How long a turn waits for company, where commits are slow and the last turn had some."""
+"""How long a turn waits for more events, if commits are slow and the last turn had several."""
 GATHER_COMMIT_S = 0.0003
-"""From here on a commit is slow: it waits for a disk or for another machine."""
+"""Above this a commit is slow: it waits for a disk or for another machine."""
 
 SETTLED_TRIES, SETTLED_S = 100, 0.01
 
 OUTCOME_AT_STOP_S = 5.0
-"""How long a stopping engine still waits to learn whether its last commit is there."""
+"""How long a stopping engine waits to learn whether its last commit succeeded."""
 
 
 def _loop_time() -> float:

@@ -84,7 +84,7 @@ class SubEvent(Enum):
     REFUSED = auto()
     """Any other permanent error; its text is the status."""
     SERVICE_LOST = auto()
-    """Our service is not known there any more: everything is to be subscribed again."""
+    """Our service is no longer known there: everything must be subscribed again."""
 
 
 class SubStep(NamedTuple):

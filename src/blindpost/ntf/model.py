@@ -160,18 +160,18 @@ class NtfRules:
     token_routers: int = 100
     token_queues: int = 10_000
     token_window_s: int = 3600
-    """How many message routers that nobody named before, and how many queues, one token may name in this
-    time: for each of them we go out."""
+    """How many new message routers, and how many queues, one token may name in this time: each makes us
+    connect out."""
     notification_ttl_s: int = 2 * DAY_S
     retry_first_s: float = 2.0
     retry_max_s: float = 600.0
-    """Pauses before a push is repeated: from the first they grow to the last."""
+    """Pauses before a push is repeated: they grow from the first to the last."""
     push_attempts: int = 6
     """Of codes and checks; a notification is tried again until it is too old."""
     push_queue: int = 32_768
-    """How many pushes may be under way or wait in memory; what comes above waits in the store."""
+    """How many pushes may be under way or wait in memory; the rest wait in the store."""
     period_step_s: float = 30.0
-    """How often is looked which periodic notifications are due, and what else has aged."""
+    """How often to check which periodic notifications are due, and what else has expired."""
 
 
 def day_of(seconds: float) -> int:

@@ -126,7 +126,7 @@ class Shell:
 
 
 RETRY_S = 1.0
-"""After this time the router's own work is tried again when the store refused it."""
+"""The pause before retrying the router's own work after the store refused it."""
 
 
 class NtfPlan:
@@ -139,7 +139,7 @@ class NtfPlan:
         self.state = State(self.undo)
         self.meters = NtfMeters()
         self.lab: NtfLab | None = None
-        """Who is told of what happens to notifications of the operator's own devices."""
+        """Hears what happens to notifications of the operator's own devices."""
         self.active_tokens, self.active_queues = Activity(entropy), Activity(entropy)
         self.rules = rules
         self._store = store

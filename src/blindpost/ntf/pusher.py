@@ -69,7 +69,7 @@ class Pusher:
         line.put(push)
 
     def _emptied(self, lane: tuple[PushProvider, Hashable]) -> None:
-        """A line in which nobody waits is nothing to keep: strangers choose push services."""
+        """Drop an empty line: strangers choose push services, so lines must not accumulate."""
         line = self._lines.get(lane)
         if line is not None and not line.size:
             del self._lines[lane]

@@ -1,4 +1,4 @@
-"""How often something happened lately, by whom it is counted against; in memory only."""
+"""How often something happened lately, by account; in memory only."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ class Rates:
         return Window(now, now + window_s, 0) if window is None or now >= window.end else window
 
     def forget(self, now: float) -> None:
-        """Drop what does not limit anybody any more."""
+        """Drop counts that no longer limit anybody."""
         for key in [key for key, window in self._windows.items() if now >= window.end]:
             self._windows.pop(key)

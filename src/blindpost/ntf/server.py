@@ -50,10 +50,10 @@ from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.transmissions import BAD_BLOCK
 
 STEP = 500
-"""How many tokens one turn is given of what a look at the store found."""
+"""How many of the tokens found in the store one turn is given."""
 ADDRESSES = AddressKeys()
 LOOK_MAX = 100_000
-"""How many tokens one look finds at most; the next one finds the others."""
+"""How many tokens one scan finds at most; the next one finds the others."""
 
 
 NtfConnection = Connection[Client]
@@ -130,7 +130,7 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
         self.engine.put(connection, Gone(connection.client))
 
     def close_idle(self, ttl_s: float) -> int:
-        """Close connections on which neither side said anything for so long; how many."""
+        """Close connections on which neither side sent anything for this long; returns how many."""
         return self.close_silent(ttl_s)
 
     # --- the subscriber's desk
@@ -197,7 +197,7 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
             await asyncio.sleep(self.rules.period_step_s)
 
     async def look(self) -> None:
-        """Find what has aged, what is due, and what waits without a push under way."""
+        """Find what has expired, what is due, and what waits without a push under way."""
         now, rules, store = int(self._now()), self.rules, self.store
         await self._decided(Aged, await store.aged(now - rules.notification_ttl_s, LOOK_MAX))
         await self._decided(Unverified, await store.unverified(now - rules.unverified_ttl_s, LOOK_MAX))

@@ -61,7 +61,7 @@ class StoreSection(Section):
     dsn: Database = ""
     durability: Durability = "full"
     key_file: str = "store.key"
-    """The key under which secrets are sealed; the environment variable goes before it."""
+    """The key under which secrets are sealed; the environment variable takes precedence."""
 
     @model_validator(mode="after")
     def _complete(self) -> StoreSection:
@@ -79,10 +79,10 @@ class ApnsSection(Section):
     ca_file: str = ""
     """Certificates that Apple is verified with, in place of the system's."""
     ping_s: Annotated[float, Field(gt=0)] = WATCH.idle_s
-    """A connection on which nothing comes for so long is asked whether it still is one."""
+    """A connection silent for this long is probed with a PING."""
     padded_size: Annotated[int, Field(ge=512, le=PADDED_SIZE)] = APPLE_PADDED_SIZE
     test_host: str = ""
-    """A server of one's own for devices of the test provider."""
+    """Your own server for devices of the test provider."""
     test_port: Port = 443
     test_ca_file: str = ""
 
@@ -100,7 +100,7 @@ class WebPushSection(Section):
     key_file: str = "vapid.pem"
     """The key by which push services know this router."""
     subject: Annotated[str, Field(pattern=r"^((mailto:|https://)[\x21-\x7e]+)?$")] = ""
-    """Whom their operators may write to; the router's first host where it is empty."""
+    """A contact for their operators; the router's first host if empty."""
     ca_file: str = ""
     """Certificates that push services are verified with, in place of the system's."""
 

@@ -36,7 +36,7 @@ class Client:
         self.layout = layout
         self.secrets = secrets
         self.origin = client_id if origin is None else origin
-        """Against whom is counted what the connection asks for: its address, where it has one."""
+        """What the connection's requests are counted under: its address, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +44,7 @@ class Job(Value):
     """A push to one token: in the provider's hands, or waiting until it is tried again."""
 
     number: int
-    """Answers and alarms that are for an earlier job say so by it."""
+    """Identifies answers and alarms that belong to an earlier job."""
     in_flight: bool = True
     attempts: int = 1
     again: bool = False

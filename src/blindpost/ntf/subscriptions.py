@@ -31,7 +31,7 @@ from blindpost.wire.ntf.status import TokenState
 from blindpost.wire.smp.errors import SYNTAX
 
 META_MAX = 1024
-"""The metadata of a notification has 144 bytes; what is much larger is none."""
+"""The metadata of a notification has 144 bytes; anything much larger is invalid."""
 
 
 def subscribe(turn: Turn, token: Token, command: SNEW) -> Response:

@@ -114,7 +114,7 @@ class Writes:
     notifications_gone: list[bytes] = field(default_factory=list)
     routers: list[RouterRow] = field(default_factory=list)
     routers_unused: list[bytes] = field(default_factory=list)
-    """Gone in the end, unless something is subscribed there by then."""
+    """Deleted at the end of the commit, unless something is subscribed there by then."""
     sets: list[SetWrite] = field(default_factory=list)
     ledger: dict[str, int] = field(default_factory=dict)
 

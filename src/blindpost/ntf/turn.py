@@ -127,7 +127,7 @@ class Turn(engine.Turn[Meter]):
         self.notified: list[bytes] = []
         """Subscriptions for which notifications were accepted."""
         self.own_devices = own_devices
-        """Of canaries and load tests: what happens to their notifications is told, one by one."""
+        """Of canaries and load tests: what happens to each of their notifications is reported."""
         self.happened: list[Happened] = []
         self.pushes: Table[tuple[bytes, PushKind], Push] = Table(state.undo)
         """At most one for each token and kind: what comes later in the batch is in it too."""
@@ -162,7 +162,7 @@ class Turn(engine.Turn[Meter]):
                 self.append(self.happened, Happened.to(notification, state))
 
     def move(self, before: str, after: str, reason: str = "") -> None:
-        """A token went from one state to another; empty where there is none."""
+        """A token went from one state to another; empty if there is none."""
         transitions = self.meters.transitions
         transitions[before, after, reason] += 1
         self._add_undo((transitions.subtract, {(before, after, reason): 1}))

@@ -22,7 +22,7 @@ Registration = tuple[DeviceToken, PublicKey]
 """What makes a token: a device and the key that speaks for it."""
 
 RIVALS_MAX = 1000
-"""How many tokens of a device are deleted at once; limits leave no device so many, but the null one."""
+"""How many tokens of a device are deleted at once; limits keep every device but the null one below this."""
 
 
 @dataclass(slots=True)

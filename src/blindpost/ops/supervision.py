@@ -15,7 +15,7 @@ log = logging.getLogger("blindpost.up")
 
 _DELAY_S, _DELAY_S_MAX = 1.0, 60.0
 _STEADY_S = 60.0
-"""After who ran so long the pause is the first one again."""
+"""After a run of this length, the pause is the first one again."""
 
 
 class Supervised:

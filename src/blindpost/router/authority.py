@@ -87,7 +87,7 @@ NAMING: dict[Party | None, Naming] = {
 }
 
 Keys = tuple[PublicKey, ...] | None
-"""The keys of which any one may authorize; None: no authorization is needed and none may be given."""
+"""Any of these keys may authorize; None: no authorization is needed, and none may be given."""
 
 NOBODY: Keys = ()
 ANYBODY: Keys = None

@@ -40,8 +40,8 @@ class Needed:
     messages: dict[bytes, int] = field(default_factory=dict)
     """Of which queues, and how many from the head."""
     acknowledged: dict[bytes, int] = field(default_factory=dict)
-    """By queue the number of the message that an ACK removes. If nothing else of the batch looks at messages
-    of the queue, so that `HEADS_OF_ACK` are asked for, it leaves unseen and need not be loaded."""
+    """By queue, the number of the message that an ACK removes. It need not be loaded if nothing else in the
+    batch looks at messages of the queue, that is, if `HEADS_OF_ACK` are asked for."""
     expire: set[bytes] = field(default_factory=set)
     """Of which queues the messages that expired before `expire_before`, and the first that did not."""
     expire_before: int = 0
@@ -64,7 +64,7 @@ class PutQueue(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeleteQueue(Value):
-    """A queue goes with its messages, link data and notifications."""
+    """A queue is deleted, with its messages, link data and notifications."""
 
     record: QueueRecord
     ends: Ends
@@ -128,7 +128,7 @@ class PutService(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeleteService(Value):
-    """A service that has no queues goes."""
+    """A service without queues is deleted."""
 
     service_id: bytes
     fingerprint: bytes
@@ -156,7 +156,7 @@ class SetPending(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PutMark(Value):
-    """How far a long piece of work has come with the changes that are committed beside this."""
+    """The progress of a long job, committed together with its changes."""
 
     name: bytes
     value: bytes

@@ -1,4 +1,4 @@
-"""One row for each command: all that the router knows about it beside its bytes.
+"""One row for each command: all that the router knows about it apart from its bytes.
 
 A row is looked up once, when a request comes in, and goes with it through the turn: what the store is
 asked for, who must have signed it, what is read besides, and the decision at the end.
@@ -67,7 +67,7 @@ from blindpost.wire.smp.transmissions import Refused, Request
 C = TypeVar("C", bound=Command)
 
 Answer = Response | Delivery | None
-"""What to answer, or None when the decision has answered itself."""
+"""The answer, or None if the decision has sent it already."""
 
 OnQueue = Callable[[Turn, Client, Request, C, QueueRecord], Answer]
 Alone = Callable[[Turn, Client, Request, C], Answer]
@@ -96,7 +96,7 @@ class Row(Generic[C]):
     carries: bool = False
     """There is another command inside, which is decided in its place."""
     roles: frozenset[ServiceRole] = MESSAGING
-    """As which services may send it. Other connections may send everything."""
+    """The service roles that may send it. Other connections may send everything."""
     besides: Callable[[Wanted, C], None] | None = None
     """What must be loaded before it is verified, besides its queue."""
     repeats: Callable[[View, C], QueueRecord | None] | None = None
@@ -116,7 +116,7 @@ class Row(Generic[C]):
     decides_blocked: bool = False
     """On a blocked queue it is decided as on others; the rest are answered BLOCKED."""
     refusal: Response = queues.AUTH
-    """The answer to whoever is not authorized."""
+    """The answer if the request is not authorized."""
     refused: Meter | None = None
     """Counts refusals."""
     naming: Naming = field(init=False)

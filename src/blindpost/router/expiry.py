@@ -8,7 +8,7 @@ from blindpost.router.notifications import notifier_named
 from blindpost.router.turn import Turn
 
 EXPIRY_STEP = 256
-"""How many queues one step of the walk looks at: a reader must be short."""
+"""How many queues one step of the walk looks at: read transactions must be short."""
 
 
 def expire_head(turn: Turn, recipient_id: bytes, before: int) -> int:

@@ -52,7 +52,7 @@ class Forwarded(Value):
     forwarded_corr_id: bytes
     inner: Request | Refused
     sender: Client
-    """The unknown sender: a connection of its own, of the forwarded version, without service."""
+    """The unknown sender, as a separate connection of the forwarded version, without a service."""
     proxy_box: BoxKey
     sender_box: BoxKey
 

@@ -18,7 +18,7 @@ ID_SIZE = 24
 NO_QUEUES = QueueSet()
 DAY_S = 86_400
 OWNERS_MAX = 16
-"""How many keys RKEY may set: each of them may have made the signature of every command."""
+"""How many keys RKEY may set: each command may be signed by any of them."""
 
 
 class Status(Enum):
@@ -50,8 +50,8 @@ class QueueRecord(NamedTuple):
     secret: Secret
     """Encrypts messages to the recipient."""
     router_dh_key: bytes | None
-    """X25519 keys, raw, since hardly anybody asks for them. Both are kept so that a repeated NEW is answered
-    as the first one was; queues that came from a router which did not keep them have none."""
+    """X25519 keys, raw because they are rarely needed. Both are kept so that a repeated NEW gets the same
+    answer as the first; queues that came from a router which did not keep them have none."""
     mode: QueueMode | None
     sender_key: PublicKey | None = None
     link_id: bytes | None = None

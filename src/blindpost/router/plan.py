@@ -40,7 +40,7 @@ from blindpost.wire.smp.responses import ERR
 from blindpost.wire.smp.transmissions import Refused
 
 SERVE_STEP = 16
-"""How many waiting queues one turn hands to a connection: that many messages its outbox must take."""
+"""How many waiting queues one turn hands to a connection, whose outbox must take as many messages."""
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ class Waiting:
     queues: tuple[bytes, ...] = ()
     notifiers: tuple[bytes, ...] = ()
     walks: dict[Domain, tuple[tuple[bytes, ...], bytes | None]] = field(default_factory=dict)
-    """By domain the queues of the next step of a walk, and where it goes on."""
+    """By domain, the queues of the next step of a walk, and where it continues."""
     failed: dict[Domain, StoreFailedError] = field(default_factory=dict)
-    """By domain why a walk could not go on."""
+    """By domain, why a walk could not continue."""
 
 
 class RouterPlan:
@@ -86,9 +86,9 @@ class RouterPlan:
         self._view = View(self.undo, self._service_fault)
         self._turn = self._new_turn()
         self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
-        """Hears after each turn, with its time, in which queues messages came or went."""
+        """Called after each turn, with its time and the queues in which messages came or went."""
         self.on_compare: Callable[[bytes, Domain, bool], None] | None = None
-        """Hears when a service subscribed, to what, and whether both sides agreed about its queues."""
+        """Called when a service subscribed: to what, and whether both sides agreed about its queues."""
 
     def _new_turn(self) -> Turn:
         self._view.empty()

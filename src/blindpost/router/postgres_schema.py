@@ -172,7 +172,7 @@ PUT_MEMBERS, DELETE_MEMBERS = _put("members", _MEMBER_KEY, 3), _delete("members"
 PUT_PENDING, DELETE_PENDING = _put("pending", _MEMBER_KEY, 3), _delete("pending", _MEMBER_KEY)
 
 RECIPIENTS, SENDERS, NOTIFIERS, LINKS, SERVICES, FINGERPRINTS = range(6)
-"""What the ids are that a batch names, and what a row of `load_statement` is about."""
+"""The kinds of ids that a batch names, and of rows of `load_statement`."""
 
 _FOUND = {
     RECIPIENTS: "queues found ON found.recipient_id = wanted.id",
@@ -228,7 +228,7 @@ def load_statement(kinds: tuple[int, ...]) -> str:
 
 
 ENDS, LINK_DATA, NOTIFICATIONS = range(3)
-"""What a row of `needed_statement` is about."""
+"""The kinds of rows of `needed_statement`."""
 
 _NO_MESSAGE = "NULL::bigint AS seconds, NULL::bytea AS msg_id, NULL::boolean AS notify"
 FIRST_TO_STAY = (

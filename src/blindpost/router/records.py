@@ -38,7 +38,7 @@ _MODES: dict[int, QueueMode | None] = {
 _MARKS = {ord("0"): False, ord("1"): True}
 """Whether an optional field follows."""
 _STATUSES: dict[int, Status] = {ord("A"): Status.ACTIVE, ord("O"): Status.OFF}
-"""Others are blocked queues, and tell why."""
+"""Others are blocked queues, with the reason."""
 _from_spki = PublicKey.from_spki
 _DH_PREFIX = Algorithm.X25519.spki_prefix
 _ID, _SECRET, _KEY = rb"\x18(.{24})", rb"\x20(.{32})", rb"\x2c(.{44})"
@@ -85,8 +85,8 @@ _usual_row = re.compile(
     re.DOTALL,
 ).fullmatch
 """What `queue_to_row` writes for a queue with ids and keys of the usual sizes, a single recipient key, and
-that is not blocked. Nearly all are, and one match cuts out their fields in half of the time of a walk. Keys
-of this size are Ed25519 and X25519, which may authorize."""
+that is not blocked. Nearly all are like that, and one match extracts their fields in half the time of a walk.
+Keys of this size are Ed25519 and X25519, which may authorize."""
 
 
 def queue_from_row(row: bytes) -> QueueRecord:

@@ -62,13 +62,13 @@ from blindpost.wire.smp.versions import PROXIED_VERSIONS, PROXY_VERSION
 from blindpost.wire.versions import VersionRange
 
 RELAYS_MAX = 1000
-"""How many relays a proxy is connected to at once."""
+"""How many relays a proxy may be connected to at once."""
 RELAYS_OF_ONE = 100
-"""How many of them one address may be the only one to use."""
+"""How many relays one address may be the only user of."""
 OPENING_OF_ONE = 8
 """How many sessions are being opened at once for one address."""
 IDLE_S = 300.0
-"""A session that nobody used for so long makes room for others."""
+"""A session unused for this long makes room for others."""
 _TEXT_MAX = 255
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class _Relay:
 
     opening: asyncio.Task[_Session]
     askers: set[Hashable]
-    """One or two: whether it is only one is all that matters."""
+    """At most two: all that matters is whether there is only one."""
     used_at: float
     under_way: int = 0
 
@@ -125,7 +125,7 @@ class Relays:
     ) -> None:
         self._options = replace(options, proxy=True, gate=options.gate or Gate())
         self._asker = asker
-        """Against whom a connection's requests are counted."""
+        """Whose account a connection's requests are charged to."""
         self._entropy = entropy
         self._answered = answered
         self._relays_max = relays_max
@@ -133,7 +133,7 @@ class Relays:
         self._sessions: dict[bytes, _Session] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._attending: set[asyncio.Task[None]] = set()
-        """Those of the tasks that end when a connection does."""
+        """The tasks that end when a connection does."""
 
     def __len__(self) -> int:
         """How many relays are connected."""
@@ -186,7 +186,7 @@ class Relays:
         return await asyncio.shield(relay.opening)
 
     def _opened(self, server: Server, relay: _Relay) -> None:
-        """A relay that failed takes no place; when it is tried again is the gate's business."""
+        """A failed relay takes no place; the gate decides when it is tried again."""
         if relay.session is None and self._relays.get(server) is relay:
             del self._relays[server]
 
@@ -204,7 +204,7 @@ class Relays:
         return session
 
     async def _attend(self, session: _Session) -> None:
-        """Take what a relay says unasked, or too late, so that it does not pile up, until the end."""
+        """Discard what a relay sends unasked or too late, so that it does not pile up, until the end."""
         with contextlib.suppress(errors.TransportError):
             while True:
                 await session.client.next_event()

@@ -60,13 +60,13 @@ from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""After this time the router's own work is tried again when the store refused it."""
+"""The pause before retrying the router's own work after the store refused it."""
 RETRY_MAX_S = 60.0
-"""What fails each time is tried less and less often, but as often as this."""
+"""Work that keeps failing is retried ever less often, but at least this often."""
 
 
 RELAY_COMMANDS_MAX = 32
-"""How many commands of one connection may be on their way to relays at once."""
+"""How many commands of one connection may be on the way to relays at once."""
 
 
 LATE = (Delivery, ForwardedAnswer)
@@ -93,7 +93,7 @@ class RouterConnection(Connection[Client]):
         return False
 
     def relay_answered(self) -> RelayEffect | None:
-        """One is back: the one that may go in its place, if any waits."""
+        """One has returned: the next to go in its place, if any waits."""
         if self._for_relays:
             return self._for_relays.popleft()
         self._relays_asked -= 1
@@ -173,7 +173,7 @@ class Router(Connections[RouterConnection, Outgoing]):
         self.engine.put(connection, Commands(client, items), len(items), len(payload))
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
-        """What of a block is let through; a router behind limits refuses some of it."""
+        """What of a block is let through; a router with limits refuses some of it."""
         return items
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:

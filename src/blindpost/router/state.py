@@ -133,7 +133,7 @@ class Client:
         self.service = service
         self.session_keys = session_keys
         self.congested = False
-        """Its outbox is full: pushes wait until it has drained. Set by the shell, between turns."""
+        """Its outbox is full: pushes wait until it has drained. Set by the shell between turns."""
         self.subs: Table[bytes, Sub] = Table(undo)
         self.notifier_ids: Table[bytes, bool] = Table(undo)
         self.waiting: Table[bytes, bool] = Table(undo)

@@ -96,7 +96,7 @@ log = logging.getLogger(__name__)
 UNREADABLE = (WireError, KeyError, ValueError)
 """What decoding a damaged row may raise."""
 CACHE_MAX = 20_000
-"""How many decoded queue records are kept: about 20 MB. And how many ids that no queue has: 3 MB."""
+"""How many decoded queue records are kept (about 20 MB), and how many unknown ids (3 MB)."""
 STRANGER = queue_to_row(
     QueueRecord(
         bytes(ID_SIZE),
@@ -109,7 +109,7 @@ STRANGER = queue_to_row(
         sender_key=DUMMY_KEYS[Algorithm.ED25519],
     )
 )
-"""The row of a queue like many, decoded in vain where there is none."""
+"""A typical queue row, decoded when there is none, so that it takes as long."""
 
 
 OWNER = "router"
@@ -167,7 +167,7 @@ class LmdbTables:
         self.store = LmdbStore(folder, TABLES, owner=OWNER, durability=durability, migrations=MIGRATIONS)
         self._cache: OrderedDict[bytes, QueueRecord] = OrderedDict()
         self._unknown: OrderedDict[bytes, None] = OrderedDict()
-        """Ids that no queue has."""
+        """Ids without a queue."""
         self.reads = 0
         """Rows looked up, for the test that refusals cost the same."""
 
@@ -302,7 +302,7 @@ class LmdbTables:
         return tuple(found), None
 
     def mark(self, name: bytes) -> bytes | None:
-        """How far a long piece of work has come."""
+        """The progress of a long job."""
         with self.store.read() as read:
             return read.get(META, mark_key(name))
 
@@ -322,7 +322,7 @@ class LmdbTables:
 
 
 def _trim(cache: OrderedDict[bytes, Any]) -> None:
-    """What was kept first makes room for what came now; in a plain dict it would have to be looked for."""
+    """Evict the oldest entry for a new one; a plain dict would have to search for it."""
     while len(cache) > CACHE_MAX:
         cache.popitem(last=False)
 
@@ -371,7 +371,7 @@ def _notifications(read: Read, notifier_id: bytes) -> Iterator[Notification]:
 
 
 def _apply(write: Write, changes: Sequence[Change]) -> None:
-    """What every message changes comes first, and without patterns, which take as long as the rest of it."""
+    """Changes made by every message come first, without patterns, which take as long as all the rest."""
     for change in changes:
         if isinstance(change, PutEnds):
             write.put(ENDS, change.recipient_id, ends_to_row(change.ends))

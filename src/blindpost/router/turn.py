@@ -91,9 +91,9 @@ class Turn(engine.Turn[Meter]):
         self.outbox: list[Outgoing] = []
         self._unanswer = (self.outbox.pop,)
         self.outcomes: list[tuple[Callable[[str], None], str]] = []
-        """What operators are told once the commit is done."""
+        """What operators are answered after the commit."""
         self.found: list[tuple[Callable[[bytes | None], None], bytes | None]] = []
-        """Which service a connection is of, or None if it may not be: told once the commit is done."""
+        """The service of a connection, or None if refused: reported after the commit."""
         self.effects: list[RelayEffect] = []
         """What must be asked of relays; the answers are events of later turns."""
         self.in_use: list[tuple[bytes, bool]] = []
@@ -101,7 +101,7 @@ class Turn(engine.Turn[Meter]):
         self.compared: list[tuple[bytes, Domain, bool]] = []
         """Services that subscribed, and whether what they believed is what is stored."""
         self.to_serve: list[Client] = []
-        """Connections for which something waits that a turn of its own will hand over."""
+        """Connections for which something waits that a separate turn will hand over."""
 
     def answer(
         self,
@@ -134,7 +134,7 @@ class Turn(engine.Turn[Meter]):
         self.append(self.in_use, (recipient_id, notify))
 
     def compare(self, service_id: bytes, domain: Domain, agreed: bool) -> None:
-        """A service said which queues it believes to have."""
+        """A service said which queues it believes it has."""
         self.append(self.compared, (service_id, domain, agreed))
 
     def acknowledged(self, after_s: int) -> None:

@@ -62,7 +62,7 @@ class View:
         self.services: Table[bytes, ServiceRecord] = Table(undo)
         self.fingerprints: Table[bytes, bytes] = Table(undo)
         self.damaged: set[bytes] = set()
-        """Recipient ids of queues whose rows make no sense."""
+        """Recipient ids of queues whose rows are unreadable."""
         self._ends: Table[bytes, Ends] = Table(undo)
         self._messages: Table[tuple[bytes, int], StoredMessage] = Table(undo)
         self._pending: Table[bytes, tuple[Notification, ...]] = Table(undo)
@@ -103,7 +103,7 @@ class View:
         return self._ends.get(recipient_id) or EMPTY
 
     def readable(self, recipient_id: bytes, number: int) -> StoredMessage | None:
-        """A message of a queue, if its row makes sense."""
+        """A message of a queue, if its row is readable."""
         return self._messages.get((recipient_id, number))
 
     def message(self, recipient_id: bytes, number: int) -> StoredMessage:
@@ -205,7 +205,7 @@ class View:
         assert service is not None, "a service that was not loaded"
         one, members = QueueSet.of((entity_id,)), service.members(domain)
         if not member and (not members.count or (members.count == 1 and members != one)):
-            # Subtraction would hide it: nothing less than no queues can be left.
+            # Subtraction would hide it: the count cannot go below zero.
             log.error("a service loses a queue that it does not count; run `blindpost router audit`")
             self._fault()
         changed = members + one if member else members - one

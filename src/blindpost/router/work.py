@@ -17,10 +17,10 @@ from blindpost.wire.smp.transmissions import Refused, Request
 from blindpost.wire.transmission import ED448_SIGNATURE_SIZE
 
 TURN_WORK = 2048
-"""What one turn does: some 70 ms on the machine that this was measured on."""
+"""The work of one turn: about 70 ms on the machine it was measured on."""
 ED448_WORK = 18
 HEAVY_WORK = TURN_WORK // 8
-"""What those who ask for too much are given in each turn, at least."""
+"""The least that heavy clients get in each turn."""
 
 
 def inner_of(one: Asked | Refused) -> Asked | Refused:
@@ -62,9 +62,9 @@ class Work:
 
 
 def cut(batch: Sequence[Event], work: Work) -> Cut[Event]:
-    """Those who ask for little first; of the others as much as there is time for, and the rest later.
+    """Small requesters first; of the others as much as there is time for, the rest later.
 
-    What one connection sent stays in order: nothing of it overtakes what was put off.
+    What one connection sent stays in order: nothing overtakes what was put off.
     """
     works = {
         place: [work.of(one) for one in event.asked]
@@ -101,7 +101,7 @@ def cut(batch: Sequence[Event], work: Work) -> Cut[Event]:
 
 
 def _within(works: Sequence[int], share: int) -> int:
-    """How many commands are done for this much work; the one that crosses the line too."""
+    """How many commands this much work covers, including the one that exceeds it."""
     count = 0
     while count < len(works) and share > 0:
         share -= works[count]

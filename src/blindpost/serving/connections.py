@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _LEAVING = 1024
 BUFFERS_CHECK_S = 0.05
-"""How often those who do not read are looked at, while there are some."""
+"""How often peers that do not read are checked, while there are any."""
 OUTBOX = "outbox"
 """Why a connection is held whose peer does not read."""
 

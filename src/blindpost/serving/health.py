@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 PROBE_S = 30.0
-"""An idle store is written to so often, to learn whether it still takes writes."""
+"""How often an idle store is written to, to learn whether it still takes writes."""
 PROBE_S_MAX = 3.0
-"""A store that takes longer for one small write does not answer."""
+"""A store that takes longer for one small write counts as not answering."""
 ROOM_MIN = 64 << 20
 DESCRIPTORS_MIN = 8
 CLOCK_MIN = 1_735_689_600
-"""The first second of 2025: this program is younger."""
+"""The first second of 2025: no correct clock shows an earlier time."""
 
 WELL = "everything works"
 

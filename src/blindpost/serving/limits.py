@@ -38,7 +38,7 @@ class LimitSizes:
     new_per_address_per_second: float = 10.0
     new_per_address_burst: int = 500
     memory: int = 2 << 30
-    """What the process may take, its store's mapped files apart."""
+    """What the process may use, not counting its store's mapped files."""
 
     @classmethod
     def of(cls, taking: Taking, connections: int) -> LimitSizes:
@@ -175,9 +175,9 @@ class LimitMeters:
     handshakes_failed: int = 0
     new_refused: int = 0
     closed: int = 0
-    """Connections that were counted and are over."""
+    """Connections that were counted and have ended."""
     made_room: int = 0
-    """Closed because their address held most when a total was reached."""
+    """Closed because their address held the most when a total was reached."""
 
 
 @dataclass(slots=True, eq=False)
@@ -332,7 +332,7 @@ class Limits:
         return True
 
     def _remember(self, prefix: bytes, burst: int, now: float) -> Bucket:
-        """A full bucket says nothing: those are dropped when many have come together."""
+        """A full bucket holds no information: drop such buckets once there are many."""
         sizes = self.sizes
         if len(self._new) >= self._sweep_at:
             rate = sizes.new_per_address_per_second

@@ -22,7 +22,7 @@ from typing import Any
 log = logging.getLogger("blindpost")
 
 COUNTED_S = 60.0
-"""For so long a line that comes again is only counted."""
+"""How long a repeated line is only counted."""
 _KINDS_MAX = 1_000
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
@@ -138,7 +138,7 @@ def set_up(form: str, level: str) -> None:
 
 
 refused_by_system = 0
-"""How often the system could not give us a connection, for want of files or memory."""
+"""How often the system could not give us a connection, for lack of files or memory."""
 
 
 def keep_quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -12,13 +12,13 @@ from blindpost.transport.keeper import TRIM_AFTER, give_back
 
 LOOK_S = 1.0
 NEAR = 7 / 8
-"""From this part of the promise on, room is made."""
+"""Room is made from this fraction of the limit on."""
 CLOSED_AT_ONCE = 256
-"""How many connections one look closes at most; the next one sees what came of it."""
+"""How many connections one check closes at most; the next check sees the effect."""
 
 
 def anonymous_bytes() -> int:
-    """What this process takes, the mapped files of its store apart: the system gives those up by itself."""
+    """What this process uses, without its store's mapped files: the system reclaims those by itself."""
     pages = Path("/proc/self/statm").read_bytes().split()
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGESIZE")
 

@@ -36,7 +36,7 @@ class Place(Generic[S]):
     title: ClassVar[str]
     """What people call such a server, after "the"."""
     model: ClassVar[type[ServerSettings]]
-    """What may stand in the file."""
+    """What the file may contain."""
     init_options: ClassVar[str] = ""
     """What `init` needs besides the folder."""
 

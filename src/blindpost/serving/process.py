@@ -34,14 +34,14 @@ from blindpost.serving.tasks import Tasks
 COLLECT_AFTER = (20_000, 10, 10)
 """A turn makes thousands of objects and hardly a cycle: looking for cycles less often is cheaper."""
 MEASURE_S_MAX = 2.0
-"""What a server cannot say in this time is left out of its metrics."""
+"""What a server cannot report in this time is left out of its metrics."""
 WORK = "deciding"
 
 V = TypeVar("V", bound=Service[Any])
 
 
 class Process(Generic[V]):
-    """One server as it runs."""
+    """One running server."""
 
     def __init__(self, place: Place[Any], service: V) -> None:
         """Use `open`."""

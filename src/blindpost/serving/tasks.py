@@ -16,7 +16,7 @@ Work = Callable[[], Awaitable[None]]
 FIRST_S, MOST_S = 1.0, 60.0
 """The pause after a failure, and how long it grows to."""
 STEADY_S = 60.0
-"""After work that ran so long the pause is the first one again."""
+"""After work that ran this long, the pause is the first one again."""
 
 
 class Tasks:

@@ -11,7 +11,7 @@ from blindpost.web.http import Answer, Http1, Http2, Speaker
 VISITORS_MAX = 500
 VISITORS_PER_ADDRESS_MAX = 32
 QUIET_S = 20.0
-"""A visitor from whom nothing came for so long is sent away, also in the middle of a handshake."""
+"""A visitor silent for this long is disconnected, even during a handshake."""
 STAY_S = 300.0
 """No connection lasts longer."""
 _CHUNK = 65_536

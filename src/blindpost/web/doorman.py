@@ -18,7 +18,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.proxy_header import read_proxy_header
 
 HEADER_S = 10.0
-"""How long a trusted proxy may take to say for whom it speaks."""
+"""How long a trusted proxy may take to name its client."""
 _HELD_MAX = HELLO_MAX + 4_096
 SMP_PROTOCOL = b"smp/1"
 
@@ -53,7 +53,7 @@ class SharedNetwork:
 
 
 class Doorman(asyncio.Protocol):
-    """Holds the first bytes of one connection until it is known for whom they are."""
+    """Holds the first bytes of one connection until it is known who they are for."""
 
     def __init__(
         self,

@@ -23,11 +23,11 @@ from blindpost.web.site import Reply
 HEAD_MAX = 8 * 1024
 """How large the head of a request may be."""
 REQUESTS_MAX = 200
-"""A connection is closed after so many requests; a browser makes another."""
+"""A connection is closed after this many requests; a browser opens another."""
 STREAMS_MAX = 16
 """How many requests of one HTTP/2 connection may be unfinished."""
 RESETS_MAX = 50
-"""A peer that takes back so many requests is sent away."""
+"""A peer that cancels this many requests is disconnected."""
 PIECE = 16_384
 """How much of a body is handed on at once."""
 

@@ -27,7 +27,7 @@ class Information:
     complaints_pgp: str = ""
     complaints_pgp_fingerprint: str = ""
     source_code: str = ""
-    """Where the source of the running program is, if the site itself shall not hand it out."""
+    """Where the source of the running program is, if the site itself is not to serve it."""
 
     def rows(self) -> list[tuple[str, str]]:
         """What is said, each with its label."""

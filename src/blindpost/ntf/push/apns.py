@@ -41,7 +41,7 @@ class Endpoint:
     connect_timeout_s: float = 25.0
     response_timeout_s: float = WATCH.answer_s
     ping_s: float = WATCH.idle_s
-    """A connection on which nothing comes for so long is asked whether it still is one."""
+    """A connection silent for this long is probed with a PING."""
 
 
 class Apns:

@@ -42,7 +42,7 @@ _CONFIG = H2Configuration(
     normalize_outbound_headers=False,
     validate_outbound_headers=False,
 )
-"""Our own headers are in order, and need not be looked through for every request."""
+"""Our own headers are valid and need not be checked for every request."""
 
 Header = tuple[bytes, bytes]
 
@@ -316,7 +316,7 @@ class Http2Connection(asyncio.Protocol):
             exchange.done.set_exception(ConnectionFailedError(why))
 
     def _take_back(self, exchange: _Exchange) -> None:
-        """The caller left: what was not sent is not, and the peer may stop with the rest."""
+        """The caller left: unsent data is dropped, and the peer may stop with the rest."""
         if self._waiting.pop(exchange, exchange) is None or exchange.stream_id not in self._streams:
             return
         del self._streams[exchange.stream_id]

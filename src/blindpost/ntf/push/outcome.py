@@ -17,10 +17,10 @@ _INVALID: dict[tuple[int, str], InvalidReason] = {
 EXPIRED_PROVIDER_TOKEN = "ExpiredProviderToken"  # noqa: S105 (a reason that Apple gives)
 
 _TEMPORARY = frozenset({(400, "IdleTimeout"), (403, EXPIRED_PROVIDER_TOKEN)})
-"""Refusals that the same push, sent again over a new connection or with a new provider token, outlives."""
+"""Refusals worth retrying, with the same push over a new connection or with a new provider token."""
 
 RETRY_AFTER_MAX_S = 3600.0
-"""Whatever a push service asks for, a push is not put off longer."""
+"""A push is never delayed longer than this, whatever a push service asks for."""
 
 _DIGITS_MAX = 9
 _THROTTLED = 429

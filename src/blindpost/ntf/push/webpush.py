@@ -33,14 +33,14 @@ TOKEN_LIFE_S = 3600
 RENEWED_BEFORE_S = 60
 TOKENS_MAX = 1024
 SERVICES_MAX = 256
-"""Connections to so many push services are kept; the one used longest ago is closed."""
+"""How many push services' connections are kept; the least recently used is closed."""
 
 ALPN_NAMES = (ALPN, "http/1.1")
 AnyConnection = Http2Connection | Http1Connection
 
 _TOPICS = {MessagePush: b"messages", VerificationPush: b"verification", CheckPush: b"check"}
-"""A push service keeps the newest of each for a device that is away: one wake-up, not a hundred. A push of
-messages names what is newest of each queue, so that an older one has nothing that the newer one has not."""
+"""A push service keeps only the newest of each for an offline device: one wake-up, not a hundred. A push of
+messages names the newest of each queue, so an older push has nothing that the newer one lacks."""
 
 
 def web_tls(ca_file: str | None = None) -> ssl.SSLContext:

@@ -38,7 +38,7 @@ class Opening(Enum):
 
 
 def opening_of(router: SmpRouter, session_service_id: bytes | None) -> Opening:
-    """By what is stored about a message router, and the service that it made the session one of."""
+    """Decided by what is stored about a message router, and by the session's service there."""
     stored = None if router.service is None else router.service.service_id
     if session_service_id is None:
         has_been = stored is not None or router.members.count > 0
@@ -51,7 +51,7 @@ def opening_of(router: SmpRouter, session_service_id: bytes | None) -> Opening:
 def drifted(own: QueueSet, answer: SOKS, surplus: QueueSet, version: int) -> bool:
     """Whether the message router associates other queues with us than we do.
 
-    `surplus` are queues that it is known to have beyond ours: deleted here, where nobody can tell it.
+    `surplus` are queues that it is known to have beyond ours: deleted here, with no way to tell it.
     """
     if answer.count != own.count + surplus.count:
         return True

@@ -114,7 +114,7 @@ class Link:
         return client
 
     def _is_known(self, router: SmpRouter) -> bool:
-        """Whether it was ever there: hosts that devices made up must not hold up the others."""
+        """Whether it was ever reached: hosts that devices made up must not hold up the others."""
         return self._was_connected or (router.service is not None and router.service.service_id is not None)
 
     async def _credentials(self, router: SmpRouter) -> Credentials | None:

@@ -10,8 +10,8 @@ from blindpost.ntf.subscriber.backoff import Backoff
 EVENTS = 1000
 
 WATCHFUL = SmpOptions(timing=Timing(ping_after_s=60.0, silence_max_s=180.0), bounds=Bounds(events=EVENTS))
-"""A session that is dead notifies nobody, so that it is asked more often than others; and as many events
-may wait as are stored together."""
+"""A dead session notifies nobody, so it is probed more often than others; as many events may wait as are
+stored together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class SubscriberOptions:
     """Whether message routers are shown a certificate and subscribe all of our queues by one command."""
     smp: SmpOptions = WATCHFUL
     connecting: int = 64
-    """How many message routers that were never connected to are at the same time; others do not wait for
-    them, since anybody can name hosts that do not answer."""
+    """How many never-reached message routers are tried at once; others do not wait for them, since anybody
+    can name hosts that do not answer."""
     batch: int = 900
     """How many NSUB of one session wait for their answers at once."""
     events: int = EVENTS
@@ -32,12 +32,12 @@ class SubscriberOptions:
     """How many new subscriptions of a router are remembered; more are found in the store again."""
     reconnect: Backoff = field(default_factory=Backoff)
     settled_s: float = 10.0
-    """After a session that lasted so long the pauses begin anew."""
+    """After a session that lasted this long, pauses start from the shortest again."""
     unused_s: float = 300.0
-    """How often a session that has nothing to do looks whether there still is something to subscribe."""
+    """How often an idle session checks whether there is still something to subscribe."""
     patience: int = 20
-    """After so many failures the pauses of a message router that was never there grow to an hour: anybody
-    can invent one."""
+    """After this many failures the pauses for a never-reached message router grow to an hour: anybody can
+    invent one."""
     repair_pause_s: float = 0.1
     """The mean pause between batches that associate queues again."""
     store: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, max_s=5.0))

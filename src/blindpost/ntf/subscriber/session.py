@@ -178,7 +178,7 @@ class RouterSession:
                 await asyncio.sleep(self._chance.uniform(0, 2 * self._options.repair_pause_s))
 
     async def _follow(self) -> None:
-        """Subscribe what becomes known, and again what had no answer, until nothing is subscribed at all."""
+        """Subscribe what becomes known, retrying what had no answer, until nothing is subscribed at all."""
         loop = asyncio.get_running_loop()
         while True:
             if self._fresh.is_overflowed:
@@ -229,7 +229,7 @@ class RouterSession:
     # Events
 
     async def _take_events(self) -> None:
-        """Store what the message router says, many at once, until it says no more."""
+        """Store what the message router sends, in batches, until it ends."""
         while True:
             try:
                 taken = [await self._client.next_event()]
@@ -281,7 +281,7 @@ class RouterSession:
         return SubscriptionsChanged(self._reporter.server, (notifier_id,), event)
 
     def _late(self, notifier_id: bytes, response: Response) -> SubscriberEvent | None:
-        """An answer for which nobody waited any more."""
+        """An answer that nobody was waiting for any more."""
         result = RefusedError(response.error) if isinstance(response, ERR) else response
         answer = queue_answer(result, self._service_id)
         if answer is None:

@@ -21,7 +21,7 @@ from blindpost.wire.store_log import CreateQueue, NewService, encode_store_line
 from blindpost.wire.text import b64
 
 Certificate = dict[str, int | str]
-"""Counts and hashes by their names, as they are printed side by side."""
+"""Counts and hashes by name, as printed side by side."""
 
 
 class IdSet:
@@ -88,7 +88,7 @@ class Tally:
     """Queues that take no message until they are empty."""
     notifications: Contents = field(default_factory=Contents)
     disagreeing: int = 0
-    """Rows that say something else about what they were derived from."""
+    """Rows that disagree with what they were derived from."""
 
     def add_queue(self, created: CreateQueue) -> None:
         self.queues.add(created.recipient_id)

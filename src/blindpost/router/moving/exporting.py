@@ -27,7 +27,7 @@ from blindpost.wire.message_log import (
 from blindpost.wire.store_log import encode_store_line
 
 UNTOLD_ID = bytes(24)
-"""Stands for the id of the message that a notification is about: readers of these files do not use it."""
+"""Placeholder for the message id of a notification: readers of these files do not use it."""
 NO_LINK = "the queue is there without its link: the format cannot tell link data with an empty part"
 NO_BODY = "a message with an empty body is left out: the format cannot tell it"
 

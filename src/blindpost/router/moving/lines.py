@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINE_MAX = 1 << 20
-"""No line that a router writes comes near this; a longer one is damaged and not kept in memory."""
+"""No line written by a router comes near this; a longer one is damaged and not kept in memory."""
 CHUNK_LINES = 4_000
 CHUNK_BYTES = 8 << 20
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 Progress = Callable[[str, int, int | None], None]
-"""Told what is being done, how much of it is done, and how much there is if that is known."""
+"""Called with the current step, how much of it is done, and the total if known."""
 
 NAME = b"moving in"
 _EDGE = 1 << 16
@@ -26,7 +26,7 @@ class Mark:
     """How far an import has come."""
 
     source: str
-    """Which import this is; another one must not go on from here."""
+    """Which import this is; another one must not resume from here."""
     expire_before: int | None
     notifications_before: int
     phase: int = 0
@@ -37,7 +37,7 @@ class Mark:
     report_bytes: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     checked: bool = False
-    """Everything is in, and the certificate was equal."""
+    """Everything is imported, and the certificates were equal."""
 
     def encoded(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -21,10 +21,10 @@ from blindpost.serving.logs import log
 
 DAY_S = 86_400
 PERIODS = {"daily": 1, "weekly": 7, "monthly": 30}
-"""How many days, today with those before it, each count is about."""
+"""How many days each count covers, today included."""
 
 FOLD_AT = 1024
-"""So many different queues are gathered before they are hashed: a busy one costs little."""
+"""How many different queues are gathered before hashing: a busy queue costs little."""
 
 _LG_K = 12  # 4,096 registers of a byte: counts are right within 2 %, most of the time
 _SALT_SIZE = 32

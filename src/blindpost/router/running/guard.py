@@ -25,10 +25,9 @@ from blindpost.wire.smp.responses import DELD, END, NMSG
 from blindpost.wire.smp.transmissions import Refused, Request
 
 TOO_MANY_NEW = STORE("too many new queues, try again later")
-"""What NEW above the rate is answered.
-
-The protocol has no word for "later". AUTH would tell a client that its password is wrong, QUOTA that a
-queue is full; STORE says what happened, the queue was not stored, in words that reach a person.
+"""The answer to NEW above the rate. The protocol has no word for "later". AUTH would tell a client that its
+password is wrong, QUOTA that a queue is full; STORE says what happened, that the queue was not stored, in
+words that reach a person.
 """
 
 EVENT_BATCHES: dict[type, Meter] = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SERVICE_ROLES = {Domain.MESSAGES: "messaging", Domain.NOTIFICATIONS: "notifier"}
 _SERVICES_MAX = 65_536
-"""So many services get an ordinal of their own; all later ones share the next."""
+"""How many services get their own ordinal; all later ones share the next."""
 
 
 class RouterReadings:

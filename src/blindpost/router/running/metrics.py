@@ -22,7 +22,7 @@ PERIODS = ((60, "0-60"), (300, "60-300"), (1200, "300-1200"), (3600, "1200-3600"
 LAST_PERIOD = "3600+"
 
 _WALK_STEP = 256
-"""After so many connections a look at all of them lets others run."""
+"""A walk over all connections yields to other tasks after this many."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from blindpost.serving.files import telling, write_file
 from blindpost.store.contract import Durability
 
 RESTART = ".start"
-"""Behind the name of a store log: what a reference router that was stopped while it started left behind."""
+"""The suffix of a store log left by a reference router that was stopped while starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Moved:
     source: Certificate
     result: Certificate
     report: Path | None
-    """Where the lines are that were not taken or not written as they are; None if there are none."""
+    """Where the lines are that were skipped or not written as they are; None if there are none."""
     done_before: bool = False
-    """It was complete already, and nothing was looked at again."""
+    """It was already complete, and nothing was checked again."""
 
     @property
     def differing(self) -> list[str]:

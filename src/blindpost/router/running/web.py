@@ -19,7 +19,7 @@ from blindpost.web.information import Facts, Information
 from blindpost.web.site import Site
 
 CERTIFICATE_LOOK_S = 60.0
-"""How often the files of the certificate are looked at."""
+"""How often the certificate files are checked."""
 
 
 class RouterSite:
