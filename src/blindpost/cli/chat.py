@@ -68,8 +68,8 @@ async def _run(store: Path, servers: list[str], passphrase: str | None, name: st
 
 
 async def _typed() -> AsyncIterator[str]:
-    """Lines that are edited in a terminal; what is printed meanwhile goes above the line. What was typed can
-    be had again with the arrow keys, and is forgotten at the end: it is not written anywhere."""
+    """Lines edited in a terminal; what is printed meanwhile goes above the line. The arrow keys recall what
+    was typed; this history is forgotten at the end and never written anywhere."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.patch_stdout import patch_stdout

@@ -260,7 +260,7 @@ def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: 
 
 
 def tell(summary: Summary, *, as_json: bool) -> None:
-    """What a run did, and what somebody should look at."""
+    """What a run did, and what needs attention."""
     set_aside = [
         {"file": entry.path, "reason": entry.reason, "detail": entry.detail} for entry in summary.set_aside
     ]

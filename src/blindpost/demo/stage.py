@@ -65,7 +65,7 @@ class Served:
         return await asyncio.to_thread(self._child.ask, question)
 
     async def until(self, name: str, count: int) -> dict[str, Any]:
-        """Its status, when that counts so many."""
+        """Its status, once that counts this many."""
         told = await self.ask("status")
         while told[name] < count:
             await asyncio.sleep(_ASK_AGAIN_S)

@@ -43,7 +43,7 @@ class _Bytes:
         return int(_LENGTH.unpack(self._take(8))[0])
 
     def count(self, least: int) -> int:
-        """How many elements follow, each of at least so many bytes: no more than there is room for."""
+        """How many elements follow, each of at least `least` bytes; refused if they cannot fit."""
         found = self.length()
         if found * least > len(self._content) - self._at:
             raise WireError("more elements than the file has room for")

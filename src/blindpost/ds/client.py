@@ -107,7 +107,7 @@ class _Wire(asyncio.Protocol):
         return found
 
     async def ask(self, request: Request) -> Result:
-        """One call; giving up on it tells the service so."""
+        """One call; cancelling it tells the service."""
         await self._room.wait()
         transport = self._transport
         if transport is None or self.closed.is_set() or transport.is_closing():
@@ -330,7 +330,7 @@ class Client:
         return (await self._ask(request, Fingerprint)).fingerprint
 
     async def fetch_key_package(self, identity_key: bytes) -> bytes | None:
-        """Take a key package of somebody, which nobody else gets; None if there is none."""
+        """Take one of somebody's key packages, which nobody else gets; None if there is none."""
         request = FetchKeyPackage(identity_key, self._auth)
         return (await self._ask(request, KeyPackage)).package or None
 

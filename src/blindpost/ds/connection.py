@@ -62,7 +62,7 @@ class Stream(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that were written and did not leave yet."""
+        """Bytes written and not sent yet."""
 
     def write(self, data: bytes | memoryview) -> None: ...
 
@@ -117,7 +117,7 @@ class DsConnection(Held):
 
     @property
     def in_hand(self) -> int:
-        """Bytes that came and were not looked at yet."""
+        """Bytes received and not processed yet."""
         return self._framer.waiting
 
     def receive(self, data: bytes) -> None:

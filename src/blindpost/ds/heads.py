@@ -29,7 +29,7 @@ class Head:
 
     @property
     def is_scanned(self) -> bool:
-        """Whether no more entries may be looked at."""
+        """Whether to stop looking at entries."""
         return self.is_cut or len(self._entries) >= SCAN_MAX
 
     def offer(self, entry: Entry, *, is_held: bool) -> None:

@@ -26,7 +26,7 @@ class Meter(Enum):
     REFUSED_WAITS = "refused_waits"
     WAITS = "waits"
     WAKES = "wakes"
-    """Waiting calls that were looked at again because something came to their queue."""
+    """Waiting calls checked again because something came to their queue."""
     WAITS_EXPIRED = "waits_expired"
     WAITS_CANCELED = "waits_canceled"
     KEY_PACKAGES_UPLOADED = "key_packages_uploaded"

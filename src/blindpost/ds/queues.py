@@ -204,7 +204,7 @@ def acknowledge(turn: Turn, peer: Peer, question: int, request: Ack) -> None:
 
 
 def cancel(turn: Turn, peer: Peer, question: int) -> None:
-    """The caller does not want the answer any more."""
+    """The caller no longer wants the answer."""
     wait = turn.state.waiting.get((peer.number, question))
     if wait is not None:
         turn.state.end_wait(wait)

@@ -184,7 +184,7 @@ class QuicStream(_Quic):
             self.close()
 
     def _look(self) -> None:
-        """Take in no more calls while answers pile up."""
+        """Accept no more calls while answers pile up."""
         if self._connection is None or self._over:
             return
         congested = self.unsent > UNSENT_HIGH

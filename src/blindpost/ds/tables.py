@@ -43,7 +43,7 @@ class DsStore(Protocol):
         """Fill in what a batch will look at, within the bytes of a turn; also while a commit is under way.
 
         Of each queue that it takes from: the first entries, up to those that fill one answer, with the
-        payloads of those that are in nobody's hands and not large.
+        payloads of those that are neither handed out nor large.
         """
 
     async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:

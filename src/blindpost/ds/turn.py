@@ -107,7 +107,7 @@ class Turn(engine.Turn[Meter]):
         self.to_drop: list[Stage] = []
         """Large payloads that were written and cannot be stored."""
         self.to_wake: list[tuple[bytes, float]] = []
-        """Queues whose waiting calls are to be looked at again, and in how many seconds."""
+        """Queues whose waiting calls are to be checked again, and in how many seconds."""
 
     def answer(
         self, peer: Peer, question: int, outcome: Result | Refusal | Taken | None, *, is_held: bool = False

@@ -106,7 +106,7 @@ class View:
         return tuple(entry for entry in entries if (queue, entry.number) in self._entries)
 
     def is_cut(self, queue: bytes) -> bool:
-        """Whether there is more in the queue than `head` shows, to be had in another turn."""
+        """Whether the queue has more than `head` shows, which another turn can load."""
         return queue in self._cut
 
     def entry(self, queue: bytes, number: int) -> Entry | None:

@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def account(self) -> Hashable:
-        """Whom its work is counted under; None if nobody else is."""
+        """The account its work is counted under; None if it is its own."""
 
     def hold(self, reason: str) -> None:
         """Bring nothing more while there is a reason."""

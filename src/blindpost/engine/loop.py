@@ -38,11 +38,11 @@ def _loop_time() -> float:
 
 
 class StoreFailedError(Exception):
-    """The store could not read or commit a batch. What it was asked to write is not there."""
+    """The store could not read or commit a batch. Nothing of it was written."""
 
 
 class OutcomeUnknownError(StoreFailedError):
-    """The store was lost during a commit: `outcome` will tell whether what it was asked to write is there."""
+    """The store was lost during a commit: `outcome` will tell whether the writes were made."""
 
     def __init__(self, message: str, outcome: asyncio.Future[bool]) -> None:
         super().__init__(message)

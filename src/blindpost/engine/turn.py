@@ -26,12 +26,12 @@ class Turn(Generic[M]):
         self._add_undo((items.pop,))
 
     def count(self, meter: M, by: int = 1) -> None:
-        """Count something that happened; it did not happen if the batch is taken back."""
+        """Count an event; discarded if the batch is undone."""
         add = self._add_count
         add(meter, by)
         self._add_undo((add, meter, -by))
 
     def observe(self, histogram: Histogram, value: float) -> None:
-        """Something took so long; it did not if the batch is taken back."""
+        """Record a duration; discarded if the batch is undone."""
         histogram.observe(value)
         self._add_undo((histogram.forget, value))

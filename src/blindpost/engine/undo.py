@@ -42,7 +42,7 @@ class Undo:
             inverse(*arguments)
 
     def forget(self, mark: int = 0) -> None:
-        """The changes since `mark` are durable: they cannot be taken back any more."""
+        """The changes since `mark` are durable: they can no longer be taken back."""
         del self._steps[mark:]
 
 

@@ -62,7 +62,7 @@ def accept(turn: Turn, subscription: Subscription, nonce: bytes, encrypted_meta:
 
 
 def expire(turn: Turn, token_id: bytes) -> None:
-    """What waited too long for its push is not worth one any more."""
+    """A notification that waited too long is no longer worth a push."""
     before = turn.seconds - turn.rules.notification_ttl_s
     for notification in turn.view.notified(token_id):
         if notification.is_waiting and notification.seconds < before:

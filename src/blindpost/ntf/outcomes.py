@@ -94,7 +94,7 @@ def _settle(turn: Turn, push: Push, event: LedgerEvent) -> None:
 
 
 def _next_period(turn: Turn, token: Token) -> Token:
-    """The next moment of the token's rhythm that lies ahead."""
+    """The next future moment of the token's schedule."""
     if not token.period_minutes or token.period_due is None:
         return token
     period_s = token.period_minutes * 60

@@ -217,7 +217,7 @@ class NtfPlan:
                 self.state.rates.forget(turn.now)
 
     def _decide_block(self, turn: Turn, client: Client, items: Sequence[Request | Refused]) -> None:
-        """What is refused is answered first, then what is done, in its order."""
+        """Refusals are answered first, then the rest in order."""
         turn.count(Meter.COMMANDS, len(items))
         allowed = []
         for item in items:
@@ -314,7 +314,7 @@ def _errors(event: Commands, response: Response) -> list[Outgoing]:
 
 
 def _decide_request(turn: Turn, client: Client, request: Request) -> Response:
-    """The answer to a request that is authorized. What it is about may be gone by an earlier one."""
+    """The answer to a request that is authorized. An earlier request may have removed its subject."""
     command = request.command
     if isinstance(command, PING):
         return PONG()

@@ -31,7 +31,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class TokenInvalid:
-    """The provider says that there is no such device: the token is not pushed to any more."""
+    """The provider says that there is no such device: the token gets no more pushes."""
 
     reason: InvalidReason
 
@@ -72,7 +72,7 @@ class ManyServices(Protocol):
         ...
 
 
-# --- the subscriber: what it is told --------------------------------------------------------------
+# --- the subscriber: input ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,11 +97,11 @@ class Subscriber(Protocol):
         ...
 
     def has(self, server: Server) -> bool:
-        """Whether it still has to do with this message router."""
+        """Whether it is still busy with this message router."""
         ...
 
 
-# --- the subscriber: what it says -----------------------------------------------------------------
+# --- the subscriber: output -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)

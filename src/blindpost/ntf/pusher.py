@@ -1,6 +1,6 @@
 """From the pushes that decisions ask for to providers, and their outcomes back as events.
 
-Each provider has its own line and a bounded number of pushes in its hands, so that a slow one delays nobody
+Each provider has its own queue and a bounded number of pushes in flight, so that a slow one delays nobody
 else. Content is encrypted here, just before it leaves, with a fresh nonce each time.
 """
 

@@ -191,7 +191,7 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
     # --- looking into the store
 
     async def look_regularly(self) -> None:
-        """Look for ever, beside `run`; whoever starts this begins it again when a look fails."""
+        """Scan forever, beside `run`; the caller restarts it when a scan fails."""
         while True:
             await self.look()
             await asyncio.sleep(self.rules.period_step_s)

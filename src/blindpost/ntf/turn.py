@@ -168,7 +168,7 @@ class Turn(engine.Turn[Meter]):
         self._add_undo((transitions.subtract, {(before, after, reason): 1}))
 
     def pushed(self, after_s: float) -> None:
-        """A push was accepted so long after its notification came."""
+        """Record how long after its notification a push was accepted."""
         self.observe(self.meters.push_s, after_s)
 
     def fraction(self) -> float:

@@ -26,7 +26,7 @@ Set = tuple[Domain, bytes]
 
 @dataclass(slots=True)
 class Findings:
-    """How much was looked at, how much of it is wrong, and what puts it right."""
+    """How much was checked, how much of it is wrong, and the changes that repair it."""
 
     services: int = 0
     queues: int = 0
@@ -36,7 +36,7 @@ class Findings:
     waiting_missing: int = 0
     waiting_extra: int = 0
     services_unknown: int = 0
-    """Queues that say they belong to a service that is not there."""
+    """Queues whose record names a service that does not exist."""
     changes: list[Change] = field(default_factory=list)
 
     @property
@@ -44,7 +44,7 @@ class Findings:
         return not self.changes
 
     def values(self) -> dict[str, int]:
-        """Sums, and nothing that names a queue or a service."""
+        """Sums only; nothing that names a queue or a service."""
         return {
             "services": self.services,
             "queues": self.queues,
@@ -170,7 +170,7 @@ class _Walk:
     async def _differences(
         self, page: Page[Member], wrong: set[Set], right: dict[Set, set[bytes]]
     ) -> tuple[list[Member], list[Member]]:
-        """Rows that must go, and rows that must come; `right` is used up."""
+        """Rows to delete and rows to add; `right` is consumed."""
         extra: list[Member] = []
         if not wrong:
             return [], []

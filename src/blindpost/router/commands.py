@@ -108,7 +108,7 @@ class Row(Generic[C]):
     expires: bool = False
     """It may drop messages that are too old."""
     removes: Callable[[C], bytes] | None = None
-    """The id of the message that leaves without being looked at."""
+    """The id of a message that is removed without being read."""
     link_data: bool = False
     notifications: bool = False
     rekeys: bool = False

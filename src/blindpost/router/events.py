@@ -53,7 +53,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """These queues had so many messages from before `before` at the head when they were looked at."""
+    """A scan found this many messages from before `before` at the heads of these queues."""
 
     found: Sequence[tuple[bytes, int]]
     before: int
@@ -61,7 +61,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class ExpireNotifications:
-    """Notifications waited for these notifiers when they were looked at."""
+    """A scan found notifications waiting for these notifiers."""
 
     notifier_ids: Sequence[bytes]
     before: int
@@ -69,7 +69,7 @@ class ExpireNotifications:
 
 @dataclass(frozen=True, slots=True)
 class ExpireServices:
-    """These services had no queues and were older than this day when they were looked at."""
+    """A scan found these services without queues and older than this day."""
 
     service_ids: Sequence[bytes]
     before_day: int

@@ -239,7 +239,7 @@ FIRST_TO_STAY = (
 
 @functools.cache
 def needed_statement(ends: bool, expiring: bool, links: bool, notifications: bool) -> str:
-    """Reads ends with so many messages from the head, link data and notifications.
+    """Reads ends with the requested messages from the head, link data and notifications.
 
     With `expiring` also the messages that came before a time, and the first that did not. Its rows: kind, id,
     head, tail, can_write, number, seconds, msg_id, notify, body.

@@ -84,7 +84,7 @@ class RouterConnection(Connection[Client]):
         self._for_relays: deque[RelayEffect] = deque()
 
     def ask_relay(self, effect: RelayEffect) -> bool:
-        """Whether a command may go to its relay now; only so many may be on their way at once."""
+        """Whether a command may go to its relay now; the number on the way at once is limited."""
         if self._relays_asked < RELAY_COMMANDS_MAX:
             self._relays_asked += 1
             return True

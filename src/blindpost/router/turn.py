@@ -138,5 +138,5 @@ class Turn(engine.Turn[Meter]):
         self.append(self.compared, (service_id, domain, agreed))
 
     def acknowledged(self, after_s: int) -> None:
-        """A delivery was acknowledged so long after it."""
+        """Record how long after its delivery a message was acknowledged."""
         self.observe(self.meters.ack_s, after_s)

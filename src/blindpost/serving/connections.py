@@ -175,7 +175,7 @@ class Connections(Handler, Generic[K, SaidT]):
             self.left(connection)
 
     def close_silent(self, ttl_s: float, keep: Callable[[K], bool] = lambda connection: False) -> int:
-        """Close connections on which neither side said anything for so long; how many."""
+        """Close connections on which neither side sent anything for this long; returns how many."""
         before = asyncio.get_running_loop().time() - ttl_s
         silent = [
             connection.session

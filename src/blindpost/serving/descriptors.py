@@ -12,7 +12,7 @@ SPARE = 64
 
 
 def allow(connections: int) -> int:
-    """Raise the limit for so many connections; how many there can be."""
+    """Raise the limit for this many connections; returns how many are possible."""
     wanted = connections + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -34,7 +34,7 @@ def tell(connections: int, possible: int, setting: str) -> None:
 
 
 def left() -> int:
-    """How many more files can be opened, at least: the system gives the lowest number that is free."""
+    """How many more files can be opened, at least: the system assigns the lowest free number."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return SPARE

@@ -57,7 +57,7 @@ def make_folder(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Take a file that cannot be read out of the way; where it is now."""
+    """Move an unreadable file out of the way; returns where it is now."""
     aside = path.with_suffix(".unreadable")
     with telling(path):
         path.replace(aside)

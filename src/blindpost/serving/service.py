@@ -60,7 +60,7 @@ class Service(ABC, Generic[P]):
     @classmethod
     @abstractmethod
     async def open(cls, place: P, connections: int) -> Self:
-        """The server of this place, with its keys and its store, for at most so many connections."""
+        """The server of this place, with its keys and its store, for at most this many connections."""
 
     # --- life
 

@@ -1,4 +1,4 @@
-"""The pages of the site as HTML: one about the server, one for links, one for what is not there."""
+"""The pages of the site as HTML: one about the server, one for links, one for what does not exist."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LETTERS = 60
 
 
 async def exchange(one: Person, other: Person, count: int, word: str) -> None:
-    """Both write so many letters, and wait until they are read."""
+    """Both write this many letters, and wait until they are read."""
     ends = [(somebody, len(somebody.read) + count) for somebody in (one, other)]
 
     async def write(writer: Person) -> None:

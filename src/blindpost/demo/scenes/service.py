@@ -73,7 +73,7 @@ async def _up(agent: Agent) -> ServiceUp:
 
 
 async def _told(agent: Agent, kind: type[Up | SubscriptionsFailed], count: int) -> None:
-    """Until so many queues were subscribed one by one, and so became the service's; or were refused."""
+    """Wait until this many queues were subscribed one by one, and so joined the service, or were refused."""
     async for event in agent.events():
         match event:
             case Up(_, named) | SubscriptionsFailed(named) if isinstance(event, kind):

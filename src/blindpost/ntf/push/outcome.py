@@ -47,7 +47,7 @@ def outcome_of(status: int, reason: str, after_s: float | None = None) -> PushOu
 
 
 def _printable(reason: str) -> str:
-    """Reasons go to logs and are Apple's words or nobody's."""
+    """Reasons go to logs: pass on one plain word, as Apple's are, or nothing."""
     return reason if reason.isascii() and reason.isalnum() and len(reason) <= _REASON_MAX else ""
 
 

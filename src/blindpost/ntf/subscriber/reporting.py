@@ -39,7 +39,7 @@ class Reporter:
         return bool(await self._page(b"", 1, True))
 
     async def pages(self, count: int, *, with_associated: bool) -> AsyncIterator[Sequence[Notifier]]:
-        """All subscriptions to be made, so many at once."""
+        """All subscriptions to be made, in pages of this size."""
         after = b""
         while page := await self._page(after, count, with_associated):
             yield page

@@ -124,7 +124,7 @@ class Tally:
         self.messages.add(head + message_to_row(message))
 
     def add_notification(self, notification: Notification) -> None:
-        """Its number is not part of what it says."""
+        """Its number is not part of its content."""
         writer = Writer().short(notification.notifier_id).i64(notification.seconds)
         self.notifications.add(writer.short(notification.nonce).short(notification.enc_meta).done())
 

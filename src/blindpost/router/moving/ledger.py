@@ -1,6 +1,6 @@
 """The source side of a certificate: files of the reference, tallied without going through a router's store.
 
-The queues are kept as lines of their own in a scratch store on disk, so that memory does not grow with them.
+Queues are kept as lines in a scratch store on disk, so that memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _served(write: Write, *services: bytes | None) -> bool:
 
 
 def _created(write: Write, queue: CreateQueue | None, line: StoreRecord) -> CreateQueue | None:
-    """A queue that is not there, after this line."""
+    """A queue that does not exist yet, after this line."""
     if not isinstance(line, CreateQueue) or any(write.get(IDS, key) for key in _ids(line)):
         return queue
     notifier_service = None if line.notifier is None else line.notifier.service_id
@@ -252,7 +252,7 @@ def _created(write: Write, queue: CreateQueue | None, line: StoreRecord) -> Crea
 
 
 def _changed(write: Write, queue: CreateQueue, line: StoreRecord) -> CreateQueue | None:
-    """A queue that is there, after this line."""
+    """A queue that exists, after this line."""
     match line:
         case DeleteQueue():
             return None

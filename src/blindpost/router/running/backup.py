@@ -22,7 +22,7 @@ _FORMAT = 1
 
 
 def back_up(place: Place, target: Path, *, with_ca_key: bool) -> int:
-    """Write a backup to a folder that is not there yet; its size in bytes. The router may run meanwhile."""
+    """Write a backup to a new folder; returns its size in bytes. The router may be running."""
     if target.exists():
         raise OperatorError(f"{target}: there is something already. Name a folder that does not exist yet.")
     if in_database(place):
@@ -51,7 +51,7 @@ def back_up(place: Place, target: Path, *, with_ca_key: bool) -> int:
 
 
 def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
-    """Put a backup into `folder`; where what was there before was moved to, if there was something."""
+    """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
     _check(backup)
     place = _place(backup, folder)
     occupied = folder.exists() and any(folder.iterdir())

@@ -49,7 +49,7 @@ class RouterReadings:
         services = await look_at_services(self._bulk)
         gauges = await look(self._router, self._server)
         await self._router.engine.settled()
-        # From here on nothing happens in between: counters and levels are of one moment.
+        # No await from here on: counters and levels are of one moment.
         stored = self._router.store.counts()
         compared, self._compared = self._compared, {}
         return Reading(

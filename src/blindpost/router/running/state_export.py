@@ -162,7 +162,7 @@ def write_certificate(target: Path, name: str, certificate: Path) -> int:
 
 
 def _lines(side: str, certificate: Mapping[str, int | str]) -> list[dict[str, Any]]:
-    """What a certificate says of one thing, in three values with names of their own, is one line."""
+    """One line for each thing in a certificate, from its three separately named values."""
     found: dict[str, dict[str, Any]] = {}
     for text, value in certificate.items():
         name, _, kind = text.rpartition(": ")
