@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from blindpost.journal import keeping as module
+from blindpost.journal import seal
 from blindpost.journal.folder import SEGMENTS
 from blindpost.journal.frames import CLOSED, OPEN, read_segment
 from blindpost.journal.keeping import JournalKeeper, Keeping
@@ -33,6 +35,7 @@ class Server:
         self.asked: list[tuple[int, bool]] = []
         self.sealed: list[float] = []
         self.fails = False
+        self.error = Exception()
 
         async def noted(_: JournalKeeper) -> None:
             self.sealed.append(self.now())
@@ -46,7 +49,7 @@ class Server:
     async def read(self, minute_s: int, with_sketches: bool) -> Reading:
         self.asked.append((minute_s, with_sketches))
         if self.fails:
-            raise ConnectionError("the database is away")
+            raise self.error
         sketches = [Sketch("queues", 0, b"s")] if with_sketches else []
         seconds = int(asyncio.get_running_loop().time())
         return Reading({"msgSent": 100 + seconds}, {"queues": 1}, sketches=sketches)
@@ -111,10 +114,23 @@ def test_sketches_are_written_once_an_hour_and_segments_closed_for_sealing(
     assert sum(row[1] for record in server.records() for row in record["rows"].get("p_counters", [])) == 7_200
 
 
-def test_what_cannot_be_written_is_told_once_and_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionError("the database of a user is away"), "ConnectionError"),
+        (ValueError("device token 5ecre7"), "ValueError"),
+        (OSError(28, "No space left on device", "a file"), "No space left on device"),
+    ],
+)
+def test_what_cannot_be_written_is_told_once_without_its_text_and_written_later(
+    error: Exception,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server(tmp_path / "journal", monkeypatch)
+    server.error = error
 
     async def away_for_a_while() -> None:
         await asyncio.sleep(30)
@@ -124,9 +140,7 @@ def test_what_cannot_be_written_is_told_once_and_written_later(
 
     with caplog.at_level(logging.ERROR):
         run(server, 400.0, away_for_a_while)
-    assert [record.message for record in caplog.records] == [
-        "the journal cannot be written: the database is away"
-    ]
+    assert [record.message for record in caplog.records] == [f"the journal cannot be written: {told}"]
     found = server.records()
     assert sum(row[1] for record in found for row in record["rows"].get("p_counters", [])) == 400
 
@@ -226,3 +240,15 @@ async def test_a_sealing_process_that_fails_is_told(
     await until(told)
     await keeper.close()
     assert "sealing the journal" in caplog.text
+
+
+async def test_a_failed_sealing_is_told_without_the_text_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("device token 5ecre7")
+
+    monkeypatch.setattr(seal, "seal_folder", fail)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    assert seal.main([str(tmp_path)]) == 1
+    assert capfd.readouterr().err == f"{tmp_path}: ValueError\n"

@@ -26,6 +26,11 @@ DAY_S = 86_400
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 
+def reason_of(error: Exception) -> str:
+    """What may be told of a failure: the system's own words; any other text may hold a user's data."""
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
 def day_of(seconds: float) -> int:
     """The start of the UTC day, in Unix seconds."""
     return int(seconds) // DAY_S * DAY_S

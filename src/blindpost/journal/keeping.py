@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.journal.author import Author
+from blindpost.journal.folder import reason_of
 from blindpost.journal.lab import LabJournal
 from blindpost.journal.minutes import MINUTE_S, MinuteJournal, Reading, minute_of
 from blindpost.journal.schema import DAYS_LAB, DAYS_MINUTES, Table
@@ -143,7 +144,7 @@ class JournalKeeper:
         except Exception as error:
             # A full disk, a database that is away or a bug: a journal must not end its server.
             if not self._failed:
-                log.error("the journal cannot be written: %s", error)
+                log.error("the journal cannot be written: %s", reason_of(error))
             self._failed = True
 
     async def _seal(self) -> None:

@@ -37,6 +37,7 @@ from blindpost.journal.folder import (
     locked,
     partition,
     partitions,
+    reason_of,
     remove_partition,
     sweep,
 )
@@ -225,7 +226,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lab-days", type=int, default=DAYS_LAB)
     given = parser.parse_args(arguments)
     os.nice(10)
-    report = seal_folder(given.folder, Rules(given.minute_days, given.lab_days))
+    try:
+        report = seal_folder(given.folder, Rules(given.minute_days, given.lab_days))
+    except Exception as error:
+        print(f"{given.folder}: {reason_of(error)}", file=sys.stderr)
+        return 1
     if report is not None and (report.unreadable or report.damaged):
         print(
             f"{given.folder}: {report.unreadable} unreadable segments are kept as *{BAD}, "
