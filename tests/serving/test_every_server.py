@@ -15,7 +15,7 @@ import pytest
 from blindpost.ops.servers import find
 from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
-from tests.support.serving.kinds import CANARY, KINDS, NTF, Kind, change, http, make, started
+from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, http, make, started
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
 
@@ -35,6 +35,23 @@ if os.environ.get("BLINDPOST_SABOTAGE"):
     health.Watch.look = fail
 """
 
+FULL_DISK = """
+import os
+if os.environ.get("BLINDPOST_FULL"):
+    look = os.statvfs
+    def full(path):
+        found = look(path)
+        if str(path) != os.environ["BLINDPOST_FULL"]:
+            return found
+        return os.statvfs_result((*found[:4], 0, *found[5:]))
+    os.statvfs = full
+"""
+STORES = {
+    ROUTER: ('folder = "store"', 'folder = "{}"', "store"),
+    NTF: ('file = "ntf.db"', 'file = "{}/ntf.db"', "ntf.db"),
+    DS: ('durability = "full"', 'durability = "full"\nfolder = "{}"', "store"),
+}
+"""The line that says where a store is, what it is changed to, and what is there."""
 FAILING_ROUND = """
 import os
 if os.environ.get("BLINDPOST_SABOTAGE"):
@@ -74,6 +91,18 @@ def open_files(pid: int) -> int:
     found = re.search(r"Max open files\s+(\d+)", Path(f"/proc/{pid}/limits").read_text())
     assert found is not None
     return int(found[1])
+
+
+def move_store(kind: Kind, folder: Path, elsewhere: Path) -> None:
+    """Put the store of a server that does not run into a folder of its own."""
+    before, after, name = STORES[kind]
+    change(folder, kind, (before, after.format(elsewhere)))
+    if (folder / name).is_dir():
+        (folder / name).rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+        for file in folder.glob(f"{name}*"):
+            file.rename(elsewhere / file.name)
 
 
 @contextlib.asynccontextmanager
@@ -213,6 +242,19 @@ async def test_a_failed_round_is_contained_and_followed_by_others(
         assert f'task_failures_total{{task="{task}"}} 1' in metrics
         assert SECRET.encode() not in server.log
         assert await server.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("kind", STORES, ids=lambda kind: str(kind.word))
+async def test_the_disk_of_a_store_that_is_elsewhere_is_looked_at(
+    kind: Kind, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    move_store(kind, folder, elsewhere)
+    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_FULL": str(elsewhere)}
+    async with running(kind, folder, environment=environment) as server:
+        assert not server.status["ready"]
+        assert server.status["health"].startswith(f"the disk of {elsewhere} is full: 0 MiB are left")
 
 
 @every_kind

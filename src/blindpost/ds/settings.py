@@ -110,6 +110,10 @@ class Place(places.Place[Settings]):
         self.tokens = self.folder / settings.auth.tokens
         self.store = self.folder / settings.store.folder
 
+    @property
+    def store_folder(self) -> Path | None:
+        return None if self.settings.store.database else self.store
+
 
 CONFIG_NAME = Place.config_name()
 

@@ -180,6 +180,10 @@ class Place(places.Place[Settings]):
         self.key_file = self.folder / settings.store.key_file
         self.vapid_file = self.folder / settings.webpush.key_file
 
+    @property
+    def store_folder(self) -> Path | None:
+        return self.database.parent if self.settings.store.kind == "sqlite" else None
+
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""
         written = os.environ.get(KEY_VARIABLE)

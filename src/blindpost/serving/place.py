@@ -69,6 +69,11 @@ class Place(Generic[S]):
         file = file.absolute()
         return cls(file, cls.parse(read_file(file), file))
 
+    @property
+    def store_folder(self) -> Path | None:
+        """Where its store lies, in this folder or elsewhere; None if that is a database's affair."""
+        return None
+
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the folder: there is one server, or one command that needs it stopped, at a time."""
         return locking.locked(

@@ -75,9 +75,14 @@ class Process(Generic[V]):
             raise
 
     def _folders(self) -> list[Path]:
-        journal = self.place.settings.journal
-        written = [self.place.folder, *([self.place.folder / journal.folder] if journal.enabled else [])]
-        return [folder for folder in written if folder.is_dir()]
+        """Whatever the server writes to; each may be on a disk of its own."""
+        place, journal = self.place, self.place.settings.journal
+        written = [
+            place.folder,
+            place.store_folder,
+            place.folder / journal.folder if journal.enabled else None,
+        ]
+        return [folder for folder in written if folder is not None and folder.is_dir()]
 
     def _open_journal(self) -> JournalKeeper | None:
         service, place = self.service, self.place

@@ -171,5 +171,9 @@ class Place(places.Place[Settings]):
         self.counters = self.folder / "counters.json"
         self.activity = self.folder / "activity.json"
 
+    @property
+    def store_folder(self) -> Path | None:
+        return self.store if self.settings.store.kind == "lmdb" else None
+
 
 CONFIG_NAME = Place.config_name()
