@@ -14,7 +14,10 @@ from blindpost.agent.notifications.model import NtfSubscription, Step
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.queues import sealed_rcv
 from blindpost.agent.work.retries import Schedule
+from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
@@ -22,6 +25,7 @@ from blindpost.wire.versions import VersionRange
 from tests.support.agent.phones import START, phones
 from tests.support.ntf.notified import until_all
 from tests.support.ntf.routers import NotifiedQueue
+from tests.support.router.routers import new_key
 
 PIPELINE = ("NKEY", "SNEW", "SCHK", "NDEL")
 
@@ -220,13 +224,19 @@ async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
         await phone.got(b"hello")
 
 
+def _put_key(db: Db, conn_id: str, rcv_id: bytes, key: PrivateKey) -> None:
+    """Give the device another key of its queue, which the router accepts only if it is the right one."""
+    stored = sealed_rcv(db, conn_id, rcv_id, key.pkcs8, "rcv_private_key")
+    db.sql.execute("UPDATE rcv_queues SET rcv_private_key = ? WHERE rcv_id = ?", (stored, rcv_id))
+
+
 async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
         primary = rows.primary(phone.rt.ground.store.reading, conn.id)
         assert primary is not None
         with phone.rt.ground.transaction() as tx:
-            tx.sql.execute("UPDATE rcv_queues SET rcv_id = x'00'")
+            _put_key(tx, conn.id, primary.queue.rcv_id, new_key())
         await world.activate(phone)
         await phone.until(lambda: bool(phone.of(Failed)))
         (failed,) = phone.of(Failed)
@@ -235,7 +245,7 @@ async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp
         assert row is not None
         assert row.step is None
         with phone.rt.ground.transaction() as tx:
-            tx.sql.execute("UPDATE rcv_queues SET rcv_id = ?", (primary.queue.rcv_id,))
+            _put_key(tx, conn.id, primary.queue.rcv_id, primary.queue.key)
         await phone.agent.register_push(phone.token.device.text)
         await phone.subscribed(conn)
 

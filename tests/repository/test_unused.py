@@ -26,6 +26,10 @@ CALLED_BY_LIBRARIES = {
     "testing/clock.py: unregister": "asyncio's loop, of its selector",
     "testing/clock.py: get_map": "asyncio's loop, of its selector",
     "testing/network.py: can_write_eof": "asyncio's streams",
+    "web/doorman.py: get_protocol": "asyncio, of a transport",
+    "web/doorman.py: is_reading": "asyncio, of a transport",
+    "web/doorman.py: get_write_buffer_limits": "asyncio, of a transport",
+    "web/doorman.py: can_write_eof": "asyncio, of a transport",
 }
 UNUSED = {
     "engine/loop.py: in_debt": "who is limited, as a count; the operator's status is to show it",

@@ -1,4 +1,4 @@
-"""For your tests and ours: virtual time, a network in memory with faults, and Apple's push service.
+"""For your tests and ours: virtual time, a network in memory with faults, Apple's push service and others'.
 
 What is named here is for programs; the modules below are private and move.
 """
@@ -31,12 +31,15 @@ from blindpost.testing.network import (
 from blindpost.testing.network import (
     MemoryNetwork as Network,
 )
+from blindpost.testing.webpush import Arrived, Browser, PushService, WebAnswer
 
 __all__ = [
     "ACCEPTED",
     "Answer",
+    "Arrived",
     "ApnsServer",
     "BAD_DEVICE_TOKEN",
+    "Browser",
     "Clock",
     "Delivered",
     "EXPIRED_TOKEN",
@@ -47,8 +50,10 @@ __all__ = [
     "Network",
     "NothingWillHappenError",
     "PERFECT",
+    "PushService",
     "TOO_MANY_REQUESTS",
     "UNAVAILABLE",
     "UNREGISTERED",
+    "WebAnswer",
     "run_virtual",
 ]

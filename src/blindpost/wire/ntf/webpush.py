@@ -10,7 +10,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, push_from_data
 from blindpost.wire.primitives import Reader, Writer
-from blindpost.wire.text import b64, ub64, unb64
+from blindpost.wire.text import b64, unb64
 from blindpost.wire.value import Buffer, Value
 
 AUTH_SIZE = 16
@@ -114,8 +114,3 @@ def encode_web_body(push: Push) -> bytes:
 def decode_web_body(body: Buffer) -> Push:
     """The push in what the device decrypted."""
     return push_from_data(JsonObject.from_bytes(body))
-
-
-def key_text(point: bytes) -> str:
-    """A public key as applications hand it to their push service."""
-    return ub64(point)
