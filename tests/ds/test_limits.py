@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.ds import connection, quic, server
+from blindpost.ds import connection, quic
 from blindpost.serving.limits import LimitSizes
 from tests.support.ds.delivery import Running, running, until
 
@@ -63,14 +63,24 @@ async def test_who_does_not_come_to_the_end_of_a_message_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "GREETING_S", 0.2)
-    monkeypatch.setattr(server, "LOOK_S", 0.05)
     async with running(tmp_path) as ds, stranger(ds) as silent, stranger(ds) as slow:
         slow.write(FIRST_WORDS)
         await until(lambda: len(ds.service.connections) == 2)
         async with await ds.client() as waiting:
             assert await waiting.fetch(BOB) == ()
+            closed = 0
+
+            def looked() -> int:
+                nonlocal closed
+                closed += ds.service.close_overdue()
+                return closed
+
+            await until(lambda: looked() >= 2)
             await until(lambda: len(ds.service.connections) == 1)
-            assert await waiting.fetch_wait(BOB, timeout_s=0.3) == (), "who asked may wait"
+            asked = asyncio.create_task(waiting.fetch_wait(BOB, timeout_s=0.3))
+            await until(lambda: looked() > 2 or asked.done())
+            assert await asked == (), "who asked may wait"
+            assert closed == 2
         assert silent is not None
 
 

@@ -69,6 +69,7 @@ if os.environ.get("BLINDPOST_SABOTAGE"):
 """
 ROUNDS = {
     CANARY: ("sending", "canary.book", "Book", "overdue"),
+    DS: ("closing overdue connections", "ds.server", "DeliveryService", "close_overdue"),
     NTF: ("the look into the store", "ntf.server", "NtfRouter", "look"),
 }
 """What a server does again and again: its task, and the function that does it."""

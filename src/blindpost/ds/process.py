@@ -17,7 +17,7 @@ from blindpost.ds.journaling import read_meters
 from blindpost.ds.lab import DsLab
 from blindpost.ds.metrics import render
 from blindpost.ds.quic import QuicListener
-from blindpost.ds.server import DeliveryService
+from blindpost.ds.server import OVERDUE_LOOK_S, DeliveryService
 from blindpost.ds.settings import Place, read_tokens
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
@@ -115,7 +115,13 @@ class DsService(Service[Place]):
         return ports
 
     def rounds(self) -> list[Round]:
-        return [Round("the look at its memory", LOOK_S, MemoryGuard(self.service.limits).look)]
+        return [
+            Round("closing overdue connections", OVERDUE_LOOK_S, self._close_overdue),
+            Round("the look at its memory", LOOK_S, MemoryGuard(self.service.limits).look),
+        ]
+
+    async def _close_overdue(self) -> None:
+        self.service.close_overdue()
 
     async def work(self) -> None:
         await self.service.run()

@@ -31,7 +31,7 @@ BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, so
 """A batch ends with the payload that brings it above 1 MiB; what large payloads need happens beside it."""
 
 
-LOOK_S = 5.0
+OVERDUE_LOOK_S = 5.0
 """How often connections are checked for being overdue."""
 WEIGHED_BYTES = 64 << 10
 """Above this, a connection's unfinished messages count."""
@@ -69,14 +69,12 @@ class DeliveryService:
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
-        looking = self._loop.create_task(self._look_regularly())
         try:
             await self.engine.run()
             while self._large:
                 await asyncio.wait(self._large)
                 await self.engine.run()
         finally:
-            looking.cancel()
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
@@ -104,11 +102,6 @@ class DeliveryService:
         connection.peer.is_gone = True
         if self.connections.pop(connection.peer.number, None) is not None:
             self.engine.put(connection, Gone(connection.peer))
-
-    async def _look_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.close_overdue()
 
     def close_overdue(self) -> int:
         """Close connections that ask nothing, or do not finish what they began to say; how many."""
