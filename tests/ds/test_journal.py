@@ -34,7 +34,9 @@ async def test_the_totals_of_the_journal_are_the_counters_of_the_service(tmp_pat
     folder = tmp_path / "ds"
     journal = folder / "journal"
     async with ds_in_process(folder) as ds:
-        configure(folder, "enabled = false", "enabled = true")
+        configure(
+            folder, "'blindpost[pipeline]').\nenabled = false", "'blindpost[pipeline]').\nenabled = true"
+        )
         await ds.start()
         async with await ds.client() as client, await ds.client() as waiting:
             await client.enqueue(ALICE, b"one")
