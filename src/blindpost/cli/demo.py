@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -58,6 +59,8 @@ def _played(place: Path, queues: int, with_report: bool, tables: list[str], *, q
     from blindpost.serving.children import DidNotStartError
 
     started = time.monotonic()
+    # Agents log each step that waits for a router; here routers are killed on purpose.
+    logging.getLogger("blindpost.agent").setLevel(logging.ERROR)
 
     def say(line: str) -> None:
         if not quiet:

@@ -16,7 +16,7 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.demo.figures import Row, Say
 from blindpost.demo.stage import Router
-from blindpost.wire.addresses import RouterAddress, Server
+from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import DEL, NEW
 from blindpost.wire.smp.responses import IDS
@@ -28,10 +28,10 @@ FORGOTTEN = 7
 
 
 async def play(router: Router, store: Path, count: int, say: Say) -> list[Row]:
-    server = RouterAddress.from_text(router.address).server
-    async with await SmpClient.connect(server) as client:
+    address = RouterAddress.from_text(router.address)
+    async with await SmpClient.connect(address.server) as client:
         batches = range(0, count, BATCH)
-        made = [q for start in batches for q in await _make(client, server, min(BATCH, count - start))]
+        made = [q for start in batches for q in await _make(client, address, min(BATCH, count - start))]
         _keep(store, made)
         say(f"a service has {count:,} queues on one router")
         async with _service(store, router) as agent:
@@ -82,7 +82,7 @@ async def _told(agent: Agent, kind: type[Up | SubscriptionsFailed], count: int) 
             return
 
 
-async def _make(client: SmpClient, server: Server, count: int) -> list[RcvQueue]:
+async def _make(client: SmpClient, address: RouterAddress, count: int) -> list[RcvQueue]:
     """Queues as an application would have collected them over the years."""
     keys = [
         (
@@ -93,7 +93,8 @@ async def _make(client: SmpClient, server: Server, count: int) -> list[RcvQueue]
     ]
     request = QueueRequest(QueueMode.MESSAGING)
     answers = await client.send_many(
-        Call(NEW(key.public, dh.public, None, SubMode.ONLY_CREATE, request), b"", key) for key, dh in keys
+        Call(NEW(key.public, dh.public, address.password, SubMode.ONLY_CREATE, request), b"", key)
+        for key, dh in keys
     )
     made = []
     for (key, dh), answer in zip(keys, answers, strict=True):
@@ -103,7 +104,7 @@ async def _make(client: SmpClient, server: Server, count: int) -> list[RcvQueue]
                 conn_id=answer.recipient_id.hex(),
                 user_id=DEFAULT_USER,
                 number=1,
-                server=server,
+                server=address.server,
                 rcv_id=answer.recipient_id,
                 snd_id=answer.sender_id,
                 mode=QueueMode.MESSAGING,
