@@ -94,6 +94,14 @@ def _told(name: str, found: dict[str, Any]) -> None:
     )
 
 
+def smallest() -> None:
+    """One table of a small fleet, and a small ledger: everything once, as quickly as can be."""
+    with tempfile.TemporaryDirectory() as place:
+        generate(DEMO, Path(place), lambda *_: None)
+        _told("one table of a demonstration's size", whole(Path(place) / JOURNAL, ONE_TABLE))
+    _tell_ledger(20)
+
+
 def main(rows: int, ledger: int, repeat: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
@@ -116,13 +124,17 @@ def main(rows: int, ledger: int, repeat: int) -> None:
                     f"{share:.2f} of DuckDB"
                 )
     if ledger:
-        command = [sys.executable, "-m", "blindpost.pipeline.bench.ledger", str(ledger), "100"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=True)
-        stock = json.loads(ended.stdout)
-        print(
-            f"ledger of {stock['files']:,} files: {stock['known_s']:.1f} CPU s when nothing is new, "
-            f"{stock['new_s']:.1f} with {stock['new']} new files, peak {stock['peak_bytes'] / 1e6:.0f} MB"
-        )
+        _tell_ledger(ledger)
+
+
+def _tell_ledger(files: int) -> None:
+    command = [sys.executable, "-m", "blindpost.pipeline.bench.ledger", str(files), "100"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    stock = json.loads(ended.stdout)
+    print(
+        f"ledger of {stock['files']:,} files: {stock['known_s']:.1f} CPU s when nothing is new, "
+        f"{stock['new_s']:.1f} with {stock['new']} new files, peak {stock['peak_bytes'] / 1e6:.0f} MB"
+    )
 
 
 if __name__ == "__main__":
@@ -133,5 +145,9 @@ if __name__ == "__main__":
         parser.add_argument("--rows", type=float, default=1e7, help="Rows of the large table; 0 for none.")
         parser.add_argument("--ledger", type=float, default=1e6, help="Files of the ledger; 0 for none.")
         parser.add_argument("--repeat", type=int, default=2)
+        parser.add_argument("--smallest", action="store_true", help="Everything once, as quickly as can be.")
         given = parser.parse_args()
-        main(int(given.rows), int(given.ledger), given.repeat)
+        if given.smallest:
+            smallest()
+        else:
+            main(int(given.rows), int(given.ledger), given.repeat)

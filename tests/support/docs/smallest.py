@@ -20,6 +20,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "journal": {"--events": "2000", "--connections": "20", "--rounds": "1"},
     "moving": {"--queues": "200"},
     "ntf": {"--subscriptions": "30", "--notifications": "10", "--pushes": "20"},
+    "pipeline": {"--smallest": ""},
     "router": {"--smallest": "", "--quick": None, "--full": None},
     "transport": {"--rounds": "2"},
 }
