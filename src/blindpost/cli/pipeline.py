@@ -52,7 +52,9 @@ SetOption = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="A TOML file about the fleet: [fleet] who must write, [keep] days."),
+    typer.Option(
+        "--config", "-c", help="A TOML file about the fleet: who must write, and how many days are kept."
+    ),
 ]
 AsOfOption = Annotated[
     datetime | None,
