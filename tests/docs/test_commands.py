@@ -53,7 +53,7 @@ def readme(reader: Reader) -> None:
 
 def a_router(reader: Reader) -> None:
     reader.replace(
-        ("--host smp.example.org", at_home()),
+        ("--host smp.example.org", f"{at_home()} --open"),
         ("/media/usb", "usb"),
         ("/backups", "backups"),
         ("--to my-router", "--to restored"),
