@@ -16,29 +16,22 @@ from blindpost.journal.schema import Table
 SPANS_MOST = 64
 """A file of more writers than this is compared with all others."""
 _NUMBERED = ("router", "boot")
-_EXPORTED = ("snapshot", "router", "side", "role")
 
 
 def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
     """For each writer in the file: its name, first and last record, separated by tabs. Empty if unknown.
 
-    Numbered records are in order of their numbers, queues of an export in order of their ids.
+    Only numbered records have ranges. Queues of an export have none: a range would be two of their ids, and
+    the ledger that keeps ranges is read by those who may not see ids.
     """
     if not rows.num_rows:
         return ()
-    if table.key[: len(_NUMBERED)] == _NUMBERED and "seq" in table.key:
-        writer: tuple[str, ...] = _NUMBERED
-        order = "seq"
-    elif set(table.key) == {*_EXPORTED, "queue_id"}:
-        writer, order = _EXPORTED, "queue_id"
-    else:
+    if table.key[: len(_NUMBERED)] != _NUMBERED or "seq" not in table.key or not _each_once(table, rows):
         return ()
-    if not _each_once(table, rows):
-        return ()
-    ends = rows.group_by(list(writer), use_threads=False).aggregate([(order, "min"), (order, "max")])
+    ends = rows.group_by(list(_NUMBERED), use_threads=False).aggregate([("seq", "min"), ("seq", "max")])
     if len(ends) > SPANS_MOST:
         return ()
-    return tuple(sorted(_line(row, writer, order) for row in ends.to_pylist()))
+    return tuple(sorted(_line(row) for row in ends.to_pylist()))
 
 
 def _each_once(table: Table, rows: pa.Table) -> bool:
@@ -52,23 +45,18 @@ def _each_once(table: Table, rows: pa.Table) -> bool:
     return bool(keys.group_by(list(table.key), use_threads=False).aggregate([]).num_rows == rows.num_rows)
 
 
-def _line(row: Mapping[str, object], writer: Sequence[str], order: str) -> str:
-    ends = (_text(row[f"{order}_{end}"]) for end in ("min", "max"))
-    return "\t".join((" ".join(str(row[name]) for name in writer), *ends))
-
-
-def _text(value: object) -> str:
-    """In the order of the values."""
-    return value.hex() if isinstance(value, bytes) else f"{value:020d}"
+def _line(row: Mapping[str, object]) -> str:
+    """Numbers are written so that texts are in their order."""
+    ends = (f"{row[f'seq_{end}']:020d}" for end in ("min", "max"))
+    return "\t".join((" ".join(str(row[name]) for name in _NUMBERED), *ends))
 
 
 def writers_of(spans: Iterable[str]) -> set[str]:
     return {line.partition("\t")[0] for line in spans}
 
 
-def written_by(table: Table) -> tuple[str, ...]:
-    """The columns that together name a writer, as `writers_of` has it."""
-    return _NUMBERED if "seq" in table.key else _EXPORTED
+WRITTEN_BY = _NUMBERED
+"""The columns that together name a writer, as `writers_of` has it."""
 
 
 def alone(files: Mapping[str, Sequence[str]], elsewhere: Collection[str] = ()) -> set[str]:
