@@ -17,6 +17,7 @@ from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
 from blindpost.web.information import Facts, Information
 from blindpost.web.site import Site
+from blindpost.web.source import running_source
 
 CERTIFICATE_LOOK_S = 60.0
 """How often the certificate files are checked."""
@@ -53,6 +54,9 @@ class RouterSite:
     async def listen(self) -> int | None:
         """Open the plain port on loopback, if there is one: for a proxy on this machine."""
         port = self._place.settings.web.plain_port
+        if self._certificate is not None or port != "off":
+            # Packed before anybody can ask for it: a visitor must not make the router's loop wait.
+            await asyncio.to_thread(running_source)
         if port == "off":
             return None
 
