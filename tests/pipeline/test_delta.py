@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import DateType, LongType, StringType
 
@@ -53,6 +54,20 @@ def test_a_day_is_replaced_as_a_whole_and_the_version_before_can_be_read(tmp_pat
     assert _words(store) == ["a", "b", "d", "e"]
     assert _words(store, before) == ["a", "b", "c"]
     assert _log(store) == after  # nothing to say
+
+
+@pytest.mark.parametrize(
+    ("name", "logged"), [("a b#c?d[1]{2}*", True), ("100%", True), ("a%20b", False), ("a\\b", False)]
+)
+def test_only_a_folder_that_the_package_can_find_again_gets_a_log(
+    tmp_path: Path, name: str, logged: bool
+) -> None:
+    store = TableStore(LocalFiles(), str(tmp_path / name), "gold", "letters", shown=True)
+    assert (store.delta_root is not None) is logged
+    if logged:
+        _publish(store, "one", {FIRST: ["a"]})
+        _log(store)
+        assert DeltaTable(str(store.delta_root)).get_add_actions().num_rows == 1
 
 
 def test_the_log_names_files_and_days_and_nothing_else(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,8 +99,13 @@ class TableStore:
 
     @property
     def delta_root(self) -> str | None:
-        """Where the table's log is, if it can have one."""
-        return self._versions if isinstance(self._files, LocalFiles) else None
+        """Where the table's log is, if it can have one.
+
+        Delta's own library decodes a path twice and takes a backslash for a slash, so it would look for
+        some folders in the wrong place.
+        """
+        misread = "\\" in self._versions or unquote(self._versions) != self._versions
+        return self._versions if isinstance(self._files, LocalFiles) and not misread else None
 
     def current(self) -> Manifest:
         content = self._files.read(join(self._folder, CURRENT))
