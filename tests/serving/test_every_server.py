@@ -143,6 +143,13 @@ async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
         ready = f'blindpost_{kind.word}_ready{{reason="{status["health"]}"}} {int(status["ready"])}'
         assert ready in metrics.splitlines()
         assert len(metrics.splitlines()) > 20
+        for name in ("memory_limit_bytes", "disk_size_bytes", "connections_limit", "certificate_until"):
+            value, unit = status["machine"][name], "_seconds" * name.startswith("certificate")
+            metric = f"blindpost_{kind.word}_{name}{unit}"
+            assert (f"{metric} {value}" in metrics.splitlines()) if value else (f"{metric} " not in metrics)
+        assert status["machine"]["memory_bytes"] > 1 << 20
+        assert (status["failed_work"], status["accept_failures"]) == ({}, 0)
+        assert bool(status["schema"]) is (kind is not CANARY)
 
         change(folder, kind, kind.taken, kind.restart)
         server.child.send(signal.SIGHUP)

@@ -166,6 +166,10 @@ class DsService(Service[Place]):
     def certificates(self) -> Sequence[x509.Certificate]:
         return x509.load_pem_x509_certificates(read_file(self.place.certificate))[:1]
 
+    @property
+    def bounds(self) -> LimitSizes:
+        return self.service.limits.sizes
+
     def secrets(self) -> Sequence[Path]:
         return self.place.key, self.place.tokens, self.place.file
 

@@ -114,6 +114,17 @@ class Place(places.Place[Settings]):
     def store_folder(self) -> Path | None:
         return None if self.settings.store.database else self.store
 
+    @property
+    def schema(self) -> int:
+        # Imported where it is asked for: most commands need no tables.
+        if not self.settings.store.database:
+            from blindpost.ds.tables import MIGRATIONS
+
+            return len(MIGRATIONS)
+        from blindpost.ds.tables_postgres import SCHEMA
+
+        return len(SCHEMA.migrations)
+
 
 CONFIG_NAME = Place.config_name()
 

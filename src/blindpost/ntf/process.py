@@ -237,6 +237,10 @@ class NtfService(Service[Place]):
     def certificates(self) -> Sequence[x509.Certificate]:
         return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
 
+    @property
+    def bounds(self) -> LimitSizes:
+        return self.limits.sizes
+
     def secrets(self) -> Sequence[Path]:
         place, identity = self.place, Identity(self.place.keys, KIND)
         key_file = place.settings.apns.key_file

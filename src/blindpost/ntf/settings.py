@@ -184,6 +184,17 @@ class Place(places.Place[Settings]):
     def store_folder(self) -> Path | None:
         return self.database.parent if self.settings.store.kind == "sqlite" else None
 
+    @property
+    def schema(self) -> int:
+        # Imported where it is asked for: most commands need no tables.
+        if self.settings.store.kind == "sqlite":
+            from blindpost.ntf.tables_sqlite import MIGRATIONS
+
+            return len(MIGRATIONS)
+        from blindpost.ntf.tables_postgres import SCHEMA
+
+        return len(SCHEMA.migrations)
+
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""
         written = os.environ.get(KEY_VARIABLE)

@@ -30,6 +30,8 @@ from blindpost.store.contract import Durability
 from blindpost.store.sqlite import NTF, SqliteStore
 from blindpost.wire.addresses import Server
 
+MIGRATIONS = (FIRST,)
+
 _TOKENS = (
     "SELECT token_id, device, verify_key, status, sealed, code_at, code_attempts, period_minutes, "
     "period_due, period_sent, updated_day FROM tokens WHERE "
@@ -77,7 +79,7 @@ class SqliteTables:
 
     @classmethod
     def open(cls, path: Path, sealer: Sealer, durability: Durability = Durability.FULL) -> SqliteTables:
-        store = SqliteStore.open(path, (FIRST,), NTF, durability)
+        store = SqliteStore.open(path, MIGRATIONS, NTF, durability)
         try:
             store.reading.create_function("xor_hash", 2, xor, deterministic=True)
             with store.transaction() as sql:

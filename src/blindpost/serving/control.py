@@ -121,12 +121,12 @@ def _failure(message: str) -> dict[str, Any]:
     return {"ok": False, "error": message}
 
 
-def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
+def ask(path: Path, command: str, *, timeout_s: float = ASK_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
     """The answer of the server that listens at `path`."""
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(ASK_TIMEOUT_S)
+            sock.settimeout(timeout_s)
             with short_path(path) as reachable:
                 sock.connect(reachable)
             sock.sendall(request)
@@ -135,7 +135,7 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NotRunningError(path) from error
     except TimeoutError as error:
-        raise OperatorError(f"{path}: the server did not answer within {ASK_TIMEOUT_S:.0f} s.") from error
+        raise OperatorError(f"{path}: the server did not answer within {timeout_s:.0f} s.") from error
     except OSError as error:
         raise about_file(error, path) from error
     if not line:

@@ -74,6 +74,11 @@ class Place(Generic[S]):
         """Where its store lies, in this folder or elsewhere; None if that is a database's affair."""
         return None
 
+    @property
+    def schema(self) -> int:
+        """The version of its store's schema as this program writes it; 0 without such a store."""
+        return 0
+
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the folder: there is one server, or one command that needs it stopped, at a time."""
         return locking.locked(

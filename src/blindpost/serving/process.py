@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import blindpost
 from blindpost.journal.keeping import JournalKeeper
-from blindpost.serving import descriptors, logs
+from blindpost.serving import descriptors, logs, vitals
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import readable_by_others
@@ -202,6 +202,10 @@ class Process(Generic[V]):
             "uptime_s": int(time.monotonic() - self.started),
             "ports": dict(self.ports) if isinstance(self.ports, Mapping) else list(self.ports),
             "metrics_port": self.metrics_port,
+            "schema": self.place.schema,
+            "machine": vitals.look(self.service, self._folders()).values(),
+            "failed_work": {name: count for name, count in self.tasks.failures.items() if count},
+            "accept_failures": logs.refused_by_system,
             **await self.service.status(),
         }
 
@@ -219,7 +223,7 @@ class Process(Generic[V]):
         sentence = (("reason", health.sentence),)
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
         text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self.started)
-        text.gauge(own + "descriptors_left", "Files that can still be opened", descriptors.left())
+        vitals.look(self.service, self._folders()).measure(text, own)
         text.counter(
             own + "accept_failures_total", "Connections that waited for files", logs.refused_by_system
         )

@@ -13,6 +13,7 @@ from cryptography import x509
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.serving.control import Answer
+from blindpost.serving.limits import LimitSizes
 from blindpost.serving.place import Place
 from blindpost.serving.prometheus import Text
 
@@ -121,6 +122,11 @@ class Service(ABC, Generic[P]):
 
     def trouble(self) -> str | None:
         """What else keeps it from serving, in one sentence."""
+        return None
+
+    @property
+    def bounds(self) -> LimitSizes | None:
+        """How many connections and how much memory it may have at most."""
         return None
 
     def secrets(self) -> Sequence[Path]:

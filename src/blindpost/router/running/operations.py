@@ -55,6 +55,8 @@ class Operations:
             "messages": gauges.stored["messages"],
             "inbox": gauges.inbox,
             "congested": gauges.congested,
+            "top": service.limits.top(),
+            "limited": service.limits.limited,
         }
 
     async def stats(self, request: Request) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import AddressKeys, Limits
+from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
@@ -166,6 +166,10 @@ class RouterService(Service[Place]):
 
     def certificates(self) -> Sequence[x509.Certificate]:
         return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
+
+    @property
+    def bounds(self) -> LimitSizes:
+        return self.limits.sizes
 
     def secrets(self) -> Sequence[Path]:
         identity = Identity(self.place.keys)

@@ -175,5 +175,16 @@ class Place(places.Place[Settings]):
     def store_folder(self) -> Path | None:
         return self.store if self.settings.store.kind == "lmdb" else None
 
+    @property
+    def schema(self) -> int:
+        # Imported where it is asked for: most commands need no tables.
+        if self.settings.store.kind == "lmdb":
+            from blindpost.router.tables import MIGRATIONS
+
+            return len(MIGRATIONS)
+        from blindpost.router.postgres_schema import SCHEMA
+
+        return len(SCHEMA.migrations)
+
 
 CONFIG_NAME = Place.config_name()
