@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.examine import Reason, examine
 from blindpost.pipeline.files import LocalFiles
 from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.publish import TableStore
 from blindpost.pipeline.runner import CONFLICTS, run
 from blindpost.pipeline.types import columns
 from tests.support.pipeline.lakes import LASTING, Row, plain, seal_rows
@@ -190,6 +192,69 @@ def test_a_table_that_fails_does_not_take_the_others_with_it(spark: SparkSession
     assert _sent(lake) == {"smp-1": MINUTES}
 
 
+def test_a_log_that_cannot_be_written_and_a_day_that_cannot_be_erased_stop_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sealed(tmp_path / "journal", "smp-1", _minutes("smp-1"))
+    lake = _lake(spark, tmp_path)
+    store = lake.silver_store(TABLES["p_counters"])
+    log = Path(str(store.delta_root), "_delta_log")
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_bytes(b"{torn")
+    erase = TableStore.erase
+
+    def not_the_levels(self: TableStore, first_day: str) -> list[str]:
+        if self.name == "p_gauges":
+            raise PermissionError(13, "Permission denied")
+        return erase(self, first_day)
+
+    monkeypatch.setattr(TableStore, "erase", not_the_levels)
+    summary = run(lake, [SENT])
+    assert _sent(lake) == {"smp-1": MINUTES}
+    assert (summary.failed, sorted(summary.unfinished)) == ({}, ["p_counters", "p_gauges"])
+    assert "Delta log" in summary.unfinished["p_counters"]
+    assert "erased" in summary.unfinished["p_gauges"]
+    shutil.rmtree(log)  # as the message says
+    monkeypatch.undo()
+    assert run(lake, [SENT]).unfinished == {}
+    assert (log / f"{0:020}.json").exists()
+
+
+def test_a_run_that_can_compute_nothing_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    def fail(**_: object) -> object:
+        raise ValueError("one router is strange")
+
+    broken = Dataset(**{**{name: getattr(SENT, name) for name in Dataset.__slots__}, "compute": fail})
+    _sealed(tmp_path / "journal", "smp-1", _minutes("smp-1"))
+    with pytest.raises(PipelineError, match="sent: one router is strange"):
+        run(_lake(spark, tmp_path), [broken])
+
+
+def test_a_file_that_cannot_be_read_harms_no_other_and_is_tried_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    counters, _ = _sealed(journal, "smp-1", _minutes("smp-1"))
+    _sealed(journal, "smp-2", _minutes("smp-2"))
+    os.mkfifo(counters.with_name("pipe.parquet"))
+    counters.with_name("loop.parquet").symlink_to("loop.parquet")
+    read = LocalFiles.read
+
+    def all_but_one(self: LocalFiles, path: str) -> bytes | None:
+        if path == str(counters):
+            raise OSError(5, "Input/output error")
+        return read(self, path)
+
+    lake = _lake(spark, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "read", all_but_one)
+        (aside,) = run(lake, [SENT]).set_aside
+    assert (Path(aside.path).name, aside.reason) == ("smp-1.parquet", "unreadable")
+    assert _sent(lake) == {"smp-2": MINUTES}
+    assert run(lake, [SENT]).set_aside == []
+    assert _sent(lake) == {"smp-1": MINUTES, "smp-2": MINUTES}
+
+
 def test_a_folder_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         run(_lake(spark, tmp_path), [SENT])
@@ -269,15 +334,15 @@ def test_a_file_that_vanishes_is_left_out_and_the_run_goes_on(
             file.unlink(missing_ok=True)
 
     if stage == "examining":
-        listed = LocalFiles.listed
+        folders = LocalFiles.folders
 
         def and_compacted(self: LocalFiles, root: str) -> object:
-            found = list(listed(self, root))
+            found = list(folders(self, root))
             if root == lake.journal:
                 vanish()
             return iter(found)
 
-        monkeypatch.setattr(LocalFiles, "listed", and_compacted)
+        monkeypatch.setattr(LocalFiles, "folders", and_compacted)
         run(lake, [SENT])
     else:
         run(lake, [SENT], observer=lambda step: vanish() if step.stage == "silver" else None)

@@ -206,7 +206,7 @@ def run(
     """Bring the tables up to date: all days, or those that are named. What is up to date is left alone.
 
     Files that cannot be read are set aside with a reason, and a table that cannot be computed stays as it
-    was; the run goes on without them. Exit code 1 if a table failed.
+    was; the run goes on without them. Exit code 1 if a table failed or something of it was left undone.
     """
     days = days_of(day, first, last)
     if follow and (day or first or last):
@@ -227,7 +227,7 @@ def run(
                 said = write_report(lake, report, first and first.date(), last and last.date())
                 if not as_json:
                     say(said)
-            if summary.failed:
+            if summary.failed or summary.unfinished:
                 raise typer.Exit(1)
             return
         _follow(lake, wanted, every, as_json=as_json)
@@ -249,12 +249,19 @@ def write_report(lake: Lake, file: Path, first: date | None, last: date | None) 
 def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: bool) -> None:
     from blindpost.pipeline.follow import follow
 
+    again = True  # an earlier process may have left something undone
     try:
         while True:
             with watched() as observe:
-                for summary in follow(lake, wanted, observe):
+                summaries = follow(lake, wanted, observe, again=again)
+            for summary in summaries:
+                if summary.computed or summary.failed or summary.unfinished:
                     tell(summary, as_json=as_json)
+            if summaries:
+                again = bool(summaries[-1].failed or summaries[-1].unfinished)
             if every is None:
+                if again:
+                    raise typer.Exit(1)
                 return
             time.sleep(every)
     except KeyboardInterrupt:
@@ -272,7 +279,8 @@ def tell(summary: Summary, *, as_json: bool) -> None:
     ]
     if as_json:
         found: dict[str, Any] = {"computed": summary.computed, "set_aside": set_aside, "broken": broken}
-        typer.echo(json.dumps({**found, "failed": summary.failed, "erased": summary.erased}))
+        found |= {"failed": summary.failed, "unfinished": summary.unfinished, "erased": summary.erased}
+        typer.echo(json.dumps(found))
         return
     if not summary.computed and not summary.failed:
         say("Everything was up to date.")
@@ -283,6 +291,8 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         say(f"{name}: erased {len(days)} days, up to {days[-1]}: their time was over")
     for name, reason in sorted(summary.failed.items()):
         say(f"{name}: NOT computed, what was published before stays: {reason}")
+    for name, reason in sorted(summary.unfinished.items()):
+        say(f"{name}: {reason}")
     for file in set_aside:
         say(f"set aside: {file['file']}: {file['reason']} ({file['detail']})")
     for found in broken:

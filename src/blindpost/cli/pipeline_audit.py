@@ -116,7 +116,10 @@ def _computed(lake: Lake, names: Sequence[str], days: Days) -> list[list[dict[st
 
     wanted = chosen(names)
     with watched() as observe:
-        run(lake, wanted, days, observe)
+        failed = run(lake, wanted, days, observe).failed
+    if failed:
+        reasons = "; ".join(f"{table}: {reason}" for table, reason in failed.items())
+        raise OperatorError(f"This could not be computed, so nothing is compared. What went wrong: {reasons}")
     found = []
     for dataset in wanted:
         held = [day for day in lake.gold_store(dataset).current().partitions if day in days]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from blindpost.pipeline.examine import Reason, examine, examine_batches
+from blindpost.pipeline.examine import Reason, Verdict, examine, examine_batches
 from blindpost.pipeline.files import FileInfo, Files, literal
 from blindpost.pipeline.ledger import Entry, Ledger, listing, summed
 from blindpost.pipeline.publish import SUFFIX
@@ -49,12 +49,17 @@ def take_stock(spark: SparkSession, files: Files, journal: str, ledger: Ledger, 
     ledger.adopt()
     for tries in range(TRIES):
         changed, new = _changed(files, journal, ledger, now_s)
+        found: dict[str, Entry] = {}
         try:
             found = _examined(spark, files, new, now_s)
         except Exception:
             if tries + 1 < TRIES and not all(files.exists(file.path) for file in new.values()):
                 continue  # compacted meanwhile: what was in them is in others
-            raise
+            found = _unreadable(files, new)
+            if not found:
+                raise
+            others = {name: file for name, file in new.items() if name not in found}
+            found |= _examined(spark, files, others, now_s)
         break
     for path, entry in found.items():
         _replace(changed[path.rpartition("/")[0]].entries, path, entry)
@@ -110,7 +115,7 @@ def _replace(entries: dict[str, Entry], path: str, entry: Entry) -> None:
 
 
 def _is_known(entry: Entry | None, file: FileInfo, now_s: float) -> bool:
-    if entry is None or entry.reason == Reason.FUTURE.value:
+    if entry is None or entry.reason in (Reason.FUTURE.value, Reason.UNREADABLE.value):
         return False
     if entry.reason == Reason.AHEAD.value:
         today = datetime.fromtimestamp(now_s, UTC).date().isoformat()
@@ -148,6 +153,19 @@ def _examined(
         lists = {name: tuple(row[name]) for name in ("days", "spans")}
         values = {**row.asDict(), "path": by_path[path], **lists}
         found[by_path[path]] = Entry(size=file.size, modified_us=file.modified_us, **values)
+    return found
+
+
+def _unreadable(files: Files, new: Mapping[str, FileInfo]) -> dict[str, Entry]:
+    """Those that the system does not let us read: they are tried again, and the others are read."""
+    found = {}
+    for name, file in new.items():
+        try:
+            files.read(file.path)
+        except OSError as error:
+            why = f"the system does not let it be read ({error.strerror or type(error).__name__})"
+            verdict = Verdict("", reason=Reason.UNREADABLE.value, detail=why)
+            found[name] = Entry(name, file.size, file.modified_us, **asdict(verdict))
     return found
 
 

@@ -41,6 +41,7 @@ class Reason(Enum):
     FUTURE = "future version"
     IMPOSSIBLE = "impossible value"
     AHEAD = "from the future"
+    UNREADABLE = "unreadable"
 
 
 class _RefusedError(Exception):

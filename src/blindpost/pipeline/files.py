@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -104,9 +105,10 @@ class LocalFiles(Files):
                     continue
                 try:
                     known = entry.stat()
-                except FileNotFoundError:  # a compaction has removed it
+                except OSError:  # a compaction has removed it, or it is a link that leads nowhere
                     continue
-                files.append(FileInfo(entry.path, known.st_size, known.st_mtime_ns // 1000))
+                if stat.S_ISREG(known.st_mode):  # a pipe would never end
+                    files.append(FileInfo(entry.path, known.st_size, known.st_mtime_ns // 1000))
         if files:
             yield root, files
         for folder in below:

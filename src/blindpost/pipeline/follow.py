@@ -23,8 +23,13 @@ FILES_IN_BATCH = 2_000
 _LISTING = "path string, modificationTime timestamp, length bigint, content binary"
 
 
-def follow(lake: Lake, wanted: Collection[Dataset], observer: Observer = lambda _: None) -> list[Summary]:
-    """Take up everything that is there now; one summary for each batch."""
+def follow(
+    lake: Lake, wanted: Collection[Dataset], observer: Observer = lambda _: None, *, again: bool = False
+) -> list[Summary]:
+    """Take up everything that is there now; one summary for each batch.
+
+    The stream does not show a file twice: `again` also computes what failed before, if nothing is new.
+    """
     if is_remote(lake.spark):  # a stream cannot call back through Spark Connect; a run finds what is new
         summary = run(lake, wanted, None, observer)
         return [summary] if summary.computed else []
@@ -61,4 +66,6 @@ def follow(lake: Lake, wanted: Collection[Dataset], observer: Observer = lambda 
         if failures:
             raise failures[0] from None
         raise
+    if again and not summaries:
+        summaries.append(run(lake, wanted, None, observer))
     return summaries

@@ -104,15 +104,20 @@ class Lake:
         rows = self.spark.read.schema(schema).parquet(*map(literal, paths))
         return rows.coalesce(1) if self.small else rows
 
-    def write_logs(self, tables: Iterable[str], datasets: Iterable[Dataset]) -> None:
-        """Bring the Delta logs of these silver and gold tables up to date, where there can be logs."""
+    def logged(
+        self, tables: Iterable[str], datasets: Iterable[Dataset]
+    ) -> list[tuple[TableStore, StructType]]:
+        """Those of these silver and gold tables that can have a Delta log."""
         if find_spec("deltalake") is None:
-            return
+            return []
         stores = [(self.silver_store(TABLES[name]), silver_schema(TABLES[name])) for name in tables]
         stores += [(self.gold_store(one), one.schema) for one in datasets]
-        for store, schema in stores:
-            if store.delta_root is not None:
-                follow_manifest(store.delta_root, store.name, schema, store.current().partitions)
+        return [(store, schema) for store, schema in stores if store.delta_root is not None]
+
+    def write_log(self, store: TableStore, schema: StructType) -> None:
+        """Bring a table's Delta log up to date."""
+        if store.delta_root is not None:
+            follow_manifest(store.delta_root, store.name, schema, store.current().partitions)
 
     @contextlib.contextmanager
     def sized(self, rows: int) -> Iterator[None]:

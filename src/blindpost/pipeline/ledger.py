@@ -23,8 +23,9 @@ from blindpost.pipeline.examine import VERDICT_SCHEMA, Reason
 from blindpost.pipeline.files import FileInfo, Files, join
 
 INDEX = "index.json"
-AGAIN = (Reason.FUTURE.value, Reason.AHEAD.value)
-"""Files set aside for these reasons are examined again: this program may be newer, or their day has come."""
+AGAIN = (Reason.FUTURE.value, Reason.AHEAD.value, Reason.UNREADABLE.value)
+"""Files set aside for these reasons are examined again: this program may be newer, or their day has come, or
+they can be read now."""
 
 
 @dataclass(frozen=True, slots=True)

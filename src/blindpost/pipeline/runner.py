@@ -95,12 +95,19 @@ class Summary:
     """Tables that could not be computed, and why; what was published of them before stays."""
     erased: dict[str, list[str]] = field(default_factory=dict)
     """The days of each table that were past their retention."""
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """Tables whose rows are published but of which something else could not be done, and what."""
 
 
 CONFLICTS = "records that contradict each other"
 """How many records of a silver table came with two contents: a writer's fault, or two writers of one name."""
 
 
+NO_LOG = (
+    "The Delta log could not be written: readers of the log see an older state. If it happens again, remove "
+    "the table's folder _delta_log; the next run writes it anew."
+)
+NOT_ERASED = "Days whose time is over could not be erased and are still there; the next run tries again."
 WRITERS_MOST = 1_000
 """With more writers than this whose files are gone, silver's own rows are not told apart by writer."""
 
@@ -115,7 +122,7 @@ def run(
     days: Days | None = None,
     observer: Observer = lambda _: None,
 ) -> Summary:
-    """Bring the wanted data sets up to date for some days, or for all."""
+    """Bring the wanted data sets up to date for some days, or for all; an error if none of them can be."""
     asked = Days() if days is None else days
     if not lake.journal_files.exists(lake.journal):
         raise PipelineError(
@@ -152,8 +159,20 @@ class _Run:
         self._erase()
         with lake.sized(sum(folder.rows for folder in known)):
             self._compute()
-        lake.write_logs(TABLES, datasets().values())
+        for store, schema in lake.logged(TABLES, datasets().values()):
+            with self._aside(store.name, NO_LOG):
+                lake.write_log(store, schema)
+        self._raise_if_all_failed()
         return self._summary
+
+    def _raise_if_all_failed(self) -> None:
+        """Something that computes nothing must not look like a run that had nothing to do."""
+        failed = self._summary.failed
+        if self._wanted and all(dataset.name in failed for dataset in self._wanted):
+            reasons = "; ".join(f"{table}: {reason}" for table, reason in failed.items())
+            raise PipelineError(
+                f"No table could be computed. What was published before stays. What went wrong: {reasons}"
+            )
 
     def _compute(self) -> None:
         needed = self._needed()
@@ -178,8 +197,19 @@ class _Run:
         except Exception as error:
             if isinstance(error, _VanishedError) or lacks_room(error):
                 raise
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            self._summary.failed[table] = lines[0] if lines else type(error).__name__
+            self._summary.failed[table] = _first_line(error)
+
+    @contextlib.contextmanager
+    def _aside(self, table: str, what: str) -> Iterator[None]:
+        """What is done to a table besides computing it stops neither its rows nor the other tables."""
+        try:
+            yield
+        except Exception as error:
+            if lacks_room(error):
+                raise
+            known = self._summary.unfinished.get(table)
+            said = f"{what} ({_first_line(error)})"
+            self._summary.unfinished[table] = said if known is None else f"{known} {said}"
 
     def _erase(self) -> None:
         """What the lake may no longer hold: all versions of all files."""
@@ -191,8 +221,9 @@ class _Run:
             if dataset.tier is Tier.STATE:
                 stores[self._lake.gold_store(dataset)] = keep.first_day(Tier.STATE, self._now_s)
         for store, first_day in stores.items():
-            if first_day and (days := store.erase(first_day)):
-                self._summary.erased[store.name] = days
+            with self._aside(store.name, NOT_ERASED):
+                if first_day and (days := store.erase(first_day)):
+                    self._summary.erased[store.name] = days
 
     def _needed(self) -> dict[str, list[Days]]:
         """The silver tables that are read, and for which days."""
@@ -408,6 +439,11 @@ class _Run:
                 of_day = of_day.sort_by([(name, "ascending") for name in key])
             store.stage(staging, day.isoformat(), of_day.select(names))
         return outcomes
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def shaped(frame: DataFrame, dataset: Dataset) -> DataFrame:

@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
         lake = Lake(spark, given.journal, given.out, given.zone, about, clock)
         summary = run(lake, wanted, Days(given.first, given.last))
     told = {"computed": summary.computed, "set_aside": len(summary.set_aside), "failed": summary.failed}
-    print(json.dumps(told))
-    if summary.failed:
+    print(json.dumps({**told, "unfinished": summary.unfinished}))
+    if summary.failed or summary.unfinished:
         sys.exit(1)
 
 
