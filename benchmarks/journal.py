@@ -35,12 +35,13 @@ from blindpost.journal.schema import L_MESSAGES
 from blindpost.journal.seal import seal_folder
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.running.activity import Activity
-from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.server import RouterConnection
 from blindpost.router.state import PUSH_IDLE, Client
 from blindpost.router.tables import LmdbTables
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.transport.plans import smp_router_plan
 from blindpost.transport.session import Session
 from blindpost.wire.keys import Algorithm
@@ -94,14 +95,14 @@ class BusyRouter:
         now = int(time.time())
         authority = make_authority(now, system_entropy)
         plan = smp_router_plan(issue_router(authority, "localhost", now, system_entropy))
-        server = GuardedServer(plan, router, AddressKeys(()))
+        server = LimitedServer(plan, router)
         layout = connection_layout(_NEWEST, bytes(32))
         secrets = AuthenticatorKeys(PrivateKey.generate(Algorithm.X25519, system_entropy))
         for number in range(connections):
             client = Client(number, _NEWEST, layout, secrets, router.plan.undo)
             for place in range(SUBSCRIPTIONS):
                 client.subs.put(b"%d %d" % (number, place), PUSH_IDLE)
-            router.connections[number] = RouterConnection(cast("Session", None), client)
+            router.connections[number] = RouterConnection(number, None, cast("Session", None), client)
         router.plan.undo.forget()
         activity = Activity(folder / "activity.json")
         activity.note([(system_entropy(24), True) for _ in range(5_000)], now)

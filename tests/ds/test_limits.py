@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from blindpost.ds import connection, quic
+from blindpost.ds.client import ConnectionLostError
+from blindpost.ds.model import PAYLOAD_BYTES_MAX
 from blindpost.serving.limits import LimitSizes
 from tests.support.ds.delivery import Running, running, until
 
@@ -56,7 +58,33 @@ async def test_messages_that_are_not_finished_have_a_bound_in_total(tmp_path: Pa
         held = sum(one.in_hand for one in ds.service.connections.values())
         assert held <= sizes.buffers + UNFINISHED
         await served(ds)
-    assert not ds.service._in_hand
+    assert not ds.service._heavy
+
+
+async def test_answers_that_are_not_read_have_a_bound_in_total(tmp_path: Path) -> None:
+    queues = [bytes([number]) * 32 for number in range(5)]
+    async with (
+        running(tmp_path, sizes=LimitSizes(memory=16 << 20)) as ds,
+        await ds.client(quic=False) as deaf,
+    ):
+        async with await ds.client() as client:
+            for queue in queues:
+                await client.enqueue(queue, bytes(PAYLOAD_BYTES_MAX))
+        assert deaf._wire is not None
+        assert deaf._wire._transport is not None
+        deaf._wire._transport.pause_reading()
+        asked = [asyncio.create_task(deaf.fetch(queue)) for queue in queues]
+        await until(lambda: ds.service.limits.meters.made_room == 1)
+        await until(lambda: not ds.service.connections)
+        await served(ds)
+        async with await ds.client() as client:
+            for queue in queues:
+                await client.fetch_wait(queue, timeout_s=30)
+        deaf._wire._transport.abort()
+        assert all(
+            isinstance(lost, ConnectionLostError)
+            for lost in await asyncio.gather(*asked, return_exceptions=True)
+        )
 
 
 async def test_who_does_not_come_to_the_end_of_a_message_is_disconnected(

@@ -18,7 +18,7 @@ from blindpost.ds.model import LARGE_BYTES, MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
 from blindpost.ds.turn import Answer, Taken
-from blindpost.serving.connections import OUTBOX, Held
+from blindpost.serving.connections import WEIGHED_BYTES, Connection
 from blindpost.wire.capnp.framing import Framer
 from blindpost.wire.capnp.node import NODE_SERVICE, Enqueue, read_request, write_result
 from blindpost.wire.capnp.rpc import (
@@ -57,10 +57,6 @@ class Stream(Protocol):
     """What a connection needs of TLS or QUIC."""
 
     @property
-    def account(self) -> Hashable:
-        """Whom the connection is counted under."""
-
-    @property
     def unsent(self) -> int:
         """Bytes written and not sent yet."""
 
@@ -82,7 +78,7 @@ class _State(Enum):
     BOOTSTRAP = "bootstrap"
 
 
-class DsConnection(Held):
+class DsConnection(Connection):
     """One caller's connection, whatever it comes over."""
 
     def __init__(
@@ -93,8 +89,9 @@ class DsConnection(Held):
         broken: Callable[[], None],
         weigh: Callable[[DsConnection], None] = lambda connection: None,
         clock: Callable[[], float] = time.monotonic,
+        account: Hashable = None,
     ) -> None:
-        super().__init__()
+        super().__init__(peer.number, account)
         self.peer = peer
         self._weigh = weigh
         self._clock = clock
@@ -127,7 +124,7 @@ class DsConnection(Held):
                 self._since = self._clock()
             self._framer.feed(data)
             self._work()
-            if self._framer.waiting:
+            if self._framer.waiting >= WEIGHED_BYTES:
                 self._weigh(self)
 
     def is_overdue(self, now: float) -> bool:
@@ -137,8 +134,8 @@ class DsConnection(Held):
         return not self.held and now - self._since > (MESSAGE_S if self._asked else GREETING_S)
 
     @property
-    def account(self) -> Hashable:
-        return self._stream.account
+    def waiting(self) -> int:
+        return self.in_hand + self._outbox_bytes + self._stream.unsent
 
     def stop_reading(self) -> None:
         self._stream.pause_reading()
@@ -147,12 +144,6 @@ class DsConnection(Held):
         if not self._closed:
             self._stream.resume_reading()
             self._work()
-
-    def let_go(self, reason: str) -> None:
-        if reason == OUTBOX:
-            self.held.discard(reason)
-            self._pump()
-        super().let_go(reason)
 
     def begin_large(self) -> None:
         """Take no more calls while the large payloads of an answer are read."""
@@ -175,6 +166,11 @@ class DsConnection(Held):
         self._closed = True
         self._flush()
         self._stream.close()
+
+    def cut(self) -> None:
+        """What is still to be sent is dropped; nothing that its caller did not take is lost."""
+        self._outbox.clear()
+        self.close()
 
     def lost(self) -> None:
         """The stream has ended; discard what is unfinished."""
@@ -218,14 +214,15 @@ class DsConnection(Held):
             view = memoryview(message)
             self._outbox.extend(view[at : at + PIECE_BYTES] for at in range(0, len(message), PIECE_BYTES))
             self._outbox_bytes += len(message)
-            self._pump()
+            self.pump()
+            if self._outbox_bytes >= WEIGHED_BYTES:
+                self._weigh(self)
         if self._stream.unsent + self._outbox_bytes > OUTBOX_BYTES_MAX:
-            self._outbox.clear()
-            self.close()
+            self.cut()
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
         """Send the next piece, and the one after it when others had their turn."""
-        if self._sending or not self._outbox or self._closed or OUTBOX in self.held:
+        if self._sending or not self._outbox or self._closed or self.congested:
             return
         self._sending = True
         piece = self._outbox.popleft()
@@ -239,7 +236,7 @@ class DsConnection(Held):
 
     def _pumped(self) -> None:
         self._sending = False
-        self._pump()
+        self.pump()
 
     def _flush(self) -> None:
         while self._outbox:

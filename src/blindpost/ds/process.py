@@ -134,14 +134,10 @@ class DsService(Service[Place]):
         self._tls.close()
 
     async def drain(self, seconds: float) -> None:
-        for connection in tuple(self.service.connections.values()):
-            connection.close()
+        self.service.close_if(lambda connection: True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while True:
-                    if not self.service.connections:
-                        break
-                    await asyncio.sleep(0.01)
+                await self.service.emptied()
         self._quic.close()
 
     async def close(self) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from qh3.quic.events import (
 from blindpost.ds.connection import GREETING_S, DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import ALPN
-from blindpost.serving.connections import OUTBOX
-from blindpost.serving.limits import account_of
 
 IDLE_S = 30.0
 PING_S = 10.0
@@ -108,7 +105,6 @@ class QuicStream(_Quic):
         self._service = service
         self._is_counted = False
         self._greeting: asyncio.TimerHandle | None = None
-        self.account: Hashable = None
         self._connection: DsConnection | None = None
         self._paused = False
         self._congested = False
@@ -126,10 +122,8 @@ class QuicStream(_Quic):
         """Count the connection under its address, with its first datagram; False if there may be no more."""
         if self._over:
             return False
-        service = self._service
-        key = service.keys.of(str(addr[0]))
-        self.account = account_of(key)
-        self._is_counted = service.limits.admit(self, key, lambda why: self.close())
+        limits = self._service.limits
+        self._is_counted = limits.admit_host(self, str(addr[0]), lambda why: self.close())
         if not self._is_counted:
             self.close()
         return self._is_counted
@@ -191,9 +185,9 @@ class QuicStream(_Quic):
         if congested is not self._congested:
             self._congested = congested
             if congested:
-                self._connection.hold(OUTBOX)
+                self._service.lag(self._connection)
             else:
-                self._connection.let_go(OUTBOX)
+                self._service.relieve(self._connection)
 
     def _lost(self) -> None:
         if not self.end():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.ds.auth import Authority, Closed
 from blindpost.ds.connection import DsConnection, Stream
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import MESSAGE_BYTES_MAX, DsRules
+from blindpost.ds.model import DsRules
 from blindpost.ds.plan import Canceled, DsPlan, Event, Gone, Shell, Staged, WaitOver, not_stored
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
@@ -23,7 +21,8 @@ from blindpost.engine.beside import Beside
 from blindpost.engine.containment import contained
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.connections import Connections
+from blindpost.serving.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +32,9 @@ BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, so
 
 OVERDUE_LOOK_S = 5.0
 """How often connections are checked for being overdue."""
-WEIGHED_BYTES = 64 << 10
-"""Above this, a connection's unfinished messages count."""
 
 
-class DeliveryService:
+class DeliveryService(Connections[DsConnection]):
     """A running service, apart from where it listens."""
 
     def __init__(
@@ -49,22 +46,16 @@ class DeliveryService:
         entropy: Entropy = system_entropy,
         budget: Budget = BUDGET,
         limits: Limits | None = None,
-        keys: AddressKeys | None = None,
     ) -> None:
+        super().__init__(limits)
         self.store = store
-        self.limits = limits or Limits(LimitSizes(), time.monotonic)
-        self.keys = keys or AddressKeys()
         loop = asyncio.get_running_loop()
         shell = Shell(loop.time, self._send, self._begin, self._put_own, self._later, self._stage, self._drop)
         self.plan = DsPlan(store, rules or DsRules(), authority or Closed(), entropy, shell)
         self.beside = Beside(self.plan, self.plan.undo)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget, self.beside)
-        self.connections: dict[int, DsConnection] = {}
-        self._numbers = itertools.count(1)
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
-        self._in_hand: dict[DsConnection, None] = {}
-        """Connections with large messages that are not finished."""
         self._large: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -87,9 +78,9 @@ class DeliveryService:
 
     def opened(self, stream: Stream) -> DsConnection:
         """A new connection over `stream`."""
-        peer = Peer(next(self._numbers), self.plan.undo)
-        connection = DsConnection(stream, peer, self._put, self._broken, self._weigh, self._loop.time)
-        self.connections[peer.number] = connection
+        peer, account = Peer(next(self.numbers), self.plan.undo), self.limits.account(stream)
+        connection = DsConnection(stream, peer, self._put, self._broken, self.weigh, self._loop.time, account)
+        self.join(connection)
         return connection
 
     def _put(self, connection: DsConnection, event: Event, size: int) -> None:
@@ -98,34 +89,19 @@ class DeliveryService:
     def lost(self, connection: DsConnection) -> None:
         """A stream has ended; what its caller held is put back in a turn."""
         connection.lost()
-        self._in_hand.pop(connection, None)
         connection.peer.is_gone = True
-        if self.connections.pop(connection.peer.number, None) is not None:
-            self.engine.put(connection, Gone(connection.peer))
+        self.leave(connection)
+
+    def left(self, connection: DsConnection) -> None:
+        self.engine.put(connection, Gone(connection.peer))
+
+    def relieved(self, connection: DsConnection) -> None:
+        connection.pump()
 
     def close_overdue(self) -> int:
         """Close connections that ask nothing, or do not finish what they began to say; how many."""
         now = self._loop.time()
-        overdue = [one for one in self.connections.values() if one.is_overdue(now)]
-        for connection in overdue:
-            contained("closing a connection", connection.close)
-        return len(overdue)
-
-    def _weigh(self, connection: DsConnection) -> None:
-        """A connection has unfinished messages in hand: what all have together is bounded."""
-        if connection.in_hand >= WEIGHED_BYTES:
-            self._in_hand[connection] = None
-        if len(self._in_hand) * MESSAGE_BYTES_MAX <= self.limits.sizes.buffers:
-            return
-        sizes = {one: one.in_hand for one in self._in_hand if one.in_hand >= WEIGHED_BYTES}
-        self._in_hand = dict.fromkeys(sizes)
-        waiting = sum(sizes.values())
-        while waiting > self.limits.sizes.buffers:
-            largest = max(sizes, key=lambda one: sizes[one])
-            waiting -= sizes.pop(largest)
-            del self._in_hand[largest]
-            self.limits.meters.made_room += 1
-            contained("closing a connection", largest.close)
+        return self.close_if(lambda connection: connection.is_overdue(now))
 
     def _broken(self) -> None:
         self.plan.meters.add(Meter.BROKEN_STREAMS)
@@ -146,10 +122,7 @@ class DeliveryService:
 
     def _answer(self, connection: DsConnection, answer: Answer) -> None:
         """A stream that fails must end neither the turn nor the service; what it held is put back."""
-        try:
-            connection.answer(answer)
-        except Exception:
-            log.exception("an answer could not be sent")
+        if not contained("answering a connection", connection.answer, answer):
             self.plan.meters.add(Meter.INTERNAL_ERRORS)
             self.lost(connection)
             with contextlib.suppress(Exception):

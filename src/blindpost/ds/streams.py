@@ -9,14 +9,11 @@ import hmac
 import socket
 import ssl
 from asyncio import sslproto
-from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, cast
 
 from blindpost.ds.connection import DsConnection
 from blindpost.ds.server import DeliveryService
-from blindpost.serving.connections import OUTBOX
-from blindpost.serving.limits import account_of
 from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 ALPN = "capnp"
@@ -58,17 +55,11 @@ def is_pinned(certificate: bytes | None, fingerprint: bytes) -> bool:
     return hmac.compare_digest(found, fingerprint)
 
 
-def _nothing() -> None:
-    """A callback that does nothing."""
-
-
 class TlsStream(asyncio.Protocol):
-    """One TCP connection, below a `Connection` of the service."""
+    """One TCP connection, below a `DsConnection`."""
 
     def __init__(self, service: DeliveryService) -> None:
         self._service = service
-        self.account: Hashable = None
-        self.established: Callable[[], None] = _nothing
         self._transport: asyncio.Transport | None = None
         self._connection: DsConnection | None = None
 
@@ -98,7 +89,7 @@ class TlsStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = self._transport = cast(asyncio.Transport, transport)
-        self.established()
+        self._service.limits.established(self)
         stream.set_write_buffer_limits(high=WRITE_HIGH)
         keep_alive(stream.get_extra_info("socket"))
         self._connection = self._service.opened(self)
@@ -109,11 +100,11 @@ class TlsStream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self._connection is not None:
-            self._connection.hold(OUTBOX)
+            self._service.lag(self._connection)
 
     def resume_writing(self) -> None:
         if self._connection is not None:
-            self._connection.let_go(OUTBOX)
+            self._service.relieve(self._connection)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -139,7 +130,7 @@ class _Counted(sslproto.SSLProtocol):
 
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._stream = TlsStream(service)
-        self._limits, self._keys = service.limits, service.keys
+        self._limits = service.limits
         super().__init__(
             asyncio.get_running_loop(),
             self._stream,
@@ -152,17 +143,14 @@ class _Counted(sslproto.SSLProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
         peer = stream.get_extra_info("peername")
-        key = self._keys.of(str(peer[0]) if isinstance(peer, tuple) else None)
-        self._stream.account = account_of(key)
-        if not self._limits.admit(self, key, lambda why: stream.abort()):
+        host = str(peer[0]) if isinstance(peer, tuple) else None
+        if not self._limits.admit_host(self._stream, host, lambda why: stream.abort()):
             stream.abort()
             return
-        self._stream.established = lambda: self._limits.established(self)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._limits.gone(self)
-        self._stream.established = _nothing  # it refers to this, and collections of cycles are rare
+        self._limits.gone(self._stream)
         super().connection_lost(exc)
 
 

@@ -33,10 +33,10 @@ from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_sqlite import SqliteTables
-from blindpost.serving.connections import LimitedServer
+from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
@@ -161,14 +161,14 @@ class NtfService(Service[Place]):
         super().__init__(place)
         self.credentials = credentials
         outbound = Outbound(**place.settings.outbound.model_dump())
-        self.router = NtfRouter(store, providers_of(place, outbound), _rules(place))
+        self.limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
+        self.router = NtfRouter(store, providers_of(place, outbound), _rules(place), limits=self.limits)
         vapid = vapid_of(place)
         self.vapid_public = "" if vapid is None else vapid.public
         """What applications of Web Push devices give to their push service."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
-        self.limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
-        self.server = LimitedServer(ntf_router_plan(credentials), self.router, self.limits, AddressKeys())
+        self.server = LimitedServer(ntf_router_plan(credentials), self.router)
 
     @staticmethod
     def wanted_connections(place: Place) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -33,8 +33,8 @@ from blindpost.ntf.pusher import Pusher
 from blindpost.ntf.state import Client
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.turn import Effect, Forget, Outgoing, Push, PushLater, Subscribe
-from blindpost.serving.connections import Connection, Connections
-from blindpost.serving.limits import AddressKeys, LimitSizes
+from blindpost.serving.blocks import BlockConnection, BlockConnections
+from blindpost.serving.limits import Limits
 from blindpost.transport import errors
 from blindpost.transport.session import Session
 from blindpost.wire.addresses import Server
@@ -51,15 +51,14 @@ from blindpost.wire.smp.transmissions import BAD_BLOCK
 
 STEP = 500
 """How many of the tokens found in the store one turn is given."""
-ADDRESSES = AddressKeys()
 LOOK_MAX = 100_000
 """How many tokens one scan finds at most; the next one finds the others."""
 
 
-NtfConnection = Connection[Client]
+NtfConnection = BlockConnection[Client]
 
 
-class NtfRouter(Connections[NtfConnection, Outgoing]):
+class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
     """A running notification router, apart from where it listens; a `Desk` for its subscriber."""
 
     def __init__(
@@ -72,9 +71,9 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
         entropy: Entropy = system_entropy,
         now: Callable[[], float] = time.time,
         budget: Budget | None = None,
-        buffers: int = LimitSizes().buffers,
+        limits: Limits | None = None,
     ) -> None:
-        super().__init__(buffers)
+        super().__init__(limits)
         self.store = store
         self.rules = rules or NtfRules()
         shell = Shell(now, self.send, self._perform, self._push, self._later)
@@ -105,16 +104,16 @@ class NtfRouter(Connections[NtfConnection, Outgoing]):
 
     # --- sessions
 
-    def new_connection(self, session: Session, client_id: int) -> NtfConnection:
+    def new_connection(self, number: int, account: Hashable, session: Session) -> NtfConnection:
         agreement = session.agreed
         client = Client(
-            client_id,
+            number,
             agreement.version,
             connection_layout(agreement.version, agreement.session_id),
             AuthenticatorKeys(agreement.own_key or self._spare_key),
-            ADDRESSES.of(session.peer_host),
+            self.limits.keys.of(session.peer_host),
         )
-        return Connection(session, client)
+        return NtfConnection(number, account, session, client)
 
     def block_received(self, session: Session, payload: bytes) -> None:
         connection = self.by_session[session]

@@ -37,8 +37,8 @@ from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing, RelayEffect
-from blindpost.serving.connections import Connection, Connections
-from blindpost.serving.limits import LimitSizes
+from blindpost.serving.blocks import BlockConnection, BlockConnections
+from blindpost.serving.limits import Limits
 from blindpost.transport import errors
 from blindpost.transport.handshake import FindService
 from blindpost.transport.session import Session
@@ -73,13 +73,13 @@ LATE = (Delivery, ForwardedAnswer)
 """What is encrypted when it is sent, not when it is decided."""
 
 
-class RouterConnection(Connection[Client]):
+class RouterConnection(BlockConnection[Client]):
     """One session of the router, with its commands that are on their way to relays."""
 
     __slots__ = ("_for_relays", "_relays_asked")
 
-    def __init__(self, session: Session, client: Client) -> None:
-        super().__init__(session, client)
+    def __init__(self, number: int, account: Hashable, session: Session, client: Client) -> None:
+        super().__init__(number, account, session, client)
         self._relays_asked = 0
         self._for_relays: deque[RelayEffect] = deque()
 
@@ -101,7 +101,7 @@ class RouterConnection(Connection[Client]):
         return None
 
 
-class Router(Connections[RouterConnection, Outgoing]):
+class Router(BlockConnections[RouterConnection, Outgoing]):
     """A running router, apart from where it listens: hand it to a transport server as its handler."""
 
     def __init__(
@@ -114,9 +114,9 @@ class Router(Connections[RouterConnection, Outgoing]):
         now: Callable[[], float] = time.time,
         budget: Budget | None = None,
         relay_options: SmpOptions = DEFAULT_SMP,
-        buffers: int = LimitSizes().buffers,
+        limits: Limits | None = None,
     ) -> None:
-        super().__init__(buffers)
+        super().__init__(limits)
         self.store = store
         self.plan = RouterPlan(
             store,
@@ -145,17 +145,15 @@ class Router(Connections[RouterConnection, Outgoing]):
     def stop(self) -> None:
         self.engine.stop()
 
-    def new_connection(self, session: Session, client_id: int) -> RouterConnection:
+    def new_connection(self, number: int, account: Hashable, session: Session) -> RouterConnection:
         agreement = session.agreed
         secrets = AuthenticatorKeys(agreement.own_key or self._spare_key)
         layout = connection_layout(agreement.version, agreement.session_id)
         keys = None
         if agreement.own_key is not None and agreement.peer_key is not None:
             keys = SessionKeys(agreement.own_key, agreement.peer_key)
-        client = Client(
-            client_id, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys
-        )
-        return RouterConnection(session, client)
+        client = Client(number, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys)
+        return RouterConnection(number, account, session, client)
 
     def service_requested(self, session: Session, request: FindService) -> None:
         def found(service_id: bytes | None) -> None:

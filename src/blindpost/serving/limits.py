@@ -177,7 +177,7 @@ class LimitMeters:
     closed: int = 0
     """Connections that were counted and have ended."""
     made_room: int = 0
-    """Closed because their address held the most when a total was reached."""
+    """Closed because they or their address held the most when a total was reached."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,8 +190,9 @@ class _Admitted:
 class Limits:
     """Who may connect and who may create queues, now."""
 
-    def __init__(self, sizes: LimitSizes, now: Callable[[], float]) -> None:
+    def __init__(self, sizes: LimitSizes, now: Callable[[], float], exempt: Sequence[str] = ()) -> None:
         self.sizes = sizes
+        self.keys = AddressKeys(exempt)
         self.meters = LimitMeters()
         self.is_tight = False
         """Memory is short: nobody gets more than a small part of what an address may have."""
@@ -237,6 +238,14 @@ class Limits:
         """What a connection is counted under."""
         admitted = self._admitted.get(who)
         return None if admitted is None else admitted.key
+
+    def account(self, who: object) -> bytes | None:
+        """Whose turns a connection shares."""
+        return account_of(self.key_of(who))
+
+    def admit_host(self, who: object, host: str | None, close: Callable[[str], None]) -> bool:
+        """`admit` a connection that comes from this address."""
+        return self.admit(who, self.keys.of(host), close)
 
     def admit(self, who: object, key: AddressKey | None, close: Callable[[str], None]) -> bool:
         """Count a connection that begins its handshake, if there may be one more.

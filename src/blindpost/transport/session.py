@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -123,7 +123,6 @@ class Session(asyncio.BufferedProtocol):
         self._waiting = False
         self._warm = False
         self.handler = handler
-        self.account: Hashable = None
         """What the server counts this session under: sessions with the same account take turns."""
         self.agreement: Agreement | None = None
         self.stage = Stage.CONNECTING

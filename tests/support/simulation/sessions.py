@@ -44,7 +44,6 @@ class MemorySession(Session):
         delay_s: float,
     ) -> None:
         self.handler = handler
-        self.account = None
         self.agreement: Agreement | None = None
         self.last_received = self.last_sent = 0.0
         self._hear = hear

@@ -14,10 +14,8 @@ from blindpost.router.server import Router
 from blindpost.router.state import Client
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
-from blindpost.serving.connections import LimitedServer
-from blindpost.serving.limits import AddressKey, AddressKeys, Limits
+from blindpost.serving.limits import AddressKey, Limits
 from blindpost.transport.handshake import FindService
-from blindpost.transport.plan import Plan
 from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import NEW
 from blindpost.wire.smp.errors import STORE
@@ -57,9 +55,8 @@ class GuardedRouter(Router):
             budget=budget,
             now=now,
             relay_options=relay_options,
-            buffers=limits.sizes.buffers,
+            limits=limits,
         )
-        self.limits = limits
         self.guard = limits.meters
         self.draining = False
 
@@ -106,10 +103,3 @@ class GuardedRouter(Router):
             return item
         self.guard.new_refused += 1
         return Refused(item.corr_id, item.entity_id, TOO_MANY_NEW)
-
-
-class GuardedServer(LimitedServer):
-    """Accepts sessions of the router within its limits."""
-
-    def __init__(self, plan: Plan, router: GuardedRouter, keys: AddressKeys) -> None:
-        super().__init__(plan, router, router.limits, keys)

@@ -9,8 +9,9 @@ from blindpost.journal.minutes import Agreement, Reading, Sketch
 from blindpost.router.bulk import BulkStore
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain
-from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.metrics import Gauges, Services, look, look_at_services
+from blindpost.serving.blocks import LimitedServer
 from blindpost.wire.smp.handshake import ServiceRole
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class RouterReadings:
     """Reads the meters of a running router for its journal."""
 
     def __init__(
-        self, router: GuardedRouter, server: GuardedServer, bulk: BulkStore, activity: Activity
+        self, router: GuardedRouter, server: LimitedServer, bulk: BulkStore, activity: Activity
     ) -> None:
         self._router = router
         self._server = server

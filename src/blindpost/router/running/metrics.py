@@ -13,8 +13,9 @@ import blindpost
 from blindpost.engine.histogram import Histogram
 from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
 from blindpost.router.model import Domain
-from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.names import OURS, REFERENCE, all_counters
+from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.prometheus import Labels, Text, engine_metrics
 from blindpost.wire.smp.handshake import ServiceRole
 
@@ -70,9 +71,11 @@ async def look_at_services(bulk: BulkStore) -> Services:
     return found
 
 
-async def look(router: GuardedRouter, server: GuardedServer) -> Gauges:
+async def look(router: GuardedRouter, server: LimitedServer) -> Gauges:
     """Walk over all connections, in steps."""
-    gauges = Gauges(handshakes=server.handshakes, inbox=router.engine.waiting, stored=router.store.counts())
+    gauges = Gauges(
+        handshakes=router.limits.handshakes, inbox=router.engine.waiting, stored=router.store.counts()
+    )
     gauges.subscriptions = len(router.plan.state.queues)
     gauges.notifier_subscriptions = len(router.plan.state.notifiers)
     for domain in Domain:

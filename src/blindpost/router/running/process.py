@@ -17,15 +17,16 @@ from blindpost.journal.minutes import Reading
 from blindpost.router.audit import check_at_start
 from blindpost.router.running import choices
 from blindpost.router.running.counters import KeptCounters
-from blindpost.router.running.guard import GuardedRouter, GuardedServer
+from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import Place
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
+from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
@@ -50,7 +51,9 @@ class RouterService(Service[Place]):
         super().__init__(place)
         settings = place.settings
         self.credentials = credentials
-        self.limits = Limits(choices.limit_sizes(settings, connections), time.monotonic)
+        self.limits = Limits(
+            choices.limit_sizes(settings, connections), time.monotonic, settings.limits.exempt
+        )
         self._bulk = store.bulk
         self._services = Services()
         self.router = GuardedRouter(
@@ -61,7 +64,7 @@ class RouterService(Service[Place]):
             relay_options=choices.relay_options(settings),
         )
         self.site = RouterSite(place, credentials.fingerprint)
-        self.server = GuardedServer(self._plan(credentials), self.router, AddressKeys(settings.limits.exempt))
+        self.server = LimitedServer(self._plan(credentials), self.router)
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
         # Imported by a router that runs, not by every command: the sketches bring numpy.
         from blindpost.router.running.activity import Activity
