@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["blindpost.testing.plugin"]
+
 settings.register_profile(
     "blindpost", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -27,10 +27,10 @@ from blindpost.chat.book import save_contact
 from blindpost.chat.codec.bodies import write_info
 from blindpost.chat.codec.events import ContactRequest, Info, Message
 from blindpost.engine.loop import StoreFailedError
+from blindpost.testing import Guest
 from blindpost.wire.smp.commands import SUB, SUBS
-from tests.support.agent.agents import on_network, quick_config
 from tests.support.agent.network import commands_sent
-from tests.support.bot.bots import Guest, world
+from tests.support.bot.bots import BotWorld
 from tests.support.chat.reader import read_link_data
 from tests.support.client.scripted_router import virtual
 
@@ -57,7 +57,7 @@ def with_echo(bot: Bot) -> Bot:
 
 @virtual
 async def test_commands_with_typed_arguments(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = with_echo(place.bot(welcome="Hello!"))
 
         @bot.command("add", "add numbers")
@@ -105,7 +105,7 @@ def test_wrong_handlers_are_told_when_they_are_written(tmp_path: Path) -> None:
 
 @virtual
 async def test_the_menu_is_in_the_profile(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, with_echo(place.bot(description="repeats")).open() as link:
+    async with BotWorld(tmp_path) as place, with_echo(place.bot(description="repeats")).open() as link:
         bob = await place.guest("Bob", link)
         data = (await bob.person.chats.agent.read_link(link)).user_data
         profile = read_link_data(data)["profile"]
@@ -117,7 +117,7 @@ async def test_the_menu_is_in_the_profile(tmp_path: Path) -> None:
 
 @virtual
 async def test_filters_choose_the_handler(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
         @bot.message(matches=r"(?i)hello")
@@ -141,7 +141,7 @@ async def test_filters_choose_the_handler(tmp_path: Path) -> None:
 
 @virtual
 async def test_state_is_typed_and_survives(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
 
         def made() -> Bot:
             bot = place.bot()
@@ -171,7 +171,7 @@ async def test_state_is_typed_and_survives(tmp_path: Path) -> None:
 
 @virtual
 async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, tries = with_echo(place.bot()), 0
 
         @bot.command("fail")
@@ -207,7 +207,7 @@ async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> 
 
 @virtual
 async def test_what_is_shared_is_changed_by_one_at_a_time(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
         @bot.command("add")
@@ -226,7 +226,7 @@ async def test_what_is_shared_is_changed_by_one_at_a_time(tmp_path: Path) -> Non
 
 @virtual
 async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = with_echo(place.bot())
         async with bot.open() as link:
             bob = await place.guest("Bob", link)
@@ -248,7 +248,7 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
 
 @virtual
 async def test_on_error_answers_in_its_own_words(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
         @bot.message()
@@ -266,7 +266,7 @@ async def test_on_error_answers_in_its_own_words(tmp_path: Path) -> None:
 
 @virtual
 async def test_one_contact_waits_for_nobody_else(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, gate, order = with_echo(place.bot()), asyncio.Event(), []
 
         @bot.command("wait")
@@ -287,7 +287,7 @@ async def test_one_contact_waits_for_nobody_else(tmp_path: Path) -> None:
 
 @virtual
 async def test_middleware_is_around_every_handler(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, seen = with_echo(place.bot()), []
 
         @bot.middleware
@@ -312,7 +312,7 @@ async def test_middleware_is_around_every_handler(tmp_path: Path) -> None:
 
 @virtual
 async def test_reminders_come_in_time_and_over_restarts(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
 
         def made() -> Bot:
             bot = place.bot()
@@ -346,7 +346,7 @@ async def test_reminders_come_in_time_and_over_restarts(tmp_path: Path) -> None:
 
 @virtual
 async def test_work_that_is_done_again_and_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, count = place.bot(), 0
 
         @bot.every(600)
@@ -366,7 +366,7 @@ async def test_work_that_is_done_again_and_again(tmp_path: Path) -> None:
 
 @virtual
 async def test_a_key_makes_a_message_happen_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = with_echo(place.bot())
         async with bot.open() as link:
             bob = await place.guest("Bob", link)
@@ -383,7 +383,7 @@ async def test_a_broadcast_reaches_everybody_once_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpost.bot.broadcasts.PART", 2)
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
 
         def made() -> Bot:
             bot = with_echo(place.bot())
@@ -421,7 +421,7 @@ async def test_a_broadcast_reaches_everybody_once_over_restarts(
 
 @virtual
 async def test_requests_are_decided_and_leavers_are_told_of(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, gone = with_echo(place.bot()), asyncio.Event()
 
         @bot.on_request
@@ -451,7 +451,7 @@ async def test_requests_are_decided_and_leavers_are_told_of(tmp_path: Path) -> N
 
 @virtual
 async def test_edits_reactions_and_live_messages(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot, edited = place.bot(), asyncio.Event()
 
         @bot.message()
@@ -479,7 +479,7 @@ async def test_edits_reactions_and_live_messages(tmp_path: Path) -> None:
 
 @virtual
 async def test_a_changed_menu_is_told_with_the_next_answer(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         async with with_echo(place.bot()).open() as link:
             bob = await place.guest("Bob", link)
             assert await bob.ask("/echo one") == "one"
@@ -501,8 +501,8 @@ async def test_a_changed_menu_is_told_with_the_next_answer(tmp_path: Path) -> No
 
 @virtual
 async def test_one_subs_for_all_with_a_service(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
-        config = on_network(place.network, quick_config())
+    async with BotWorld(tmp_path) as place:
+        config = place.config()
         async with with_echo(place.bot(service=True, config=config)).open() as link:
             guests = [await place.guest(name, link) for name in ("Ann", "Ben", "Cid")]
         with commands_sent() as calls:
@@ -516,7 +516,7 @@ async def test_one_subs_for_all_with_a_service(tmp_path: Path) -> None:
 @virtual
 async def test_nothing_is_lost_when_the_bot_stops_in_the_middle(tmp_path: Path) -> None:
     """What runs may end; what waits is answered by the next life."""
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
 
         def made(gate: asyncio.Event) -> Bot:
             bot = place.bot(drain_s=1.0)
@@ -542,7 +542,7 @@ async def test_nothing_is_lost_when_the_bot_stops_in_the_middle(tmp_path: Path) 
 
 @virtual
 async def test_a_welcome_that_the_app_shows_already_is_not_there_twice(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, place.bot(welcome="Hello!").open() as link:
+    async with BotWorld(tmp_path) as place, place.bot(welcome="Hello!").open() as link:
         bob = await place.person("Bob")
         request = ContactRequest(bob.chats.profile, welcome_id=b"as shown")
         info = write_info(Message(request), pq=True)
@@ -558,7 +558,7 @@ async def test_a_welcome_that_the_app_shows_already_is_not_there_twice(tmp_path:
 
 @virtual
 async def test_a_message_is_handled_when_it_is_whole(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, with_echo(place.bot()).open() as link:
+    async with BotWorld(tmp_path) as place, with_echo(place.bot()).open() as link:
         bob = await place.guest("Bob", link)
         theirs = bob.person.chats.contact(bob.contact_id)
         assert theirs is not None
@@ -574,7 +574,7 @@ async def test_a_message_is_handled_when_it_is_whole(tmp_path: Path) -> None:
 
 @virtual
 async def test_a_handler_that_is_told_of_a_new_contact(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
+    async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
         @bot.on(ContactConnected)

@@ -11,8 +11,8 @@ import pytest
 from blindpost.agent import Agent
 from blindpost.bot import Bot, Chat, InThread
 from blindpost.chat import ContactConnected
+from blindpost.testing import Guest
 from tests.support.agent.agents import address_of, quick_config
-from tests.support.bot.bots import Guest
 from tests.support.chat.people import person
 from tests.support.router.routers import running_router
 

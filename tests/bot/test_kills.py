@@ -16,9 +16,10 @@ import pytest
 
 from blindpost.agent import Agent
 from blindpost.chat import Contact, ContactConnected, MessageReceived
+from blindpost.testing import Person
 from tests.support.agent.agents import address_of, quick_config
 from tests.support.bot.lives import BotInProcess, bot_in_process
-from tests.support.chat.people import Person, person
+from tests.support.chat.people import person
 from tests.support.router.routers import running_router
 from tests.support.serving.waiting import until
 

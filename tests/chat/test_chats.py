@@ -28,10 +28,11 @@ from blindpost.chat.events import (
 )
 from blindpost.chat.model import ContactState
 from blindpost.chat.presets import complete, preset_servers
+from blindpost.testing import Person
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.versions import VersionRange
 from tests.support.agent.agents import Party, on_network, party
-from tests.support.chat.people import Person, befriend, open_agent, people, person
+from tests.support.chat.people import befriend, open_agent, people, person
 from tests.support.chat.reader import read, read_info, read_link_data
 from tests.support.client.scripted_router import virtual
 from tests.support.router.routers import running_router

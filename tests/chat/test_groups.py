@@ -23,10 +23,11 @@ from blindpost.chat.events import (
     MessageReceived,
 )
 from blindpost.chat.model import Group, GroupState
+from blindpost.testing import Person
 from blindpost.testing.network import MemoryNetwork
 from tests.support.agent.agents import on_network, party
 from tests.support.chat.host import HOST_ID, Host
-from tests.support.chat.people import Person, open_agent, person
+from tests.support.chat.people import open_agent, person
 from tests.support.client.scripted_router import virtual
 from tests.support.router.routers import running_router
 

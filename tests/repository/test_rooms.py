@@ -25,12 +25,12 @@ FLOORS = {
     "ntf": 4,
     "pipeline": 4,
     "chat": 5,
-    "testing": 5,
     "canary": 5,
     "ops": 5,
     "bot": 6,
-    "demo": 6,
-    "cli": 7,
+    "testing": 7,
+    "demo": 8,
+    "cli": 9,
 }
 FORBIDDEN = ("socket", "ssl", "sqlite3", "asyncio", "subprocess", "multiprocessing")
 """What the ground floor does without."""

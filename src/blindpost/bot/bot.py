@@ -18,7 +18,6 @@ import asyncio
 import inspect
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -103,7 +102,6 @@ class Bot:
         patience: Patience | None = None,
         handlers_at_once: int = 64,
         drain_s: float = 10.0,
-        now: Callable[[], float] = time.time,
     ) -> None:
         """`service`: all queues are subscribed by one command, for bots with very many contacts; routers then
         know that these queues are one bot's. `groups`: invitations to groups are accepted."""
@@ -120,7 +118,7 @@ class Bot:
         self._patience = patience or Patience()
         self._at_once = handlers_at_once
         self._drain_s = drain_s
-        self._now = now
+        self._now = chosen.now
         self._routes = Routes()
         self._every: list[Every] = []
         self._audiences: dict[str, Audience] = {}

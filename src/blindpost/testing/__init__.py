@@ -1,8 +1,10 @@
-"""For your tests and ours: virtual time, a network in memory with faults, Apple's push service and others'.
+"""For your tests and ours: a world in memory and in virtual time with routers, agents, people and faults;
+Apple's push service and others'.
 
 What is named here is for programs; the modules below are private and move.
 """
 
+from blindpost.testing.agents import Peer
 from blindpost.testing.apns import (
     ACCEPTED,
     BAD_DEVICE_TOKEN,
@@ -31,7 +33,9 @@ from blindpost.testing.network import (
 from blindpost.testing.network import (
     MemoryNetwork as Network,
 )
+from blindpost.testing.people import Guest, Person
 from blindpost.testing.webpush import Arrived, Browser, PushService, WebAnswer
+from blindpost.testing.world import MemoryRouter, World, virtual
 
 __all__ = [
     "ACCEPTED",
@@ -44,16 +48,22 @@ __all__ = [
     "Delivered",
     "EXPIRED_TOKEN",
     "Fault",
+    "Guest",
     "Link",
     "LoopClock",
+    "MemoryRouter",
     "NOT_FOR_TOPIC",
     "Network",
     "NothingWillHappenError",
     "PERFECT",
+    "Peer",
+    "Person",
     "PushService",
     "TOO_MANY_REQUESTS",
     "UNAVAILABLE",
     "UNREGISTERED",
     "WebAnswer",
+    "World",
     "run_virtual",
+    "virtual",
 ]

@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from blindpost.agent import Agent, AgentConfig, AgentFailed, Connected, Connection, Event, Failed, Received
+from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received
 from blindpost.agent.core import Core
 from blindpost.agent.routers.sessions import Session
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
-from blindpost.crypto.kem import KemKeyPair, generate_key_pair
 from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
-from blindpost.testing import LoopClock
-from blindpost.testing.clock import VirtualClock
+from blindpost.testing import Peer, agents
+from blindpost.testing.agents import ReusedPairs
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
 from blindpost.wire.smp.commands import Command
 from blindpost.wire.smp.responses import Response
 from tests.support.router.routers import running_router
-
-E = TypeVar("E", bound=Event)
-
-PATIENCE_S = 30.0
-VIRTUAL_PATIENCE_S = 3600.0
-EPOCH = 1_750_000_000
-_PAIRS: list[KemKeyPair] = []
-
-
-class ReusedPairs:
-    """Makes no more pairs than a few, since making one takes long."""
-
-    def __init__(self, most: int = 4) -> None:
-        self._most = most
-        self._next = 0
-
-    async def make(self) -> KemKeyPair:
-        if len(_PAIRS) < self._most:
-            _PAIRS.append(generate_key_pair())
-        self._next += 1
-        return _PAIRS[self._next % len(_PAIRS)]
-
-    async def close(self) -> None:
-        pass
 
 
 def address_of(server: Server) -> str:
@@ -63,44 +35,12 @@ def quick_config(**chosen: object) -> AgentConfig:
     return AgentConfig(**{**defaults, **chosen})  # type: ignore[arg-type]  # names are those of the class
 
 
-class Party:
-    """An agent and what it told so far; events are taken as they are expected."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.seen: list[Event] = []
-        self._passed: list[Event] = []
+class Party(Peer):
+    """An agent, what it told so far, and its inside."""
 
     @property
     def rt(self) -> Core:
         return self.agent._core
-
-    async def next(self) -> Event:
-        virtual = isinstance(asyncio.get_running_loop(), VirtualClock)
-        async with asyncio.timeout(VIRTUAL_PATIENCE_S if virtual else PATIENCE_S):
-            event = await self.agent.next_event()
-        assert event is not None
-        self.seen.append(event)
-        return event
-
-    async def expect(self, kind: type[E], where: Callable[[E], bool] = lambda _: True) -> E:
-        """The next event of a kind, also one that was passed over before; other errors fail the test."""
-        for event in self._passed:
-            if isinstance(event, kind) and where(event):
-                self._passed.remove(event)
-                return event
-        while True:
-            event = await self.next()
-            if isinstance(event, kind) and where(event):
-                return event
-            assert not isinstance(event, Failed | AgentFailed), event.error
-            self._passed.append(event)
-
-    async def next_of(self, kind: type[E]) -> E:
-        """The next event of a kind, whatever else is told before it."""
-        while not isinstance(event := await self.next(), kind):
-            self._passed.append(event)
-        return event
 
     async def message(self, *, ack: bool = True) -> Received:
         event = await self.expect(Received)
@@ -171,9 +111,7 @@ def recorded(party: Party) -> Iterator[list[Call[Command]]]:
 
 def on_network(network: Network, config: AgentConfig | None = None) -> AgentConfig:
     """The same in memory, and by the clock of the loop."""
-    config = config or quick_config()
-    client = replace(config.sessions.client, network=network)
-    return replace(config, sessions=replace(config.sessions, client=client), now=LoopClock(EPOCH).now)
+    return agents.on_network(network, config or quick_config())
 
 
 async def connect(alice: Party, bob: Party, **wishes: object) -> tuple[Connection, Connection]:

@@ -15,9 +15,8 @@ from blindpost.chat.codec.bodies import read_body, write_body, write_info
 from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberInfo, MemberRef
 from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.events import Asked, ContactConnected, GroupEntered, GroupOffered
+from blindpost.testing import Peer, Person
 from blindpost.wire.versions import VersionRange
-from tests.support.agent.agents import Party
-from tests.support.chat.people import Person
 
 VERSIONS = VersionRange(1, 19)
 HOST_ID = b"host-member-id"
@@ -26,7 +25,7 @@ HOST_ID = b"host-member-id"
 class Host:
     """Owns a group; members are known by their names."""
 
-    def __init__(self, party: Party, role: str = "owner") -> None:
+    def __init__(self, party: Peer, role: str = "owner") -> None:
         self.party = party
         self.role = role
         self.conns: dict[str, Connection] = {}

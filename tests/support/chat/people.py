@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from blindpost.agent import Agent, AgentConfig
-from blindpost.chat.chats import Chats, Unit
+from blindpost.chat.chats import Chats
 from blindpost.chat.codec.profiles import Profile
-from blindpost.chat.events import Asked, ChatEvent, ContactConnected, MessageReceived
-from blindpost.chat.model import Contact, Conversation
-from blindpost.testing.clock import VirtualClock
+from blindpost.chat.events import Asked, ContactConnected
+from blindpost.chat.model import Contact
+from blindpost.testing import Person
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Server
 from tests.support.agent.agents import address_of, on_network, quick_config
 from tests.support.router.routers import running_router
-
-E = TypeVar("E")
-PATIENCE_S = 30.0
-
-
-class Person:
-    """Takes units one by one; what is not waited for is put aside, and taken as done."""
-
-    def __init__(self, chats: Chats) -> None:
-        self.chats = chats
-        self.aside: list[ChatEvent] = []
-        self.patience_s = PATIENCE_S
-        self._units = chats.units()
-
-    async def unit(self) -> Unit:
-        virtual = isinstance(asyncio.get_running_loop(), VirtualClock)
-        async with asyncio.timeout(3600 if virtual else self.patience_s):
-            return await anext(self._units)
-
-    async def unit_with(self, kind: type[ChatEvent]) -> Unit:
-        """The next unit with an event of this kind, not yet done; those before it are."""
-        while True:
-            unit = await self.unit()
-            if any(isinstance(event, kind) for event in unit.events):
-                return unit
-            await unit.done()
-
-    async def expect(self, kind: type[E], where: Callable[[E], bool] = lambda _: True) -> E:
-        """The next event of a kind, also one that was put aside before."""
-        while True:
-            for event in self.aside:
-                if isinstance(event, kind) and where(event):
-                    self.aside.remove(event)
-                    return event
-            unit = await self.unit()
-            await unit.done()
-            self.aside += unit.events
-
-    async def heard(self, text: str) -> MessageReceived:
-        return await self.expect(MessageReceived, lambda event: event.message.text == text)
-
-    async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
-        fresh = self.chats.contact(to.id) or self.chats.group(to.id)
-        assert fresh is not None
-        return await self.chats.say(fresh, text)
 
 
 def person(agent: Agent, name: str) -> Person:
