@@ -71,6 +71,18 @@ async def test_pq_support_stays_on(tmp_path: Path) -> None:
         await theirs.send(b"off", pq=False)
         await alice.message()
         server = alice.rt.ground.servers[0].server
+        await bob.agent.close()
+        oldest = quick_config(versions=Versions(agent=VersionRange(2, 4), e2e=VersionRange(2, 2)))
+        async with party(tmp_path / "b.db", server, config=on_network(network, oldest)) as older:
+            await older.agent.connection(theirs.id).send(b"from an older program", pq=False)
+            await alice.message()
+            await ours.send(b"to an older program")
+            await older.message()
+            for one, conn_id in ((alice, ours.id), (older, theirs.id)):
+                kept = ratchets.find_ratchet(one.rt.ground.store.reading, conn_id)
+                assert kept is not None
+                assert kept.support_kem
+                assert connections.load(one.rt.ground.store.reading, conn_id).pq_support
         await alice.agent.close()
         async with party(tmp_path / "a.db", server, config=on_network(network)) as again:
             db, conn = again.rt.ground.store.reading, again.agent.connection(ours.id)

@@ -369,7 +369,7 @@ async def test_messages_between_agents_are_acknowledged_without_the_application(
 
 
 @contextmanager
-def full_disk(party: Party, times: int) -> Iterator[list[int]]:
+def failing_store(party: Party, times: int, reason: str) -> Iterator[list[int]]:
     """So many commits fail."""
     left = [times]
     original = type(party.rt.ground.store).transaction
@@ -380,7 +380,7 @@ def full_disk(party: Party, times: int) -> Iterator[list[int]]:
             yield db
             if left[0] and store is party.rt.ground.store:
                 left[0] -= 1
-                raise sqlite3.OperationalError("database or disk is full")
+                raise sqlite3.OperationalError(reason)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(party.rt.ground.store), "transaction", transaction)
@@ -388,12 +388,13 @@ def full_disk(party: Party, times: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.claim("CON-61")
+@pytest.mark.parametrize("reason", ["database or disk is full", "database is locked", "disk I/O error"])
 @virtual
-async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path, reason: str) -> None:
     async with forged(tmp_path) as (alice, _, ours, theirs, _):
         ratchet = ratchets.find_ratchet(alice.rt.ground.store.reading, ours.id)
         alice.rt.ground.stream.settle()
-        with full_disk(alice, 1) as left, recorded(alice) as sent:
+        with failing_store(alice, 1, reason) as left, recorded(alice) as sent:
             await theirs.send(b"one")
             failed = await alice.expect(Failed)
             assert (failed.error.word, left) == ("CRITICAL", [0])

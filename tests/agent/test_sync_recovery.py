@@ -237,7 +237,7 @@ async def synchronised(pair: Friends, friend: Friend) -> None:
     await in_step(pair)
 
 
-@pytest.mark.claim("CON-62")
+@pytest.mark.claim("CON-62", "CON-40")
 @pytest.mark.parametrize("seed", range(6))
 def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
     """With delays by chance: in the end the ratchets fit, and nobody had to do anything about it."""

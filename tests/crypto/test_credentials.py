@@ -114,6 +114,7 @@ def test_serial_numbers_are_positive_and_short_whatever_the_entropy(byte: int) -
     assert 0 < loaded(authority.certificate).serial_number < 2**159
 
 
+@pytest.mark.claim("SVC-06")
 def test_shape_of_a_service_certificate() -> None:
     service = make_service(NOW, entropy_from(5))
     assert len(service.chain) == 1

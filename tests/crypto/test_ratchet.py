@@ -183,6 +183,7 @@ def test_version_of_a_later_peer_is_bounded_by_ours() -> None:
     assert sender.ratchet.max_supported == 9
 
 
+@pytest.mark.claim("CON-23")
 def test_version_never_falls() -> None:
     sender, receiver = joined(3)
     message = sender.send(b"an older maximum", own_max=2)

@@ -111,6 +111,7 @@ def test_messages_of_another_conversation_do_not_open() -> None:
     refused(receiver.opened(sender.send(b"elsewhere")), receiver, RatchetErrorKind.HEADER)
 
 
+@pytest.mark.claim("CON-63")
 @pytest.mark.parametrize("number", [SKIP_MAX + 2, HUGE, LAST])
 def test_gap_in_the_same_chain(number: int) -> None:
     """Far too many missing messages: an error that says how many, no keys, no work in proportion."""
@@ -126,6 +127,7 @@ def test_gap_in_the_same_chain(number: int) -> None:
     assert memory_peak(receiver.opened, message) < 100_000
 
 
+@pytest.mark.claim("CON-63")
 @pytest.mark.parametrize("count", [SKIP_MAX + 2, HUGE, LAST])
 def test_gap_at_the_end_of_the_previous_chain_changes_nothing(count: int) -> None:
     sender, receiver = conversing()
@@ -178,6 +180,7 @@ def test_gap_after_an_advance_keeps_the_keys_of_the_previous_chain() -> None:
     assert receiver.read(late) == b"late"
 
 
+@pytest.mark.claim("CON-63")
 def test_keys_kept_by_one_message_are_bounded() -> None:
     """At most 512 at the end of the previous chain and 512 at the start of the new one."""
     sender, receiver = joined()

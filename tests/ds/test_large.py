@@ -194,6 +194,7 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
     await ds.until(lambda: store.totals() == (0, 0))
 
 
+@pytest.mark.claim("DLV-52")
 async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
     ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

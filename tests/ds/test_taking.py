@@ -129,24 +129,39 @@ async def test_concurrent_fetches_share_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.claim("DLV-10")
 async def test_producers_are_in_one_order_that_lasts(tmp_path: Path) -> None:
-    async with running(tmp_path) as ds:
-        producers = [await ds.client() for _ in range(4)]
+    """More than 256 payloads, so that a number of one byte would show, from producers that do not wait."""
+    count, steps = 4, 80
 
-        async def produce(number: int) -> None:
-            for step in range(50):
-                await producers[number].enqueue(ALICE, b"%d %02d" % (number, step))
-
-        await asyncio.gather(*(produce(number) for number in range(4)))
+    async def seen(ds: Running) -> list[bytes]:
+        found: list[bytes] = []
+        back = ds.count(Meter.PUT_BACK)
         async with await ds.client() as reader:
-            before = [delivery.payload for delivery in await reader.lease(ALICE)]
+            while part := await reader.lease(ALICE):
+                found += [delivery.payload for delivery in part]
+        await ds.until(lambda: ds.count(Meter.PUT_BACK) == back + count * steps)
+        return found
+
+    async with running(tmp_path, DsRules(response_payloads=100)) as ds:
+        producers = [await ds.client() for _ in range(count)]
+        await asyncio.gather(
+            *(
+                producers[number].enqueue(ALICE, b"%d %02d" % (number, step))
+                for step in range(steps)
+                for number in range(count)
+            )
+        )
+        before = await seen(ds)
+        assert await seen(ds) == before
         for producer in producers:
             await producer.close()
     async with running(tmp_path) as ds, await ds.client() as reader:
-        assert list(await reader.fetch(ALICE)) == before
-    for number in range(4):
+        after: list[bytes] = []
+        while part := await reader.fetch(ALICE):
+            after += part
+    assert after == before
+    for number in range(count):
         own = [payload for payload in before if payload.startswith(b"%d " % number)]
-        assert own == sorted(own)
-        assert len(own) == 50
+        assert own == [b"%d %02d" % (number, step) for step in range(steps)]
 
 
 @pytest.mark.claim("DLV-46")

@@ -231,6 +231,7 @@ async def test_nobody_learns_what_exists(tmp_path: Path, algorithm: Algorithm) -
         assert await owner.sub_status(subscription_id) == b"NEW"
 
 
+@pytest.mark.claim("NTF-51")
 async def test_ids_have_nothing_in_common(ntf: RunningNtf) -> None:
     client = await ntf.connect()
     ids = []

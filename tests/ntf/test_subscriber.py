@@ -126,6 +126,7 @@ async def test_at_start_nsubs_comes_before_any_nsub(tmp_path: Path) -> None:
         async with running_ntf(tmp_path) as ntf, subscribing(ntf, batch=7):
             await until_members(ntf.router.store, queues)
         assert watch.tags == ["NSUBS", *["NSUB"] * 20]
+        assert watch.batches == [1, 7, 7, 6]
         assert set(watch.subscribed) == {queue.notifier_id for queue in new}
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.undo import Undo
+from blindpost.ntf import tokens
 from blindpost.ntf.model import DAY_S, NtfRules, day_of
 from blindpost.ntf.ports import Failed, RetryLater, TokenInvalid
 from blindpost.ntf.view import View
@@ -429,6 +431,28 @@ async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: 
     assert await device.ask(TVFY(third)) == OK()
     ntf.clock.now += 30 * DAY_S
     assert await device.ask(TVFY(third)) == OK(), "its time is over only until it has come back"
+
+
+@pytest.mark.claim("NTF-56")
+async def test_codes_are_compared_in_a_time_that_tells_nothing(
+    ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the library's comparison decides: what it says is the answer, whatever the code."""
+    device, code = await registered(ntf)
+    compared: list[tuple[bytes, bytes]] = []
+    said = [False]
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return said[0]
+
+    monkeypatch.setattr(tokens, "hmac", SimpleNamespace(compare_digest=compare))
+    wrong = code[:-1] + bytes([code[-1] ^ 1])
+    for said[0], answer in ((False, AUTH), (True, OK())):
+        for given in (code, wrong, code[:-1], b""):
+            assert await device.ask(TVFY(given)) == answer
+            assert compared.pop() == (code, given)
+    assert compared == []
 
 
 @pytest.mark.both_stores

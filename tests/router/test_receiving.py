@@ -53,7 +53,7 @@ async def test_an_empty_queue_is_enough_to_decide_for_get_or_sub(running: Runnin
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-16")
 async def test_one_message_is_in_flight_and_the_record_of_it_is_exact(tmp_path: Path) -> None:
-    now = 1_700_000_000.5
+    sent, now = 1_700_000_000, 1_700_000_000.5
     async with running_router(tmp_path, now=lambda: now, network=MemoryNetwork()) as running:
         line, sender = await lines_of(running, 2)
         queue = await create(line, subscribe=True)
@@ -62,13 +62,18 @@ async def test_one_message_is_in_flight_and_the_record_of_it_is_exact(tmp_path: 
             await queue.send(sender, body)
         assert await pushed(line, queue) == b"one"
         await quiet(line)
+        delivered = int(now)
         for body in (b"two", b"three"):
             record = in_flight(running, line, queue)
             assert record is not None
-            assert (record.msg_id, record.seconds) == (queue.last_id, int(now))
+            assert (record.msg_id, record.seconds) == (queue.last_id, delivered)
+            now += 100
+            delivered = int(now)  # of the delivery, which the ACK causes long after the SEND
             assert queue.body(await queue.ask(line, ACK(queue.last_id))) == body
             await quiet(line)
-        assert in_flight(running, line, queue) is not None
+        last = in_flight(running, line, queue)
+        assert last is not None
+        assert last.seconds == delivered == sent + 200
         assert await queue.ask(line, ACK(queue.last_id)) == OK()
         assert in_flight(running, line, queue) is None
 

@@ -265,6 +265,7 @@ class Play:
         assert records.keys() == self.owners.keys()
 
 
+@pytest.mark.claim("SVC-29")
 @settings(max_examples=25)
 @given(STEPS)
 def test_counts_and_hashes_are_those_of_the_records_after_any_sequence(

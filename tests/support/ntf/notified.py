@@ -176,6 +176,7 @@ class Watch:
     def __init__(self, running: RunningRouter) -> None:
         self.requests: list[Request] = []
         self.payloads: list[bytes] = []
+        self.batches: list[int] = []
         self.sessions: list[Session] = []
         self._received = running.router.block_received
         running.router.block_received = self._note  # type: ignore[method-assign]  # a tap on a real router
@@ -184,7 +185,9 @@ class Watch:
         agreed = session.agreed
         layout = connection_layout(agreed.version, agreed.session_id)
         parsed = parse_requests(Reader(payload), layout, agreed.version)
-        self.requests += [request for request in parsed if isinstance(request, Request)]
+        found = [request for request in parsed if isinstance(request, Request)]
+        self.requests += found
+        self.batches.append(len(found))
         self.payloads.append(bytes(payload))
         if session not in self.sessions:
             self.sessions.append(session)
@@ -210,4 +213,5 @@ class Watch:
     def clear(self) -> None:
         self.requests.clear()
         self.payloads.clear()
+        self.batches.clear()
         self.sessions.clear()
