@@ -11,6 +11,7 @@ import pytest
 from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
 from blindpost.journal.folder import DAY_S
+from blindpost.journal.frames import RecordWriter
 from blindpost.journal.minutes import MinuteJournal, Reading
 from blindpost.journal.schema import P_COUNTERS, P_FUNNEL, P_GAUGES, P_HISTOGRAMS, P_TOKEN_TRANSITIONS
 from blindpost.journal.seal import seal_folder
@@ -22,13 +23,17 @@ AUTHOR = Author("ntf-1", "ntf", "0" * 16)
 
 def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
     born, refused = ("", "REGISTERED", ""), ("ACTIVE", "INVALID", "UNREGISTERED")
-    first = Reading({}, {}, token_transitions={born: 5}, funnel={("received", ""): 9})
+    first = Reading({}, {}, token_transitions={born: 5}, funnel={("received", "", "apns"): 9})
     journal = MinuteJournal(tmp_path, AUTHOR, first, DAY)
     second = Reading(
         {},
         {},
         token_transitions={born: 7, refused: 1},
-        funnel={("received", ""): 12, ("refused", "BadTopic"): 2, ("accepted", ""): 0},
+        funnel={
+            ("received", "", "apns"): 12,
+            ("refused", "BadTopic", "apns"): 2,
+            ("accepted", "", "webpush"): 0,
+        },
     )
     journal.record(second, DAY)
     journal.record(second, DAY + 60)
@@ -39,8 +44,18 @@ def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
         (*born, 2),
         (*refused, 1),
     ]
-    states = [(row["state"], row["reason"], row["value"]) for row in rows(tmp_path, P_FUNNEL)]
-    assert states == [("received", "", 3), ("refused", "BadTopic", 2)]
+    names = ("state", "reason", "value", "provider")
+    states = [tuple(row[name] for name in names) for row in rows(tmp_path, P_FUNNEL)]
+    assert states == [("received", "", 3, "apns"), ("refused", "BadTopic", 2, "apns")]
+
+
+def test_a_record_from_before_providers_were_told_apart_is_sealed_without(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path, AUTHOR)
+    writer.add({"minute_s": DAY, "rows": {P_FUNNEL.name: [("received", "", 3)]}})
+    writer.close()
+    seal_folder(tmp_path, now=DAY)
+    (row,) = rows(tmp_path, P_FUNNEL)
+    assert (row["state"], row["value"], row["provider"]) == ("received", 3, None)
 
 
 def test_a_disk_that_is_full_at_the_start_loses_nothing_that_was_counted(

@@ -96,7 +96,7 @@ async def test_every_state_of_own_notifications_and_nothing_of_others(tmp_path: 
             device = await active_device(running, OWN if own else OTHER)
             await fates(running, device, 1)
             funnel: Counter[str] = Counter()
-            for (state, _), count in running.router.plan.meters.funnel.items():
+            for (state, _, _), count in running.router.plan.meters.funnel.items():
                 funnel[state] += count
         finish = journal.cut()
         if finish is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,18 +14,21 @@ from blindpost.journal.schema import NOTIFICATION_STATES, TERMINAL_STATES
 from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.metrics import render
-from blindpost.ntf.model import NtfRules
+from blindpost.ntf.model import Carrier, LedgerState, NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.subscriber.options import SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
+from blindpost.ntf.tables import ledger_of
 from blindpost.serving.prometheus import Text
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
-from blindpost.wire.ntf.commands import SDEL, TCRN, TDEL, TVFY
+from blindpost.wire.ntf.commands import SDEL, TCRN, TDEL, TRPL, TVFY
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, PushItem
 from blindpost.wire.ntf.responses import OK
 from blindpost.wire.ntf.status import InvalidReason
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+from blindpost.wire.ntf.webpush import Subscription
 from tests.support.ntf.routers import (
     ON_BOTH,
     SMP,
@@ -35,6 +39,7 @@ from tests.support.ntf.routers import (
     RunningNtf,
     active_device,
     device_token,
+    open_tables,
     running_ntf,
     some_queue,
 )
@@ -70,7 +75,7 @@ async def test_a_notification_is_pushed_with_its_metadata(ntf: RunningNtf) -> No
     assert len(item.nonce) == 24
     assert ended(ntf) == {"accepted": 1}
     assert ntf.router.plan.meters[Meter.DELIVERED] == 1
-    assert ntf.router.plan.meters.push_s.count == 1
+    assert ntf.router.plan.meters.push_s[Carrier.APPLE].count == 1
 
 
 @pytest.mark.both_stores
@@ -439,16 +444,18 @@ async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf
     assert await devices[1].ask(TDEL()) == OK()
     reading = await read_meters(ntf.router, SmpSubscriber(ntf.router, SubscriberOptions()))
     assert reading.funnel == {
-        ("received", ""): 9,
-        ("stored", ""): 7,
-        ("pushed", ""): 6,
-        ("retried", ""): 1,
-        ("accepted", ""): 3,
-        ("replaced", ""): 1,
-        ("no_token", ""): 2,
-        ("refused", ""): 1,
-        ("token_invalid", "TOPIC"): 1,
-        ("token_inactive", ""): 1,
+        ("received", "", "apns"): 8,
+        ("received", "", "none"): 1,
+        ("stored", "", "apns"): 7,
+        ("pushed", "", "apns"): 6,
+        ("retried", "", "apns"): 1,
+        ("accepted", "", "apns"): 3,
+        ("replaced", "", "apns"): 1,
+        ("no_token", "", "apns"): 1,
+        ("no_token", "", "none"): 1,
+        ("refused", "", "apns"): 1,
+        ("token_invalid", "TOPIC", "apns"): 1,
+        ("token_inactive", "", "apns"): 1,
     }
     assert reading.token_transitions == {
         ("", "REGISTERED", ""): 3,
@@ -457,10 +464,50 @@ async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf
         ("ACTIVE", "INVALID", "TOPIC"): 1,
         ("ACTIVE", "", ""): 1,
     }
-    assert {state for state, _ in reading.funnel} <= set(NOTIFICATION_STATES)
-    ends = sum(count for (state, _), count in reading.funnel.items() if state in TERMINAL_STATES)
-    assert ends == reading.funnel["received", ""], "each received notification ends in one state"
+    assert {state for state, _, _ in reading.funnel} <= set(NOTIFICATION_STATES)
+    ends: Counter[str] = Counter()
+    for (state, _, provider), count in reading.funnel.items():
+        if state in TERMINAL_STATES:
+            ends[provider] += count
+    came = {provider: reading.funnel["received", "", provider] for provider in ends}
+    assert ends == came, "each received notification ends in one state"
     assert (reading.gauges["tokens"], reading.gauges["waiting"]) == (2, 0)
+
+
+@pytest.mark.both_stores
+async def test_each_provider_has_its_own_ledger(tmp_path: Path) -> None:
+    """Also for a device that moves from one to the other while its notification waits."""
+    apple, rules = Apple(), NtfRules(web_push=True, retry_first_s=100)
+    providers = {PushProvider.APNS_PROD: apple, PushProvider.WEB_PUSH: apple}
+    web = DeviceToken.web(Subscription("push.example.org", "", b"/1", bytes(16), b"\x04" + bytes(64)))
+    moved_to = DeviceToken.web(Subscription("push.example.org", "", b"/2", bytes(16), b"\x04" + bytes(64)))
+    queues = [some_queue(number) for number in range(2)]
+    async with running_ntf(tmp_path, rules, network=MemoryNetwork(), apple=apple, providers=providers) as ntf:
+        devices = [await active_device(ntf, name) for name in (device_token("ab"), web)]
+        for device, queue in zip(devices, queues, strict=True):
+            await device.subscribe(queue)
+        await ntf.nmsg(*queues, queues[1])
+        await ntf.settled()
+        apple.answer = lambda device, _: RetryLater("") if device == devices[0].name else Failed("")
+        await ntf.nmsg(*queues)
+        await ntf.settled()
+        apple.answer = lambda *_: Accepted()
+        assert await devices[0].ask(TRPL(moved_to)) == OK()
+        await ntf.settled()
+        *_, (_, code) = [each for each in apple.pushed if each[0] == moved_to]
+        assert await devices[0].ask(TVFY(devices[0].code(code))) == OK()
+        await ntf.settled()
+    store = await open_tables(tmp_path)
+    found = ledger_of(store.counts())
+    store.close()
+    told = {(who.value, state.value): count for who in found for state, count in found[who].items() if count}
+    assert told == {
+        ("apns", "accepted"): 2,
+        ("webpush", "accepted"): 1,
+        ("webpush", "superseded"): 1,
+        ("webpush", "rejected"): 1,
+    }
+    assert found[Carrier.TEST][LedgerState.WAITING] == 0
 
 
 async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) -> None:

@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.crypto.webpush import POINT_SIZE
+from blindpost.ntf.model import STORED_CARRIERS
 from blindpost.ntf.process import open_store
 from blindpost.ntf.settings import Place
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.apns import ApnsServer
 from blindpost.wire.addresses import RouterAddress
-from blindpost.wire.text import b64
+from blindpost.wire.text import b64, unb64
 from tests.support.ntf.apns_process import apns_in_process
 from tests.support.ntf.devices import verified
 from tests.support.ntf.load import Kept, Load, kept_notifications
@@ -87,6 +89,9 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
         await until(settled)
         status = json.loads(await asyncio.to_thread(invoke, "status", "-c", folder, "--json"))
         assert (status["tokens"], status["subscriptions"], status["smp_routers_connected"]) == (1, 1, 1)
+        assert status["ledger_apns"]["accepted"] == 1
+        assert set(status["ledger_webpush"].values()) == {0}
+        assert len(unb64(status["vapid_public_key"])) == POINT_SIZE
         found = re.search(rb"metrics on port (\d+)", ntf.log)
         assert found is not None
         metrics = await asyncio.to_thread(_metrics, int(found[1]))
@@ -98,7 +103,7 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
             "simplex_ntf_notifications_received 1",
             "simplex_ntf_notifications_delivered 1",
             "simplex_ntf_notifications_verification_delivered 1",
-            'blindpost_ntf_ledger_total{state="accepted"} 1',
+            'blindpost_ntf_ledger_total{provider="apns",state="accepted"} 1',
             "simplex_ntf_smp_sessions_count 1",
         ):
             assert line in metrics.splitlines()
@@ -249,7 +254,8 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
 def _the_ledger_adds_up(ntf: StartedNtf, ledger: dict[str, int], newest: int) -> None:
     with closing(sqlite3.connect(ntf.folder / "ntf.db")) as store:
         stored = dict(store.execute("SELECT name, value FROM counters"))
-    assert all(stored.get(f"ledger_{state}", 0) == count for state, count in ledger.items())
+    for state, count in ledger.items():
+        assert sum(stored.get(f"ledger_{carrier.value}_{state}", 0) for carrier in STORED_CARRIERS) == count
     assert ledger["accepted"] + ledger["superseded"] == newest, (
         "accepted notifications have numbers without gaps"
     )

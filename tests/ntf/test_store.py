@@ -11,11 +11,14 @@ import pytest
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
+from blindpost.ntf import schema_postgres, schema_sqlite
 from blindpost.ntf.machines import SubEvent
 from blindpost.ntf.ports import NmsgReceived, SubscriptionsChanged
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import NtfStore, WrongKeyError
 from blindpost.ntf.view import Needed, View, Wanted
+from blindpost.store.postgres import PostgresStore, Schema
+from blindpost.store.sqlite import NTF, SqliteStore
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import PING, TCHK, TCRN, TDEL
@@ -32,7 +35,7 @@ from tests.support.ntf.routers import (
     some_queue,
 )
 from tests.support.ntf.stores import RawStore
-from tests.support.router.routers import new_credentials
+from tests.support.router.routers import DATABASE_FILE, new_credentials
 from tests.support.serving.waiting import until
 
 STATES = ("NEW", "PENDING", "ACTIVE", "INACTIVE", "END", "DELETED", "AUTH", "SERVICE", "ERR")
@@ -260,3 +263,25 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         await ntf.router.submit([NmsgReceived(SMP, queue.notifier_id, b"x" * 24, b"m" * 144)])
         await ntf.settled()
         assert ntf.router.store.received == 2
+
+
+@pytest.mark.both_stores
+async def test_a_ledger_from_before_providers_were_told_apart_is_apples(
+    tmp_path: Path, store_kind: str
+) -> None:
+    if store_kind == "sqlite":
+        before = SqliteStore.open(tmp_path / "ntf.db", (schema_sqlite.FIRST,), NTF)
+        with before.transaction() as sql:
+            written = [("ledger_accepted", 7), ("ledger_waiting", 1)]
+            sql.executemany("INSERT INTO counters VALUES (?, ?)", written)
+        before.close()
+    else:
+        schema = Schema("blindpost_ntf", (schema_postgres.FIRST,), ("ledger_accepted", "ledger_waiting"))
+        kept = await PostgresStore.open((tmp_path / DATABASE_FILE).read_text(), schema)
+        await kept.commit([[]], {"ledger_accepted": 7, "ledger_waiting": 1})
+        kept.close()
+    store = await open_tables(tmp_path)
+    assert store.received == 8
+    counts = {name: count for name, count in store.counts().items() if count}
+    store.close()
+    assert counts == {"ledger_apns_accepted": 7, "ledger_apns_waiting": 1}

@@ -419,7 +419,7 @@ async def test_outages_and_throttling_delay_and_never_invalidate(tmp_path: Path)
         for queue in queues:
             await queue.send(here.sender)
         done = len(here.messages(device))
-        await until(lambda: here.ntf.router.store.counts()["ledger_waiting"] == 3)
+        await until(lambda: here.ntf.ledger()["waiting"] == 3)
         assert await device.status() == "ACTIVE"
         await here.apple.start()
         items = await here.message(device, done + 1)

@@ -65,13 +65,19 @@ def test_flapping(fleet: Fleet, spark: SparkSession) -> None:
 
 
 def test_funnel(fleet: Fleet, spark: SparkSession) -> None:
-    wanted: Counter[tuple[str, str]] = Counter()
+    wanted: Counter[tuple[str, str, str]] = Counter()
     for key, value in fleet.truth["tables"]["p_funnel"][DAY.isoformat()].items():
-        router, state, _ = key.split("|")
-        wanted[router, state] += value
+        router, state, _, provider = key.split("|")
+        wanted[router, provider, state] += value
     found = fleet.rows(spark, "notification_funnel")
-    assert {(row["router"], state): row[state] for row in found for _, state in wanted} == wanted
-    assert [row["open"] for row in found] == [fleet.faults["unfinished_count"]]
+    states = {state for _, _, state in wanted}
+    assert {
+        (row["router"], row["provider"], state): row[state] for row in found for state in states
+    } == wanted
+    assert {row["provider"]: row["open"] for row in found} == {
+        "apns": fleet.faults["unfinished_count"],
+        "webpush": 0,
+    }
     canaries = fleet.rows(spark, "notification_canaries")
     assert sum(row["unfinished"] for row in canaries) == fleet.faults["unfinished_count"]
     assert {row["ended_twice"] for row in canaries} == {0}

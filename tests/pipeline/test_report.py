@@ -43,7 +43,8 @@ CALM: dict[str, list[Row]] = {
         | {"refused_full": 0, "backlog": 40, "backlog_max": 50}
     ],
     "notification_funnel": [
-        {"router": "ntf-01", "received": 100, "stored": 100, "pushed": 99, "accepted": 99, "replaced": 1}
+        {"router": "ntf-01", "provider": "apns", "received": 100, "stored": 100, "pushed": 99}
+        | {"accepted": 99, "replaced": 1, "retried": 0, "open": 0}
         | dict.fromkeys(
             ("expired", "token_invalid", "token_inactive", "no_token", "refused", "failed", "dropped"), 0
         )

@@ -79,8 +79,8 @@ class Reading:
     sketches: Sequence[Sketch] = ()
     token_transitions: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """By state before, state after and reason."""
-    funnel: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By state and reason."""
+    funnel: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """By state, reason and provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class _Counted:
 
     counters: Mapping[str, int]
     token_transitions: Mapping[tuple[str, str, str], int]
-    funnel: Mapping[tuple[str, str], int]
+    funnel: Mapping[tuple[str, str, str], int]
     histograms: Mapping[str, tuple[Sequence[int], float]]
 
     @classmethod
@@ -152,7 +152,10 @@ def _rows(reading: Reading, before: _Counted) -> Rows:
         P_TOKEN_TRANSITIONS.name: [
             (*states, grown) for states, grown in _grown(reading.token_transitions, before.token_transitions)
         ],
-        P_FUNNEL.name: [(*state, grown) for state, grown in _grown(reading.funnel, before.funnel)],
+        P_FUNNEL.name: [
+            (state, reason, grown, provider)
+            for (state, reason, provider), grown in _grown(reading.funnel, before.funnel)
+        ],
     }
 
 

@@ -24,7 +24,7 @@ from enum import Enum
 
 from blindpost.wire.daily_csv import ROUTER_COLUMNS
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The highest version of any table."""
 
 
@@ -135,6 +135,7 @@ def _minutes(name: str, doc: str, key: tuple[str, ...], *columns: Column) -> Tab
         (*_RECORD, *key),
         "minute_s",
         (*_PER_MINUTE, *columns),
+        version=max((column.since for column in columns), default=1),
         days_kept=DAYS_MINUTES,
     )
 
@@ -262,13 +263,24 @@ waited; `token_invalid`: the provider says so; `token_inactive`: the token takes
 subscription is gone; `refused` by the provider for another reason; `failed` after the last retry; `dropped`
 because a bound was reached."""
 
+PROVIDERS = ("apns", "webpush", "test", "none")
+"""Apple, Web Push, the null provider of devices that test a router; none: for no device of the router."""
+
 P_FUNNEL = _minutes(
     "p_funnel",
     "How many notifications of a notification router reached which state.",
-    ("state", "reason"),
+    ("state", "reason", "provider"),
     Column("state", Type.STRING, "The state that was entered.", values=NOTIFICATION_STATES),
     Column("reason", Type.STRING, "The provider's word where it gave one, else empty."),
     Column("value", Type.INT64, "How many."),
+    Column(
+        "provider",
+        Type.STRING,
+        "By which kind of push provider; null in files that do not say.",
+        nullable=True,
+        since=2,
+        values=PROVIDERS,
+    ),
 )
 
 P_DAY = Table(

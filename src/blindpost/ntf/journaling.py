@@ -6,6 +6,7 @@ from blindpost.journal.minutes import Reading
 from blindpost.ntf.model import LedgerState
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
+from blindpost.ntf.tables import ledger_total
 
 
 async def read_meters(router: NtfRouter, subscriber: SmpSubscriber) -> Reading:
@@ -25,7 +26,7 @@ async def read_meters(router: NtfRouter, subscriber: SmpSubscriber) -> Reading:
             "tokens": counts["tokens"],
             "subscriptions": counts["subscriptions"],
             "notifications": counts["notifications"],
-            "waiting": counts[f"ledger_{LedgerState.WAITING.value}"],
+            "waiting": ledger_total(counts, LedgerState.WAITING),
             "connections": len(router.connections),
             "pushes": router.pusher.waiting,
             "smp_routers": len(states),
@@ -33,7 +34,11 @@ async def read_meters(router: NtfRouter, subscriber: SmpSubscriber) -> Reading:
             "queues_subscribed": sum(state.active + state.members for state in states),
             "inbox": router.engine.waiting,
         },
-        histograms={"push_s": meters.push_s, "turn_s": engine.turn_s, "commit_s": engine.commit_s},
+        histograms={
+            **{f"push_{carrier.value}_s": taken_s for carrier, taken_s in meters.push_s.items()},
+            "turn_s": engine.turn_s,
+            "commit_s": engine.commit_s,
+        },
         token_transitions=dict(meters.transitions),
         funnel=dict(meters.funnel),
     )

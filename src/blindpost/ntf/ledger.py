@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blindpost.ntf.machines import LEDGER_TABLE, LedgerEvent
-from blindpost.ntf.model import LedgerState, Notification, Subscription
+from blindpost.ntf.model import Carrier, LedgerState, Notification, Subscription
 from blindpost.ntf.turn import Turn
 
 FUNNEL = {
@@ -24,8 +24,8 @@ def end(turn: Turn, notification: Notification, event: LedgerEvent, reason: str 
     """The notification after this event. One that has ended already stays as it is."""
     if not notification.is_waiting:
         return notification
-    turn.view.enter(LEDGER_TABLE[LedgerState.WAITING, event])
-    turn.enter(FUNNEL[event], reason=reason)
+    turn.view.enter(notification.carrier, LEDGER_TABLE[LedgerState.WAITING, event])
+    turn.enter(FUNNEL[event], notification.carrier, reason=reason)
     turn.tell(notification, FUNNEL[event])
     return replace(notification, is_waiting=False)
 
@@ -43,17 +43,25 @@ def remove(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
     turn.view.delete_notification(notification)
 
 
-def accept(turn: Turn, subscription: Subscription, nonce: bytes, encrypted_meta: bytes) -> None:
+def accept(
+    turn: Turn, subscription: Subscription, carrier: Carrier, nonce: bytes, encrypted_meta: bytes
+) -> None:
     """A new one takes the place of its queue; of too many queues the oldest make room."""
     view = turn.view
     before = view.notifications.get(subscription.subscription_id)
     if before is not None:
         end(turn, before, LedgerEvent.NEWER)
     number = view.next_number()
-    view.enter(LedgerState.WAITING)
-    turn.enter("stored")
+    view.enter(carrier, LedgerState.WAITING)
+    turn.enter("stored", carrier)
     notification = Notification(
-        subscription.subscription_id, subscription.token_id, number, turn.seconds, nonce, encrypted_meta
+        subscription.subscription_id,
+        subscription.token_id,
+        number,
+        turn.seconds,
+        nonce,
+        encrypted_meta,
+        carrier,
     )
     view.put_notification(notification)
     turn.tell(notification, "received", "stored")

@@ -8,6 +8,7 @@ from enum import Enum
 
 from blindpost.engine.histogram import Histogram
 from blindpost.engine.meters import Meters
+from blindpost.ntf.model import STORED_CARRIERS
 
 
 class Meter(Enum):
@@ -60,9 +61,9 @@ class NtfMeters(Meters[Meter]):
 
     def __init__(self) -> None:
         super().__init__(Meter)
-        self.funnel: Counter[tuple[str, str]] = Counter()
-        """How many notifications entered which state, and why, in the words of the journal."""
+        self.funnel: Counter[tuple[str, str, str]] = Counter()
+        """How many notifications entered which state, why, and by which provider, in the journal's words."""
         self.transitions: Counter[tuple[str, str, str]] = Counter()
         """How many tokens went from which state to which, and why."""
-        self.push_s = Histogram()
+        self.push_s = {carrier: Histogram() for carrier in STORED_CARRIERS}
         """From NMSG until the provider accepted the push."""

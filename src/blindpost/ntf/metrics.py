@@ -14,6 +14,7 @@ from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import LedgerState
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.subscriber.subscriber import LinkState, SmpSubscriber
+from blindpost.ntf.tables import ledger_of
 from blindpost.serving.prometheus import Text, engine_metrics
 
 REFERENCE = "simplex_ntf_"
@@ -41,9 +42,9 @@ def render(text: Text, router: NtfRouter, subscriber: SmpSubscriber | None) -> N
     _stored(text, router.store.counts())
     _live(text, router)
     _subscribed(text, [] if subscriber is None else subscriber.states)
-    text.histogram(
-        OURS + "push_seconds", "From NMSG until the provider accepted it", router.plan.meters.push_s
-    )
+    for carrier, taken_s in router.plan.meters.push_s.items():
+        help_text = "From NMSG until the provider accepted it"
+        text.histogram(OURS + "push_seconds", help_text, taken_s, (("provider", carrier.value),))
     engine_metrics(text, OURS, router.engine.meters)
 
 
@@ -51,16 +52,13 @@ def _stored(text: Text, counts: dict[str, int]) -> None:
     text.gauge(REFERENCE + "tokens_total", "Stored tokens", counts["tokens"])
     text.gauge(REFERENCE + "subscriptions_approx_total", "Stored subscriptions", counts["subscriptions"])
     text.gauge(REFERENCE + "notifications_total", "Stored last notifications", counts["notifications"])
-    waiting = LedgerState.WAITING
-    text.gauge(OURS + "ledger_waiting", "Notifications without an end", counts[f"ledger_{waiting.value}"])
-    for state in LedgerState:
-        if state.is_terminal:
-            text.counter(
-                OURS + "ledger_total",
-                "Notifications by how they ended, since the store was made",
-                counts[f"ledger_{state.value}"],
-                (("state", state.value),),
-            )
+    for carrier, states in ledger_of(counts).items():
+        provider = ("provider", carrier.value)
+        waiting = states.pop(LedgerState.WAITING)
+        text.gauge(OURS + "ledger_waiting", "Notifications without an end", waiting, (provider,))
+        for state, count in states.items():
+            help_text = "Notifications by how they ended, since the store was made"
+            text.counter(OURS + "ledger_total", help_text, count, (provider, ("state", state.value)))
 
 
 def _live(text: Text, router: NtfRouter) -> None:

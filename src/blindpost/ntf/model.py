@@ -13,7 +13,7 @@ from blindpost.wire.addresses import Server
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PUSH_ITEMS_MAX
 from blindpost.wire.ntf.status import SubState, SubStatus, TokenState, TokenStatus
-from blindpost.wire.ntf.tokens import DeviceToken
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.value import Value
 
@@ -87,6 +87,26 @@ class Subscription(Value):
     """Whether NSUBS subscribes it together with the others of our service."""
 
 
+class Carrier(Enum):
+    """By which kind of push provider a notification goes, as ledger, journal and metrics tell them apart."""
+
+    APPLE = "apns"
+    WEB = "webpush"
+    TEST = "test"
+    """The null provider: a device tests the router, and nothing is pushed."""
+    NONE = "none"
+    """It came for no device of ours."""
+
+    @classmethod
+    def of(cls, device: DeviceToken) -> Carrier:
+        return _CARRIERS.get(device.provider, cls.APPLE)
+
+
+STORED_CARRIERS = (Carrier.APPLE, Carrier.WEB, Carrier.TEST)
+"""Those that the ledger has: nothing is stored for no device."""
+_CARRIERS = {PushProvider.WEB_PUSH: Carrier.WEB, PushProvider.APNS_NULL: Carrier.TEST}
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Notification(Value):
     """The newest notification of a subscription. `number` tells it from those that were in its place before.
@@ -100,6 +120,8 @@ class Notification(Value):
     seconds: int
     nonce: bytes
     encrypted_meta: bytes
+    carrier: Carrier
+    """That of its device when it came; it ends under the same."""
     is_waiting: bool = True
     """No terminal state yet."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from blindpost.ntf import ledger, pushes, tokens
 from blindpost.ntf.machines import LedgerEvent, TokenEvent
 from blindpost.ntf.meters import Meter
-from blindpost.ntf.model import PushKind, Token
+from blindpost.ntf.model import Carrier, PushKind, Token
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.turn import Push, Turn
 
@@ -68,7 +68,7 @@ def _accepted(turn: Turn, token: Token, push: Push) -> Token:
                 token = tokens.advance(turn, token, TokenEvent.CODE_ACCEPTED)
         case PushKind.MESSAGE:
             _settle(turn, push, LedgerEvent.PUSH_ACCEPTED)
-            turn.pushed(max(turn.now - push.since, 0.0))
+            turn.pushed(Carrier.of(push.device), max(turn.now - push.since, 0.0))
         case PushKind.CHECK:
             token = replace(_next_period(turn, token), period_sent=turn.seconds)
             turn.view.put_token(token)

@@ -284,7 +284,8 @@ class NtfPlan:
             contained("an effect", shell.perform, effect)
         for _, push in turn.pushes.items():
             if push.waiting:
-                self.meters.funnel["pushed", ""] += push.waiting
+                for carrier in push.waiting:
+                    self.meters.funnel["pushed", "", carrier.value] += 1
                 if turn.is_own(turn.view.tokens.get(push.token_id)):
                     waiting = (turn.view.notifications.get(carried[0]) for carried in push.carried)
                     turn.happened += [Happened.to(one, "pushed") for one in waiting if one and one.is_waiting]

@@ -18,7 +18,7 @@ from blindpost.journal.schema import L_NOTIFICATIONS
 from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.metrics import render
-from blindpost.ntf.model import NtfRules
+from blindpost.ntf.model import Carrier, LedgerState, NtfRules
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.apns import Endpoint
 from blindpost.ntf.push.http2 import tls_context
@@ -31,7 +31,7 @@ from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.settings import ApnsSection, Place
 from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
-from blindpost.ntf.tables import NtfStore
+from blindpost.ntf.tables import NtfStore, ledger_of, ledger_total
 from blindpost.ntf.tables_sqlite import SqliteTables
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.failures import OperatorError
@@ -166,6 +166,9 @@ class NtfService(Service[Place]):
         vapid = vapid_of(place)
         self.vapid_public = "" if vapid is None else vapid.public
         """What applications of Web Push devices give to their push service."""
+        apple = {Carrier.APPLE} if place.settings.apns.key_file else set()
+        self.carriers = apple | ({Carrier.WEB} if vapid else set())
+        """Which providers are set up."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
         self.server = LimitedServer(ntf_router_plan(credentials), self.router)
@@ -279,10 +282,11 @@ class NtfService(Service[Place]):
             "queues_waiting": sum(state.waiting for state in states),
             "pushes_under_way": router.pusher.waiting,
             "vapid_public_key": self.vapid_public,
-            "ledger": {
-                name.removeprefix("ledger_"): count
-                for name, count in counts.items()
-                if name.startswith("ledger_")
+            "ledger": {state.value: ledger_total(counts, state) for state in LedgerState},
+            **{
+                f"ledger_{carrier.value}": {state.value: count for state, count in states.items()}
+                for carrier, states in ledger_of(counts).items()
+                if carrier in self.carriers or any(states.values())
             },
             "counters": router.plan.meters.values(),
         }

@@ -94,8 +94,8 @@ def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: floa
     turn.count(Meter.RETRIES)
     if kind is PushKind.MESSAGE:
         waiting = [one for one in turn.view.notified(token.token_id) if one.is_waiting]
-        turn.enter("retried", len(waiting))
         for notification in waiting:
+            turn.enter("retried", notification.carrier)
             turn.tell(notification, "retried")
 
 
@@ -131,7 +131,7 @@ def _message_push(turn: Turn, token: Token, job: int) -> Push | None:
         content = encode_items(items[first:])
         if len(content) + LENGTH_SIZE <= turn.rules.padded_size:
             carried = tuple((each.subscription_id, each.number) for each in notified[first:])
-            waiting = sum(each.is_waiting for each in notified[first:])
+            waiting = tuple(each.carrier for each in notified[first:] if each.is_waiting)
             since = float(notified[-1].seconds)
             return Push(
                 token.token_id,

@@ -12,7 +12,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet, id_hash
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.secret import Secret
-from blindpost.ntf.model import Notification, Service, SmpRouter, Subscription, Token
+from blindpost.ntf.model import Carrier, Notification, Service, SmpRouter, Subscription, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.sealing import Sealer
 from blindpost.wire.addresses import Server, read_server, write_server
@@ -65,6 +65,8 @@ class NotificationRow(NamedTuple):
     nonce: bytes
     encrypted_meta: bytes
     waiting: bool
+    provider: str
+    """The name of its carrier."""
 
 
 class RouterRow(NamedTuple):
@@ -177,10 +179,11 @@ class Records:
             notification.nonce,
             notification.encrypted_meta,
             notification.is_waiting,
+            notification.carrier.value,
         )
 
     def notification(self, row: NotificationRow) -> Notification:
-        return Notification(*row[:6], is_waiting=bool(row.waiting))
+        return Notification(*row[:6], Carrier(row.provider), is_waiting=bool(row.waiting))
 
     def router_row(self, router: SmpRouter) -> RouterRow:
         name = self.server_name(router.server)

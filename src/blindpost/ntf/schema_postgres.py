@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from blindpost.ntf.tables import COUNTERS
 
+_STATES = ("waiting", "accepted", "superseded", "rejected", "expired", "dropped")
+_AT_FIRST = ("tokens", "subscriptions", "notifications", *(f"ledger_{state}" for state in _STATES))
 FIRST = """
 CREATE TABLE meta (name text PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE tokens (
@@ -91,4 +93,18 @@ CREATE TRIGGER subscription_put AFTER UPDATE ON subscriptions
         (NOT OLD.counted OR NEW.server <> OLD.server OR NEW.id_hash <> OLD.id_hash))
     EXECUTE FUNCTION subscription_joins();
 ALTER TABLE state
-""" + ",\n".join(f"    ADD COLUMN {counter} bigint NOT NULL DEFAULT 0" for counter in COUNTERS)
+""" + ",\n".join(f"    ADD COLUMN {counter} bigint NOT NULL DEFAULT 0" for counter in _AT_FIRST)
+
+_FROM_APPLE = {f"ledger_{state}": f"ledger_apns_{state}" for state in _STATES}
+PROVIDERS = "\n".join(
+    (
+        "ALTER TABLE notifications ADD COLUMN provider text NOT NULL DEFAULT 'apns';",
+        *(f"ALTER TABLE state RENAME COLUMN {old} TO {new};" for old, new in _FROM_APPLE.items()),
+        *(
+            f"ALTER TABLE state ADD COLUMN {counter} bigint NOT NULL DEFAULT 0;"
+            for counter in COUNTERS
+            if counter not in _AT_FIRST and counter not in _FROM_APPLE.values()
+        ),
+    )
+)
+"""The ledger by provider: everything before was Apple's."""

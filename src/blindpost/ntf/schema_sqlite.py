@@ -80,3 +80,9 @@ BEGIN
         notifier_ids_hash = xor_hash(notifier_ids_hash, NEW.id_hash) WHERE server = NEW.server;
 END;
 """
+
+PROVIDERS = """
+ALTER TABLE notifications ADD COLUMN provider TEXT NOT NULL DEFAULT 'apns';
+UPDATE counters SET name = 'ledger_apns_' || substr(name, length('ledger_') + 1) WHERE name LIKE 'ledger%';
+"""
+"""The ledger by provider: everything before was Apple's."""

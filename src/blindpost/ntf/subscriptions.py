@@ -8,7 +8,16 @@ from dataclasses import replace
 from blindpost.ntf import ledger, pushes
 from blindpost.ntf.machines import LedgerEvent, SubEvent
 from blindpost.ntf.meters import Meter
-from blindpost.ntf.model import ID_SIZE, Notification, PushKind, Service, SmpRouter, Subscription, Token
+from blindpost.ntf.model import (
+    ID_SIZE,
+    Carrier,
+    Notification,
+    PushKind,
+    Service,
+    SmpRouter,
+    Subscription,
+    Token,
+)
 from blindpost.ntf.ports import (
     AssociatedChanged,
     NmsgReceived,
@@ -91,9 +100,9 @@ def unsubscribe(turn: Turn, subscription: Subscription) -> Response:
 
 def notified(turn: Turn, event: NmsgReceived) -> None:
     """NMSG: it is stored, and pushed once that is durable. One that comes twice counts once."""
-    turn.enter("received")
     subscription = turn.view.of_queue(event.server, event.notifier_id)
     token = None if subscription is None else turn.view.tokens.get(subscription.token_id)
+    turn.enter("received", _carrier(token))
     if subscription is None or token is None:
         _not_accepted(turn, token, "no_token")
     elif token.status.state is not TokenState.ACTIVE:
@@ -110,10 +119,15 @@ def _not_accepted(turn: Turn, token: Token | None, state: str) -> None:
 
 
 def _ended_at_once(turn: Turn, token: Token | None, state: str) -> None:
-    turn.enter(state)
+    carrier = _carrier(token)
+    turn.enter(state, carrier)
     if token is not None and turn.is_own(token):
-        unstored = Notification(turn.entropy(ID_SIZE), token.token_id, 0, turn.seconds, b"", b"")
+        unstored = Notification(turn.entropy(ID_SIZE), token.token_id, 0, turn.seconds, b"", b"", carrier)
         turn.tell(unstored, "received", state)
+
+
+def _carrier(token: Token | None) -> Carrier:
+    return Carrier.NONE if token is None else Carrier.of(token.device)
 
 
 def _accept(turn: Turn, token: Token, subscription: Subscription, event: NmsgReceived) -> None:
@@ -123,7 +137,7 @@ def _accept(turn: Turn, token: Token, subscription: Subscription, event: NmsgRec
         return
     turn.count(Meter.RECEIVED)
     turn.note(subscription.subscription_id)
-    ledger.accept(turn, subscription, event.nonce, event.encrypted_meta)
+    ledger.accept(turn, subscription, _carrier(token), event.nonce, event.encrypted_meta)
     pushes.request(turn, token, PushKind.MESSAGE)
 
 

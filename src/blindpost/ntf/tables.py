@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.ntf.machines import SUB_TABLE, SubEvent
-from blindpost.ntf.model import LedgerState, SmpRouter
+from blindpost.ntf.model import STORED_CARRIERS, Carrier, LedgerState, SmpRouter
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.records import NotificationRow, Records, RouterRow, SubscriptionRow, TokenRow
 from blindpost.ntf.view import Needed, View, Wanted
@@ -22,11 +22,16 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 V = TypeVar("V")
 
+
+def ledger_counter(carrier: Carrier, state: LedgerState) -> str:
+    return f"ledger_{carrier.value}_{state.value}"
+
+
 COUNTERS = (
     "tokens",
     "subscriptions",
     "notifications",
-    *(f"ledger_{state.value}" for state in LedgerState),
+    *(ledger_counter(carrier, state) for carrier in STORED_CARRIERS for state in LedgerState),
 )
 """What a store counts: its rows, and where notifications are."""
 
@@ -95,9 +100,21 @@ class NtfStore(Protocol):
     def close(self) -> None: ...
 
 
-def received_of(counts: dict[str, int]) -> int:
-    """Every accepted notification is in exactly one state."""
-    return sum(counts[f"ledger_{state.value}"] for state in LedgerState)
+def received_of(counts: Mapping[str, int]) -> int:
+    """Every accepted notification is in exactly one state, of one provider."""
+    return sum(sum(states.values()) for states in ledger_of(counts).values())
+
+
+def ledger_of(counts: Mapping[str, int]) -> dict[Carrier, dict[LedgerState, int]]:
+    """The ledger, by provider."""
+    return {
+        carrier: {state: counts[ledger_counter(carrier, state)] for state in LedgerState}
+        for carrier in STORED_CARRIERS
+    }
+
+
+def ledger_total(counts: Mapping[str, int], state: LedgerState) -> int:
+    return sum(counts[ledger_counter(carrier, state)] for carrier in STORED_CARRIERS)
 
 
 @dataclass(slots=True)
@@ -187,7 +204,7 @@ def writes_of(view: View, records: Records) -> Writes:
         writes.sets.append(
             _set_write(records.server_name(change.server), change.event, change.only_associated)
         )
-    writes.ledger = {f"ledger_{state.value}": by for state, by in view.ledger.items()}
+    writes.ledger = {ledger_counter(*key): by for key, by in view.ledger.items()}
     return writes
 
 

@@ -11,7 +11,7 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.ntf.model import Notification, SmpRouter, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.records import NotificationRow, Records, RouterRow, SubscriptionRow, TokenRow
-from blindpost.ntf.schema_postgres import FIRST
+from blindpost.ntf.schema_postgres import FIRST, PROVIDERS
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import COUNTERS, Writes, WrongKeyError, readable, received_of, writes_of
 from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
@@ -19,7 +19,7 @@ from blindpost.store.contract import Durability
 from blindpost.store.postgres import PostgresStore, Schema, Step, Work
 from blindpost.wire.addresses import Server
 
-SCHEMA = Schema("blindpost_ntf", (FIRST,), COUNTERS)
+SCHEMA = Schema("blindpost_ntf", (FIRST, PROVIDERS), COUNTERS)
 
 _COLUMNS = (
     "SELECT found.token_id, found.device, verify_key, status, sealed, code_at, code_attempts, "
@@ -36,7 +36,7 @@ _SUBSCRIPTIONS = (
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN subscriptions found ON "
 )
 _NOTIFICATIONS = (
-    "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting "
+    "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting, provider "
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN notifications found ON found.token_id = wanted.name"
 )
 _ROUTERS = (
@@ -100,9 +100,11 @@ _SET_TOGETHER = Step(
 _PUT_NOTIFICATIONS = Step(
     "notifications",
     "INSERT INTO notifications SELECT * FROM unnest({0}::bytea[], {1}::bytea[], {2}::bigint[], "
-    "{3}::bigint[], {4}::bytea[], {5}::bytea[], {6}::boolean[]) ON CONFLICT (subscription_id) DO UPDATE SET "
-    "number = excluded.number, seconds = excluded.seconds, nonce = excluded.nonce, "
-    "encrypted_meta = excluded.encrypted_meta, waiting = excluded.waiting RETURNING xmax = 0 AS fresh",
+    "{3}::bigint[], {4}::bytea[], {5}::bytea[], {6}::boolean[], {7}::text[]) "
+    "ON CONFLICT (subscription_id) DO UPDATE SET number = excluded.number, "
+    "seconds = excluded.seconds, nonce = excluded.nonce, "
+    "encrypted_meta = excluded.encrypted_meta, waiting = excluded.waiting, "
+    "provider = excluded.provider RETURNING xmax = 0 AS fresh",
 )
 
 _IS_UNUSED = "NOT EXISTS (SELECT 1 FROM subscriptions WHERE subscriptions.server = smp_servers.server)"

@@ -14,7 +14,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.ntf.model import SmpRouter, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.records import NotificationRow, Records, RouterRow, SubscriptionRow, TokenRow
-from blindpost.ntf.schema_sqlite import FIRST
+from blindpost.ntf.schema_sqlite import FIRST, PROVIDERS
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import (
     COUNTERS,
@@ -30,7 +30,7 @@ from blindpost.store.contract import Durability
 from blindpost.store.sqlite import NTF, SqliteStore
 from blindpost.wire.addresses import Server
 
-MIGRATIONS = (FIRST,)
+MIGRATIONS = (FIRST, PROVIDERS)
 
 _TOKENS = (
     "SELECT token_id, device, verify_key, status, sealed, code_at, code_attempts, period_minutes, "
@@ -41,7 +41,7 @@ _SUBSCRIPTION = (
     "associated FROM subscriptions WHERE "
 )
 _NOTIFICATION = (
-    "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting "
+    "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting, provider "
     "FROM notifications WHERE token_id = ?"
 )
 _ROUTER = (
@@ -56,9 +56,10 @@ _PUT_TOKENS = (
     "period_sent = excluded.period_sent, updated_day = excluded.updated_day"
 )
 _PUT_NOTIFICATION = (
-    "INSERT INTO notifications VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (subscription_id) DO UPDATE SET "
+    "INSERT INTO notifications VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (subscription_id) DO UPDATE SET "
     "number = excluded.number, seconds = excluded.seconds, nonce = excluded.nonce, "
-    "encrypted_meta = excluded.encrypted_meta, waiting = excluded.waiting"
+    "encrypted_meta = excluded.encrypted_meta, waiting = excluded.waiting, "
+    "provider = excluded.provider"
 )
 _PUT_ROUTER = (
     "INSERT INTO smp_servers (server, sealed, service_id, sealed_service) VALUES (?, ?, ?, ?) "

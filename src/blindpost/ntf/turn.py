@@ -14,7 +14,7 @@ from blindpost.crypto.secret import Secret
 from blindpost.engine import turn as engine
 from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
-from blindpost.ntf.model import Notification, NtfRules, PushKind, Token
+from blindpost.ntf.model import Carrier, Notification, NtfRules, PushKind, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.state import Client, State
 from blindpost.ntf.view import View
@@ -37,8 +37,8 @@ class Push(Value):
     """What is encrypted; nothing for a check."""
     carried: tuple[tuple[bytes, int], ...] = ()
     """Notifications, by subscription and number."""
-    waiting: int = 0
-    """How many of them no provider has accepted yet."""
+    waiting: tuple[Carrier, ...] = ()
+    """The carriers of those that no provider has accepted yet."""
     since: float = 0.0
     """When the newest of them came."""
 
@@ -145,11 +145,11 @@ class Turn(engine.Turn[Meter]):
     def note(self, subscription_id: bytes) -> None:
         self.append(self.notified, subscription_id)
 
-    def enter(self, state: str, by: int = 1, reason: str = "") -> None:
-        """Notifications reached a state of the journal's funnel."""
-        funnel = self.meters.funnel
-        funnel[state, reason] += by
-        self._add_undo((funnel.subtract, {(state, reason): by}))
+    def enter(self, state: str, carrier: Carrier, reason: str = "") -> None:
+        """A notification reached a state of the journal's funnel."""
+        funnel, key = self.meters.funnel, (state, reason, carrier.value)
+        funnel[key] += 1
+        self._add_undo((funnel.subtract, {key: 1}))
 
     def is_own(self, token: Token | None) -> bool:
         """Whether a token is one of the operator's own devices."""
@@ -167,9 +167,9 @@ class Turn(engine.Turn[Meter]):
         transitions[before, after, reason] += 1
         self._add_undo((transitions.subtract, {(before, after, reason): 1}))
 
-    def pushed(self, after_s: float) -> None:
+    def pushed(self, carrier: Carrier, after_s: float) -> None:
         """Record how long after its notification a push was accepted."""
-        self.observe(self.meters.push_s, after_s)
+        self.observe(self.meters.push_s[carrier], after_s)
 
     def fraction(self) -> float:
         """Unpredictable, from 0 up to but not including 1."""

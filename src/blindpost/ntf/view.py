@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from blindpost.engine.undo import Table, Undo
 from blindpost.ntf.machines import SUB_TABLE, SubEvent
-from blindpost.ntf.model import LedgerState, Notification, SmpRouter, Subscription, Token
+from blindpost.ntf.model import Carrier, LedgerState, Notification, SmpRouter, Subscription, Token
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.ntf.status import SubStatus
@@ -82,7 +82,7 @@ class View:
         self.unused_routers: list[Server] = []
         """Deleted by the commit if nothing is subscribed at them after it."""
         self.set_changes: list[SetChange] = []
-        self.ledger: Table[LedgerState, int] = Table(undo)
+        self.ledger: Table[tuple[Carrier, LedgerState], int] = Table(undo)
         """By how much the counts of states change."""
 
     # --- what was loaded
@@ -210,14 +210,17 @@ class View:
     # --- the ledger
 
     def next_number(self) -> int:
-        """Of a notification that is accepted now: they are counted without gaps, for ever."""
-        return self._received + (self.ledger.get(LedgerState.WAITING) or 0) + self._ended() + 1
+        """Of a notification that is accepted now: they are counted without gaps, for ever.
 
-    def _ended(self) -> int:
-        return sum(count for state, count in self.ledger.items() if state.is_terminal)
+        The change of all counts together is how many came: one that ends only moves.
+        """
+        return self._received + sum(by for _, by in self.ledger.items()) + 1
 
-    def enter(self, state: LedgerState, by: int = 1) -> None:
+    def enter(self, carrier: Carrier, state: LedgerState) -> None:
         """A notification enters a state; one that enters a terminal state leaves WAITING."""
-        self.ledger.put(state, (self.ledger.get(state) or 0) + by)
+        self._change(carrier, state, 1)
         if state.is_terminal:
-            self.ledger.put(LedgerState.WAITING, (self.ledger.get(LedgerState.WAITING) or 0) - by)
+            self._change(carrier, LedgerState.WAITING, -1)
+
+    def _change(self, carrier: Carrier, state: LedgerState, by: int) -> None:
+        self.ledger.put((carrier, state), (self.ledger.get((carrier, state)) or 0) + by)

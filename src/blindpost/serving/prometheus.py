@@ -24,21 +24,21 @@ class Text:
             written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
             lines.append(f"{name}{suffix}{f'{{{written}}}' if written else ''} {_number(value)}")
 
-    def gauge(self, name: str, help_text: str, value: float) -> None:
-        self.metric(name, "gauge", help_text, [("", (), value)])
+    def gauge(self, name: str, help_text: str, value: float, labels: Labels = ()) -> None:
+        self.metric(name, "gauge", help_text, [("", labels, value)])
 
     def counter(self, name: str, help_text: str, value: float, labels: Labels = ()) -> None:
         self.metric(name, "counter", help_text, [("", labels, value)])
 
-    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+    def histogram(self, name: str, help_text: str, histogram: Histogram, labels: Labels = ()) -> None:
         buckets: list[tuple[str, Labels, float]] = [
-            ("_bucket", (("le", _number(bound)),), count) for bound, count in histogram.cumulative()
+            ("_bucket", (*labels, ("le", _number(bound))), count) for bound, count in histogram.cumulative()
         ]
         count = histogram.count
         ends: list[tuple[str, Labels, float]] = [
-            ("_bucket", (("le", "+Inf"),), count),
-            ("_sum", (), histogram.total),
-            ("_count", (), count),
+            ("_bucket", (*labels, ("le", "+Inf")), count),
+            ("_sum", labels, histogram.total),
+            ("_count", labels, count),
         ]
         self.metric(name, "histogram", help_text, [*buckets, *ends])
 

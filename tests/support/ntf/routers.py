@@ -18,13 +18,13 @@ from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.keys import PrivateKey
-from blindpost.ntf.model import NtfRules
+from blindpost.ntf.model import LedgerState, NtfRules
 from blindpost.ntf.ports import Accepted, NmsgReceived, Notifier, PushOutcome
 from blindpost.ntf.ports import PushProvider as Provider
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
-from blindpost.ntf.tables import NtfStore
+from blindpost.ntf.tables import NtfStore, ledger_total
 from blindpost.ntf.tables_postgres import PostgresTables
 from blindpost.ntf.tables_sqlite import SqliteTables
 from blindpost.store.contract import Durability
@@ -151,11 +151,7 @@ class RunningNtf:
 
     def ledger(self) -> dict[str, int]:
         counts = self.router.store.counts()
-        return {
-            name.removeprefix("ledger_"): count
-            for name, count in counts.items()
-            if name.startswith("ledger_")
-        }
+        return {state.value: ledger_total(counts, state) for state in LedgerState}
 
 
 async def open_tables(folder: Path, key: bytes = STORE_KEY, dsn: str | None = None) -> NtfStore:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 
-from blindpost.journal.schema import DELIVERY_EVENTS, INVALID_REASONS, NOTIFICATION_STATES, TOKEN_STATES
+from blindpost.journal.schema import (
+    DELIVERY_EVENTS,
+    INVALID_REASONS,
+    NOTIFICATION_STATES,
+    PROVIDERS,
+    TOKEN_STATES,
+)
 from blindpost.pipeline.gold.delivery_service import COUNTERS
 from tests.support.pipeline.journals import DAY_S, FIRST_S
 from tests.support.pipeline.lakes import Journal, Row
@@ -75,8 +81,10 @@ def funnel(rng: random.Random) -> Journal:
             for head in heads:
                 for state in rng.sample(NOTIFICATION_STATES, 4):
                     reason = rng.choice(("", "Unregistered"))
+                    provider = rng.choice((*PROVIDERS, None))
                     journal["p_funnel"].append(
                         {**head, "state": state, "reason": reason, "value": rng.randint(1, 9)}
+                        | {"provider": provider}
                     )
                 states = {
                     "from_state": rng.choice(("", *TOKEN_STATES)),

@@ -100,15 +100,21 @@ def displacement_flapping(journal: Journal) -> list[Row]:
 
 
 def notification_funnel(journal: Journal) -> list[Row]:
-    rows = [{**row, "day": day_of(row["minute_s"])} for row in once("p_funnel", journal["p_funnel"])]
+    rows = [
+        {**row, "day": day_of(row["minute_s"]), "provider": row["provider"] or "unknown"}
+        for row in once("p_funnel", journal["p_funnel"])
+    ]
     found = []
-    for (day, router), of_day in groups(rows, "day", "router").items():
+    for (day, router, provider), of_day in groups(rows, "day", "router", "provider").items():
         sums = {
             state: sum(row["value"] for row in of_day if row["state"] == state)
             for state in NOTIFICATION_STATES
         }
         ended = sum(sums[state] for state in TERMINAL_STATES)
-        found.append({"day": day, "router": router, **sums, "ended": ended, "open": sums["received"] - ended})
+        found.append(
+            {"day": day, "router": router, "provider": provider, **sums}
+            | {"ended": ended, "open": sums["received"] - ended}
+        )
     return in_order(found)
 
 

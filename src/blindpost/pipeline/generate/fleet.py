@@ -46,7 +46,11 @@ class Truth:
             last = rows.slice(max(len(rows) - 200, 0)).to_pylist()
             self.gauges.setdefault(server, {})[when] = {row["name"]: row["value"] for row in last}
         elif table.name in ("p_funnel", "p_token_transitions"):
-            words = [name for name in ("state", "from_state", "to_state", "reason") if name in table.by_name]
+            words = [
+                name
+                for name in ("state", "from_state", "to_state", "reason", "provider")
+                if name in table.by_name
+            ]
             summed = rows.group_by(words).aggregate([("value", "sum")]).to_pylist()
             found = self.tables.setdefault(table.name, {}).setdefault(when, {})
             for row in summed:

@@ -26,37 +26,57 @@ _ENDS = (
     ("dropped", "", 0.001),
     ("token_invalid", "Unregistered", 0.004),
 )
+_PROVIDERS = (("apns", 0.8), ("webpush", 0.2))
 
 
 def day(plan: Plan, faults: Faults, minutes: Minutes, when: date) -> Iterator[tuple[Table, pa.Table]]:
     """The rows of one day. A notification ends in the minute in which it came, but for the planted ones."""
     rng = plan.rng("ntf", minutes.server, when)
     rate = 600 * plan.scale * curve(0.0, when) + 4
-    received = np.where(minutes.up, rng.poisson(rate), 0)
     lost = _spread(inside(minutes, faults.unfinished), faults.unfinished_count)
-    shares = np.array([share for _, _, share in _ENDS])
-    ends = rng.multinomial(received, shares / shares.sum())
-    retried = rng.binomial(ends[:, 0], 0.01)
-    tries = sum(ends[:, place] for place in (0, 5, 6, 8))
-    funnel: dict[Key, np.ndarray] = {
-        ("received", ""): received + lost,
-        ("stored", ""): received + lost - ends[:, 3],
-        ("pushed", ""): np.asarray(tries) + retried + lost,
-        ("retried", ""): retried,
-        **{(state, reason): ends[:, place] for place, (state, reason, _) in enumerate(_ENDS)},
-    }
-    transitions = _transitions(faults, minutes, rng, ends[:, 8])
+    funnel: dict[Key, np.ndarray] = {}
+    for provider, share in _PROVIDERS:
+        received = np.where(minutes.up, rng.poisson(rate * share), 0)
+        funnel |= _funnel(provider, received, lost if provider == "apns" else 0 * lost, rng)
+    invalid = _of_all(funnel, "token_invalid")
+    transitions = _transitions(faults, minutes, rng, invalid)
     tokens = 5_000 * plan.scale + 200 + np.zeros(MINUTES)
-    yield P_FUNNEL, keyed(P_FUNNEL, minutes, ("state", "reason"), funnel)
+    yield P_FUNNEL, keyed(P_FUNNEL, minutes, ("state", "reason", "provider"), funnel)
     yield (
         P_TOKEN_TRANSITIONS,
         keyed(P_TOKEN_TRANSITIONS, minutes, ("from_state", "to_state", "reason"), transitions),
     )
     yield (
         P_COUNTERS,
-        named(P_COUNTERS, minutes, {"ntfReceived": received + lost, "ntfDelivered": ends[:, 0]}, zeros=False),
+        named(
+            P_COUNTERS,
+            minutes,
+            {"ntfReceived": _of_all(funnel, "received"), "ntfDelivered": _of_all(funnel, "accepted")},
+            zeros=False,
+        ),
     )
     yield P_GAUGES, named(P_GAUGES, minutes, {"tokens": tokens, "subscriptions": tokens * 20}, zeros=True)
+
+
+def _funnel(
+    provider: str, received: np.ndarray, lost: np.ndarray, rng: np.random.Generator
+) -> dict[Key, np.ndarray]:
+    shares = np.array([share for _, _, share in _ENDS])
+    ends = rng.multinomial(received, shares / shares.sum())
+    retried = rng.binomial(ends[:, 0], 0.01)
+    tries = sum(ends[:, place] for place in (0, 5, 6, 8))
+    return {
+        ("received", "", provider): received + lost,
+        ("stored", "", provider): received + lost - ends[:, 3],
+        ("pushed", "", provider): np.asarray(tries) + retried + lost,
+        ("retried", "", provider): retried,
+        **{(state, reason, provider): ends[:, place] for place, (state, reason, _) in enumerate(_ENDS)},
+    }
+
+
+def _of_all(funnel: dict[Key, np.ndarray], state: str) -> np.ndarray:
+    """How many entered a state, by any provider."""
+    return np.asarray(sum(found for key, found in funnel.items() if key[0] == state))
 
 
 def _transitions(

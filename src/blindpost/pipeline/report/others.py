@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from blindpost.journal.schema import TERMINAL_STATES
+from blindpost.journal.schema import NOTIFICATION_STATES, TERMINAL_STATES
 from blindpost.pipeline.report.facts import Facts, Row, count, moment, named, span
 from blindpost.pipeline.report.page import Plot, Section, State, Table
 from blindpost.pipeline.report.svg import Bar, Series, bars, lines, number
@@ -37,11 +37,11 @@ def notifications(facts: Facts) -> Section:
     ]
     told = "; ".join(part for part in parts if part)
     percent = 100 * accepted / max(received, 1)
-    share = f"Of {count(received, 'notification')} the provider accepted {percent:.1f} %"
+    share = f"Of {count(received, 'notification')} providers accepted {percent:.1f} %{_shares(rows)}"
     state = State.BAD if unfinished or illegal else State.WARN if spiked else State.OK
     said = f"{told[0].upper()}{told[1:]}. {share}." if told else f"{share}, and each one ended."
     plots = (
-        Plot("From received to accepted", "which step loses them, if one does.", _funnel(rows)),
+        Plot("From received to accepted", "which step loses them, and with which provider.", _funnel(rows)),
         Plot(
             "Where the others ended",
             "whether to write to owners of dead tokens, or to the provider.",
@@ -62,7 +62,7 @@ def notifications(facts: Facts) -> Section:
             for row in sorted(canaries, key=lambda row: (row["day"], row["router"]))
         ],
     )
-    return Section(key, title, state, said, plots, (table,))
+    return Section(key, title, state, said, plots, (_by_provider(rows), table))
 
 
 def _spiked(invalid: list[Row]) -> list[str]:
@@ -76,10 +76,47 @@ def _spiked(invalid: list[Row]) -> list[str]:
     return [day for day, tokens in sorted(days.items()) if tokens > INVALID_TIMES * least and tokens >= 50]
 
 
+_STEPS = ("received", "stored", "pushed", "accepted")
+
+
+def _of_providers(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["provider"]].append(row)
+    return dict(sorted(found.items()))
+
+
 def _funnel(rows: list[Row]) -> str:
-    steps = ("received", "stored", "pushed", "accepted")
-    totals = {name: sum(row[name] for row in rows) for name in steps}
-    return bars([Bar(name, totals[name], number(totals[name])) for name in steps], "Notifications by step")
+    """The steps, and at each the providers side by side."""
+    providers = _of_providers(rows)
+    shown = []
+    for step in _STEPS:
+        for provider, of_it in providers.items():
+            total = sum(row[step] for row in of_it)
+            shown.append(Bar(f"{step} · {provider}", total, number(total)))
+    return bars(shown, "Notifications by step and provider")
+
+
+def _shares(rows: list[Row]) -> str:
+    """What part each provider accepted, where there are several."""
+    parts = []
+    for provider, of_it in _of_providers(rows).items():
+        received, accepted = (sum(row[name] for row in of_it) for name in ("received", "accepted"))
+        if received and provider != "none":
+            parts.append(f"{provider} {100 * accepted / received:.1f} %")
+    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
+
+
+def _by_provider(rows: list[Row]) -> Table:
+    names = (*NOTIFICATION_STATES, "open")
+    return Table(
+        "Notifications by provider",
+        ("provider", *(name.replace("_", " ") for name in names)),
+        [
+            (provider, *(sum(row[name] for row in of_it) for name in names))
+            for provider, of_it in _of_providers(rows).items()
+        ],
+    )
 
 
 def _ends(rows: list[Row]) -> str:
