@@ -9,7 +9,8 @@ from pathlib import Path
 from blindpost.client.outbound import Outbound
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import new_private_key
-from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
+from blindpost.ntf.push.vapid import VapidKey, VapidTokens
+from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.testing.webpush import PushService
 from blindpost.wire.ntf.tokens import DeviceToken
 from tests.support.agent.phones import PATIENCE_S, phones
@@ -17,7 +18,7 @@ from tests.support.agent.phones import PATIENCE_S, phones
 
 async def test_a_phone_without_apple_is_woken_and_reads_its_message(tmp_path: Path) -> None:
     outbound = Outbound(["127.0.0.0/8", "::1/128"])
-    tokens = VapidTokens(new_private_key(system_entropy), "mailto:a@example.org", time.time)
+    tokens = VapidTokens([VapidKey(new_private_key(system_entropy))], "mailto:a@example.org", time.time)
     async with PushService() as service:
         web = WebPush(Way(outbound.network, outbound.gate, service.tls(web_tls())), tokens)
         async with phones(tmp_path, web=web) as (world, phone), asyncio.timeout(2 * PATIENCE_S):

@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import sqlite3
+import time
 import urllib.request
 from collections import Counter
 from contextlib import AsyncExitStack, closing
@@ -20,9 +21,11 @@ import pytest
 from blindpost.crypto.webpush import POINT_SIZE
 from blindpost.ntf.model import STORED_CARRIERS
 from blindpost.ntf.process import open_store
+from blindpost.ntf.push_keys import former_files, rotate, vapid_of
 from blindpost.ntf.settings import Place
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import readable_by_others
 from blindpost.testing.apns import ApnsServer
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.text import b64, unb64
@@ -107,6 +110,11 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
             "simplex_ntf_smp_sessions_count 1",
         ):
             assert line in metrics.splitlines()
+        rotated = json.loads(await asyncio.to_thread(invoke, "rotate-push-key", "-c", folder, "--json"))
+        assert rotated["in_use"]
+        now = json.loads(await asyncio.to_thread(invoke, "status", "-c", folder, "--json"))
+        assert now["vapid_public_key"] == rotated["vapid_public_key"] != status["vapid_public_key"]
+        assert list(now["vapid_former_keys"]) == [status["vapid_public_key"]]
         rotated = await asyncio.to_thread(invoke, "rotate-cert", "-c", folder)
         assert "uses the new certificate" in rotated
         renewed = await ntf.connect()
@@ -181,6 +189,31 @@ def test_mistakes_in_the_configuration_are_told_with_their_line(before: str, aft
     with pytest.raises(OperatorError, match=r"ntf\.toml, line \d+") as caught:
         Place.parse(text.replace(before, after).encode(), Path("ntf.toml"))
     assert told in str(caught.value)
+
+
+async def test_keys_for_web_push_are_rotated_with_overlap_and_without(tmp_path: Path) -> None:
+    async with ntf_in_process(tmp_path / "ntf") as ntf:
+        place = Place.read(ntf.folder)
+        first = vapid_of(place)
+        assert first is not None
+        until = rotate(place, 90)
+        second = vapid_of(place)
+        assert second is not None
+        assert until is not None
+        assert [key.name for key in second.keys] == [second.current.name, first.current.name]
+        assert second.former[0].until == until > time.time() + 89 * 86_400
+        assert rotate(place, 0) is None
+        third = vapid_of(place)
+        assert third is not None
+        assert [key.name for key in third.former] == [first.current.name], "the second is gone at once"
+        expired = ntf.folder / "vapid-until-1.pem"
+        expired.write_bytes(place.vapid_file.read_bytes())
+        rotate(place, 1)
+        assert not expired.exists()
+        assert all(not readable_by_others(path) for _, path in former_files(place))
+        (ntf.folder / "vapid-until-99999999999.pem").write_text("no key")
+        with pytest.raises(OperatorError, match="P-256"):
+            vapid_of(place)
 
 
 @pytest.mark.timeout(120 + 20 * KILLS + DEVICES)

@@ -15,7 +15,8 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import new_private_key
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
-from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
+from blindpost.ntf.push.vapid import VapidKey, VapidTokens
+from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.testing.network import MemoryNetwork
 from blindpost.testing.webpush import Browser, PushService, WebAnswer
 from blindpost.wire.ntf.commands import TNEW, TVFY
@@ -25,7 +26,7 @@ from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.ntf.webpush import Subscription
 from blindpost.wire.smp.errors import CMD, CommandError
-from tests.support.ntf.routers import Device, running_ntf, some_queue
+from tests.support.ntf.routers import Clock, Device, NotifiedQueue, RunningNtf, running_ntf, some_queue
 
 PUSH = MessagePush(bytes(24), bytes(2928))
 
@@ -35,7 +36,7 @@ async def pushing(
     service: PushService, allow: tuple[str, ...] = ("127.0.0.0/8",), response_s: float = 20.0
 ) -> AsyncIterator[WebPush]:
     outbound = Outbound(allow)
-    tokens = VapidTokens(new_private_key(system_entropy), "mailto:a@example.org", time.time)
+    tokens = VapidTokens([VapidKey(new_private_key(system_entropy))], "mailto:a@example.org", time.time)
     way = Way(outbound.network, outbound.gate, service.tls(web_tls()), response_timeout_s=response_s)
     provider = WebPush(way, tokens)
     try:
@@ -154,6 +155,53 @@ async def test_a_device_registers_is_notified_and_hears_of_it(tmp_path: Path) ->
                 await service.until(lambda: len(service.arrived) == 2)
             assert isinstance(browser.opened(service.arrived[1].body), MessagePush)
             assert service.arrived[1].path == browser.subscription.path.decode()
+
+
+async def test_devices_of_a_former_key_are_served_until_its_end(tmp_path: Path) -> None:
+    """Through restarts; a device that learns of the new key late is served, and its key remembered."""
+    now, keys = Clock(time.time()), [VapidKey(new_private_key(system_entropy)) for _ in range(2)]
+    old, new = VapidKey(keys[0].private, now() + 100), keys[1]
+    async with PushService() as service, pushing(service) as provider:
+        subscribed_to = {"old": old, "late": old, "new": new}
+        phones = {name: service.subscribe(key.public) for name, key in subscribed_to.items()}
+        tokens = provider._tokens = VapidTokens([keys[0]], "mailto:a@example.org", now)
+        providers = {PushProvider.WEB_PUSH: provider}
+        devices: dict[str, Device] = {}
+
+        async def pushed(ntf: RunningNtf, name: str, queue: NotifiedQueue) -> bool:
+            """Whether the device gets a push at the first try."""
+            before, refused = len(service.arrived), len(service.refused)
+            await ntf.nmsg(queue)
+            await ntf.settled()
+            return (len(service.arrived), len(service.refused)) == (before + 1, refused)
+
+        async def active(ntf: RunningNtf, name: str, queue: NotifiedQueue) -> None:
+            device = devices[name] = Device(await ntf.connect(), token_of(phones[name]))
+            await device.register()
+            await ntf.settled()
+            assert await device.ask(TVFY(device.code(phones[name].opened(service.arrived[-1].body)))) == OK()
+            await device.subscribe(queue)
+
+        queues = {name: some_queue(number) for number, name in enumerate(phones)}
+        rules = NtfRules(web_push=True)  # as before rotations: tokens remember no key
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            await active(ntf, "old", queues["old"])
+        rules, tokens.keys = NtfRules(web_push=True, web_key=new.name), (new, old)
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            assert await pushed(ntf, "old", queues["old"])
+            await active(ntf, "new", queues["new"])
+            assert not service.refused
+            await active(ntf, "late", queues["late"])
+            assert service.refused == ["the subscription is to another key"]
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            for name, queue in queues.items():
+                assert await pushed(ntf, name, queue), name
+            now.now += 100
+            assert await pushed(ntf, "new", queues["new"])
+            assert not await pushed(ntf, "late", queues["late"])
+            devices["late"].client = await ntf.connect()
+            assert await devices["late"].status() == "INVALID,EXPIRED"
+            assert ntf.ledger()["waiting"] == 0
 
 
 async def test_without_a_key_web_push_devices_are_refused(tmp_path: Path) -> None:

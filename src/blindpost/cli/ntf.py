@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show_status, tell_rotated
+from blindpost.cli.output import HERE, JsonOption, say, show_status, tell_rotated, told_reload
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place
@@ -152,6 +152,42 @@ def rotate_cert(
     place = Place.read(config)
     Identity(place.keys, KIND).rotate(place.settings.address.hosts[0], ca_key)
     tell_rotated(place.control, as_json=as_json)
+
+
+@app.command("rotate-push-key")
+def rotate_push_key(
+    config: ConfigOption = HERE,
+    overlap_days: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3650,
+            help="How long devices that are subscribed to the former key are served; 0: not at all.",
+        ),
+    ] = 90,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new key for Web Push; a running router uses it for new devices at once."""
+    from blindpost.ntf.push_keys import day_text, rotate, vapid_of
+
+    place = Place.read(config)
+    until = rotate(place, overlap_days)
+    fresh = vapid_of(place)
+    public = "" if fresh is None else fresh.current.public
+    in_use = told_reload(place.control)
+    if as_json:
+        typer.echo(json.dumps({"vapid_public_key": public, "former_key_until": until, "in_use": in_use}))
+        return
+    say(public)
+    say(
+        "The running router uses it for new devices."
+        if in_use
+        else "It will be used for new devices from the next start."
+    )
+    if until is None:
+        say("The former key is gone: devices that are subscribed to it must register again.")
+    else:
+        say(f"Devices that are subscribed to the former key are served until {day_text(until)}.")
 
 
 def _print_address(place: Place, key_hash: bytes, *, as_json: bool) -> None:

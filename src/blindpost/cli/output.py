@@ -74,13 +74,18 @@ def show_status(place: AnyPlace[Any], *, as_json: bool) -> None:
     show(ask_running(place, "status"), as_json=as_json, title=place.title.capitalize())
 
 
-def tell_rotated(control: Path, *, as_json: bool) -> None:
-    """Have a running server use the certificate that was made; say whether one does."""
+def told_reload(control: Path) -> bool:
+    """Have a server read its files again; whether one is running."""
     try:
         ask(control, "reload")
-        in_use = True
     except NotRunningError:
-        in_use = False
+        return False
+    return True
+
+
+def tell_rotated(control: Path, *, as_json: bool) -> None:
+    """Have a running server use the certificate that was made; say whether one does."""
+    in_use = told_reload(control)
     if as_json:
         typer.echo(json.dumps({"in_use": in_use}))
     elif in_use:

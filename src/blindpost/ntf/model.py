@@ -49,6 +49,8 @@ class Token(Value):
     """When the next of them is due."""
     period_sent: int | None = None
     updated_day: int = 0
+    key_name: bytes = b""
+    """Of our key that a Web Push device is subscribed to; empty if it is older than any rotation."""
 
     @property
     def was_verified(self) -> bool:
@@ -168,6 +170,8 @@ class NtfRules:
     """Whether tokens of the test provider (`AT`) are taken."""
     web_push: bool = False
     """Whether Web Push devices are taken."""
+    web_key: bytes = b""
+    """The name of the key that new ones are subscribed to."""
     padded_size: int = APPLE_PADDED_SIZE
     """To how many bytes the content of a push is padded before it is encrypted."""
     push_items: int = PUSH_ITEMS_MAX

@@ -35,8 +35,8 @@ def done(turn: Turn, push: Push, outcome: PushOutcome) -> None:
         case RetryLater(_, after_s) if _is_worth_repeating(turn, push, job.attempts):
             pushes.pause(turn, token, push.kind, job.attempts, after_s)
             return
-        case Accepted():
-            token = _accepted(turn, token, push)
+        case Accepted(key_name):
+            token = _accepted(turn, _of_key(turn, token, push, key_name), push)
         case TokenInvalid(reason) if token.device == push.device:
             _count(turn, token, _FAILED[push.kind])
             if push.kind is PushKind.VERIFICATION:
@@ -49,6 +49,15 @@ def done(turn: Turn, push: Push, outcome: PushOutcome) -> None:
             token = _failed(turn, token, push)
     if job.again:
         pushes.request(turn, token, push.kind)
+
+
+def _of_key(turn: Turn, token: Token, push: Push, key_name: bytes) -> Token:
+    """Remember with which key the push service takes pushes to this device."""
+    if not key_name or key_name == token.key_name or token.device != push.device:
+        return token
+    token = replace(token, key_name=key_name)
+    turn.view.put_token(token)
+    return token
 
 
 def _is_worth_repeating(turn: Turn, push: Push, attempts: int) -> bool:

@@ -8,7 +8,7 @@ client of message routers. The outside keeps nothing: whatever it learns is an e
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from blindpost.crypto.credentials import Credentials
@@ -27,6 +27,9 @@ from blindpost.wire.value import Value
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The provider took the push."""
+
+    key: bytes = field(default=b"", compare=False)
+    """The name of the key that it was signed with, where a provider has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,10 @@ class ManyServices(Protocol):
 
     def lane(self, token: DeviceToken) -> Hashable:
         """The push service of a device."""
+        ...
+
+    async def push_as(self, token: DeviceToken, push: Push, key_name: bytes) -> PushOutcome:
+        """One attempt, signed with the key that the device is subscribed to, if that is known."""
         ...
 
 

@@ -25,7 +25,9 @@ from blindpost.ntf.push.http2 import tls_context
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey, SigningKeyError
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
-from blindpost.ntf.push.webpush import VapidTokens, Way, WebPush, web_tls
+from blindpost.ntf.push.vapid import VapidTokens
+from blindpost.ntf.push.webpush import Way, WebPush, web_tls
+from blindpost.ntf.push_keys import day_text, former_files, vapid_of
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
 from blindpost.ntf.settings import ApnsSection, Place
@@ -82,24 +84,7 @@ async def make_store(place: Place) -> None:
         store.close()
 
 
-def vapid_of(place: Place) -> VapidTokens | None:
-    """What push services know this router by; None where Web Push is off or has no key."""
-    section = place.settings.webpush
-    if not section.enabled or not place.vapid_file.exists():
-        return None
-    try:
-        key = SigningKey.from_file(place.vapid_file, "", "").key
-    except SigningKeyError as error:
-        raise OperatorError(
-            f"{place.vapid_file}: a P-256 key in PEM form expected, as `init` makes it. "
-            "Restore it, or name another in [webpush] key_file."
-        ) from error
-    subject = section.subject or f"https://{place.settings.address.hosts[0]}"
-    return VapidTokens(key, subject, time.time)
-
-
-def _web_push(place: Place, outbound: Outbound) -> dict[PushProvider, Provider]:
-    tokens = vapid_of(place)
+def _web_push(place: Place, outbound: Outbound, tokens: VapidTokens | None) -> dict[PushProvider, Provider]:
     if tokens is None:
         return {}
     try:
@@ -111,9 +96,9 @@ def _web_push(place: Place, outbound: Outbound) -> dict[PushProvider, Provider]:
     return {PushProvider.WEB_PUSH: WebPush(Way(outbound.network, outbound.gate, tls), tokens)}
 
 
-def providers_of(place: Place, outbound: Outbound) -> dict[PushProvider, Provider]:
+def providers_of(place: Place, outbound: Outbound, vapid: VapidTokens | None) -> dict[PushProvider, Provider]:
     """Every push service that the configuration has a key for."""
-    web = _web_push(place, outbound)
+    web = _web_push(place, outbound, vapid)
     apns = place.settings.apns
     if not apns.key_file:
         return {PushProvider.APNS_NULL: NullProvider(), **web}
@@ -141,8 +126,9 @@ def _file(folder: Path, name: str) -> str | None:
     return str(folder / name) if name else None
 
 
-def _rules(place: Place) -> NtfRules:
-    return replace(place.settings.ntf_rules(), web_push=vapid_of(place) is not None)
+def _rules(place: Place, vapid: VapidTokens | None) -> NtfRules:
+    rules = place.settings.ntf_rules()
+    return rules if vapid is None else replace(rules, web_push=True, web_key=vapid.current.name)
 
 
 def _subscriber_options(place: Place, outbound: Outbound) -> SubscriberOptions:
@@ -162,10 +148,10 @@ class NtfService(Service[Place]):
         self.credentials = credentials
         outbound = Outbound(**place.settings.outbound.model_dump())
         self.limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
-        self.router = NtfRouter(store, providers_of(place, outbound), _rules(place), limits=self.limits)
-        vapid = vapid_of(place)
-        self.vapid_public = "" if vapid is None else vapid.public
-        """What applications of Web Push devices give to their push service."""
+        self.vapid = vapid = vapid_of(place)
+        """What push services know us by."""
+        providers = providers_of(place, outbound, vapid)
+        self.router = NtfRouter(store, providers, _rules(place, vapid), limits=self.limits)
         apple = {Carrier.APPLE} if place.settings.apns.key_file else set()
         self.carriers = apple | ({Carrier.WEB} if vapid else set())
         """Which providers are set up."""
@@ -227,7 +213,12 @@ class NtfService(Service[Place]):
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
         self.credentials = credentials
         self.server.renew(ntf_router_plan(credentials))
-        self.router.rules = self.router.plan.rules = _rules(place)
+        fresh = vapid_of(place)
+        if self.vapid is not None and fresh is not None:
+            self.vapid.keys = fresh.keys
+        # A provider that was not set up at the start is after a restart.
+        rules = _rules(place, None if self.vapid is None else fresh)
+        self.router.rules = self.router.plan.rules = rules
 
     async def probe(self) -> None:
         await self.router.store.probe()
@@ -248,7 +239,9 @@ class NtfService(Service[Place]):
         place, identity = self.place, Identity(self.place.keys, KIND)
         key_file = place.settings.apns.key_file
         apple = [place.folder / key_file] if key_file else []
-        web = [place.vapid_file] if place.vapid_file.exists() else []
+        web = [path for _, path in former_files(place)]
+        if place.vapid_file.exists():
+            web.append(place.vapid_file)
         return [identity.ca_key, identity.online, place.key_file, *apple, *web, place.file]
 
     @property
@@ -281,7 +274,10 @@ class NtfService(Service[Place]):
             "queues_subscribed": sum(state.active + state.members for state in states),
             "queues_waiting": sum(state.waiting for state in states),
             "pushes_under_way": router.pusher.waiting,
-            "vapid_public_key": self.vapid_public,
+            "vapid_public_key": "" if self.vapid is None else self.vapid.current.public,
+            "vapid_former_keys": {}
+            if self.vapid is None
+            else {key.public: f"until {day_text(key.until)}" for key in self.vapid.former},
             "ledger": {state.value: ledger_total(counts, state) for state in LedgerState},
             **{
                 f"ledger_{carrier.value}": {state.value: count for state, count in states.items()}

@@ -117,7 +117,11 @@ class _Line:
 
     async def _pushed(self, push: Push) -> PushOutcome:
         try:
-            outcome = await self._provider.push(push.device, self._seal(push))
+            provider, content = self._provider, self._seal(push)
+            if isinstance(provider, ManyServices):
+                outcome = await provider.push_as(push.device, content, push.key_name)
+            else:
+                outcome = await provider.push(push.device, content)
         except Exception:
             log.exception("a push provider failed")
             outcome = Failed("the provider's client failed")

@@ -107,13 +107,18 @@ def _push(turn: Turn, token: Token, kind: PushKind, job: int) -> Push | None:
         case PushKind.VERIFICATION:
             if not token.status.verification_allowed:
                 return None
-            return Push(token.token_id, kind, job, token.device, token.secret, token.code.raw)
+            return _plain_push(token, kind, job, token.code.raw)
         case PushKind.CHECK:
             if not is_active or not is_due(token, turn.seconds):
                 return None
-            return Push(token.token_id, kind, job, token.device, token.secret, b"")
+            return _plain_push(token, kind, job, b"")
         case PushKind.MESSAGE:
             return _message_push(turn, token, job) if is_active else None
+
+
+def _plain_push(token: Token, kind: PushKind, job: int, content: bytes) -> Push:
+    """One that carries no notifications."""
+    return Push(token.token_id, kind, job, token.device, token.secret, content, key_name=token.key_name)
 
 
 def is_due(token: Token, now: int) -> bool:
@@ -143,6 +148,7 @@ def _message_push(turn: Turn, token: Token, job: int) -> Push | None:
                 carried,
                 waiting,
                 since,
+                token.key_name,
             )
         remove(turn, notified[first], LedgerEvent.CROWDED_OUT)
     return None

@@ -98,6 +98,7 @@ class Records:
         writer = Writer()
         write_device_token(writer, token.device)
         writer.short(token.dh_key.raw).short(token.secret.raw).short(token.code.raw)
+        writer.short(token.key_name)
         return TokenRow(
             token.token_id,
             self.device_name(token.device),
@@ -116,20 +117,23 @@ class Records:
         reader = Reader(self._sealer.unseal(row.token_id, row.sealed))
         device = read_device_token(reader)
         dh_key = PrivateKey(Algorithm.X25519, reader.short())
+        secret, code = Secret(reader.short()), Secret(reader.short())
+        key_name = reader.short() if reader.remaining else b""  # rows from before keys were rotated
         return Token(
             row.token_id,
             device,
             TokenStatus.from_text(row.status),
             PublicKey.from_spki(row.verify_key),
             dh_key,
-            Secret(reader.short()),
-            Secret(reader.short()),
+            secret,
+            code,
             row.code_at,
             row.code_attempts,
             row.period_minutes,
             row.period_due,
             row.period_sent,
             row.updated_day,
+            key_name,
         )
 
     def subscription_row(self, subscription: Subscription) -> SubscriptionRow:

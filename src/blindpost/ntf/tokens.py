@@ -91,6 +91,7 @@ def register(turn: Turn, client: Client, command: TNEW) -> Response:
         Secret(turn.entropy(CODE_SIZE)),
         code_at=turn.seconds,
         updated_day=day_of(turn.now),
+        key_name=_key_name(turn, device),
     )
     turn.view.put_token(token)
     turn.move("", token.status.state.value)
@@ -137,7 +138,9 @@ def replace_device(turn: Turn, client: Client, token: Token, command: TRPL) -> R
         return AUTH
     if not _may_push_code(turn, client, device):
         return limited(turn)
-    advance(turn, replace(token, device=device), TokenEvent.REPLACED)
+    if device != token.device:
+        token = replace(token, device=device, key_name=_key_name(turn, device))
+    advance(turn, token, TokenEvent.REPLACED)
     if not pushes.is_null(token):
         turn.count(Meter.TOKENS_REPLACED)
     return OK()
@@ -198,6 +201,10 @@ def _is_refused(turn: Turn, device: DeviceToken) -> bool:
     if device.provider is PushProvider.WEB_PUSH:
         return not turn.rules.web_push
     return device.provider is PushProvider.APNS_TEST and not turn.rules.test_provider
+
+
+def _key_name(turn: Turn, device: DeviceToken) -> bytes:
+    return turn.rules.web_key if device.provider is PushProvider.WEB_PUSH else b""
 
 
 def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:

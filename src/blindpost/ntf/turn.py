@@ -41,6 +41,8 @@ class Push(Value):
     """The carriers of those that no provider has accepted yet."""
     since: float = 0.0
     """When the newest of them came."""
+    key_name: bytes = b""
+    """Of the key that a Web Push device is subscribed to."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -77,31 +77,33 @@ class _RefusedError(Exception):
 class PushService:
     """Listens on loopback; `answer` decides about every push that is in order."""
 
-    def __init__(self, *, http2: bool = True) -> None:
-        self.port = 0
+    def __init__(self, *, http2: bool = True, port: int = 0, certificate: Path | None = None) -> None:
+        """`certificate`: a file with its key and certificate, made if it is not there and used again."""
+        self.port = port
         self.answer: Callable[[str], WebAnswer] = lambda _path: WebAnswer()
         self.arrived: list[Arrived] = []
         self.refused: list[str] = []
         """Why pushes that were not in order were refused."""
         self.connections = 0
         self._http2 = http2
-        self._paths: set[str] = set()
+        self._paths: dict[str, str] = {}
+        """Of each subscription the VAPID key that may push to it; empty for any."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
-        self.certificate, self._private_key = make_certificate(HOST, int(time.time()))
+        self.certificate, self._private_key = _credentials(certificate)
 
-    def subscribe(self) -> Browser:
-        """A subscription of a new device."""
+    def subscribe(self, vapid_public_key: str = "") -> Browser:
+        """A subscription of a new device; with a key, only its owner may push to it (RFC 8292, section 4)."""
         key, path = new_private_key(system_entropy), f"/push/{system_entropy(12).hex()}"
-        self._paths.add(path)
+        self._paths[path] = vapid_public_key
         auth = system_entropy(16)
         subscription = Subscription(HOST, str(self.port), path.encode(), auth, point_of(key))
         return Browser(subscription, key)
 
     def expire(self, browser: Browser) -> None:
         """The device is gone: pushes to it are answered 410."""
-        self._paths.discard(browser.subscription.path.decode())
+        self._paths.pop(browser.subscription.path.decode(), None)
 
     def tls(self, context: ssl.SSLContext) -> ssl.SSLContext:
         """A client's context that trusts this service."""
@@ -218,6 +220,8 @@ class PushService:
         found = _VAPID.fullmatch(fields.get("authorization", ""))
         if found is None or not self._is_known(found[1], found[2]):
             raise _RefusedError(403, "the VAPID token is not valid")
+        if self._paths[path] not in ("", found[2]):
+            raise _RefusedError(403, "the subscription is to another key")
 
     def _is_known(self, token: str, key: str) -> bool:
         content, _, signature = token.rpartition(".")
@@ -232,6 +236,17 @@ class PushService:
             return False
         is_right = header.text("alg") == "ES256" and is_ours and is_named
         return is_signed and is_right and 0 < lasts_s <= _TOKEN_LIFE_MAX_S
+
+
+def _credentials(file: Path | None) -> tuple[bytes, bytes]:
+    """Certificate and private key, from a file if it is there."""
+    if file is not None and file.exists():
+        key, mark, certificate = file.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
+        return mark + certificate, key
+    certificate, key = make_certificate(HOST, int(time.time()))
+    if file is not None:
+        file.write_bytes(key + certificate)
+    return certificate, key
 
 
 async def _answer_http2(

@@ -5,38 +5,35 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from blindpost.client.gate import Gate
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.errors import CryptoError
-from blindpost.crypto.webpush import PLAINTEXT_MAX, encrypt, es256, point_of
+from blindpost.crypto.webpush import PLAINTEXT_MAX, encrypt
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.http1 import Http1Connection
 from blindpost.ntf.push.http2 import ALPN, WATCH, ConnectionFailedError, Header, Http2Connection, Response
 from blindpost.ntf.push.outcome import retry_after_s
+from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.transport import errors
 from blindpost.transport.network import HostRefusedError, Network
 from blindpost.wire.errors import WireError
-from blindpost.wire.json_text import json_bytes
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken
 from blindpost.wire.ntf.webpush import HTTPS_PORT, Subscription, encode_web_body
-from blindpost.wire.text import ub64
 
 TTL_S = 2_592_000
-TOKEN_LIFE_S = 3600
-RENEWED_BEFORE_S = 60
-TOKENS_MAX = 1024
 SERVICES_MAX = 256
 """How many push services' connections are kept; the least recently used is closed."""
 
 ALPN_NAMES = (ALPN, "http/1.1")
 AnyConnection = Http2Connection | Http1Connection
+
+_WRONG_KEY = (401, 403)
+"""What push services answer to a token that is not signed with the key of the subscription."""
 
 _TOPICS = {MessagePush: b"messages", VerificationPush: b"verification", CheckPush: b"check"}
 """A push service keeps only the newest of each for an offline device: one wake-up, not a hundred. A push of
@@ -49,37 +46,6 @@ def web_tls(ca_file: str | None = None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(list(ALPN_NAMES))
     return context
-
-
-class VapidTokens:
-    """How a push service knows us (RFC 8292): a signed token for each, used until shortly before its end."""
-
-    def __init__(self, key: ec.EllipticCurvePrivateKey, subject: str, now: Callable[[], float]) -> None:
-        self._key = key
-        self._subject = subject
-        self.now = now
-        self.public = ub64(point_of(key))
-        """What applications give to their push service."""
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
-
-    def header(self, authority: str) -> bytes:
-        """The value of `Authorization` for the push service there."""
-        now = self.now()
-        until, header = self._kept.get(authority, (0.0, b""))
-        if not now < until <= now + TOKEN_LIFE_S:
-            expires = int(now) + TOKEN_LIFE_S
-            header = f"vapid t={self._token(authority, expires)},k={self.public}".encode("ascii")
-            self._kept[authority] = (expires - RENEWED_BEFORE_S, header)
-        self._kept.move_to_end(authority)
-        while len(self._kept) > TOKENS_MAX:
-            self._kept.popitem(last=False)
-        return header
-
-    def _token(self, authority: str, expires: int) -> str:
-        head = json_bytes({"typ": "JWT", "alg": "ES256"})
-        claims = json_bytes({"aud": f"https://{authority}", "exp": expires, "sub": self._subject})
-        content = f"{ub64(head)}.{ub64(claims)}"
-        return f"{content}.{ub64(es256(self._key, content.encode('ascii')))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +78,10 @@ class WebPush:
             return None
 
     async def push(self, token: DeviceToken, push: Push) -> PushOutcome:
-        """One attempt."""
+        return await self.push_as(token, push, b"")
+
+    async def push_as(self, token: DeviceToken, push: Push, key_name: bytes) -> PushOutcome:
+        """One attempt; a second one at once where the subscription may be to another of our keys."""
         body = encode_web_body(push)
         if len(body) > PLAINTEXT_MAX:
             return Failed("the push is longer than push services take")
@@ -121,15 +90,21 @@ class WebPush:
             sealed = encrypt(body, subscription.p256dh, subscription.auth, self._entropy)
         except (WireError, CryptoError):
             return TokenInvalid(InvalidReason.BAD)
+        keys = self._tokens.to_try(key_name)
         try:
-            connection = await self._connected(subscription)
-            headers = self._headers(subscription, push)
-            response = await connection.post(headers, sealed, self._way.response_timeout_s)
+            for key in keys:
+                connection = await self._connected(subscription)
+                headers = self._headers(subscription, push, key)
+                response = await connection.post(headers, sealed, self._way.response_timeout_s)
+                if response.status not in _WRONG_KEY:
+                    break
         except errors.ForbiddenHostError:
             return Failed("the push service is at an address that may not be connected to")
         except (ConnectionFailedError, errors.TransportError) as error:
             return RetryLater(str(error))
-        return self._outcome(response)
+        if response.status in _WRONG_KEY and key_name and all(each.name != key_name for each in keys):
+            return TokenInvalid(InvalidReason.EXPIRED)  # it is subscribed to a key that is no longer used
+        return self._outcome(response, key)
 
     async def close(self) -> None:
         for opening in tuple(self._opening.values()):
@@ -140,14 +115,14 @@ class WebPush:
         self._connections.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _headers(self, subscription: Subscription, push: Push) -> list[Header]:
+    def _headers(self, subscription: Subscription, push: Push, key: VapidKey) -> list[Header]:
         authority = subscription.authority
         return [
             (b":method", b"POST"),
             (b":scheme", b"https"),
             (b":authority", authority.encode("ascii")),
             (b":path", subscription.path),
-            (b"authorization", self._tokens.header(authority)),
+            (b"authorization", self._tokens.header(authority, key)),
             (b"ttl", b"%d" % TTL_S),
             (b"urgency", b"high"),
             (b"topic", _TOPICS[type(push)]),
@@ -155,10 +130,10 @@ class WebPush:
             (b"content-type", b"application/octet-stream"),
         ]
 
-    def _outcome(self, response: Response) -> PushOutcome:
+    def _outcome(self, response: Response, key: VapidKey) -> PushOutcome:
         status = response.status
         if status in (200, 201, 202, 204):
-            return Accepted()
+            return Accepted(key.name)
         if status in (404, 410):
             return TokenInvalid(InvalidReason.UNREGISTERED)
         if status == 429 or status >= 500:
