@@ -23,9 +23,10 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.commands import ACK, SEND, SUB, Command
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import MSG, OK, SOK, Response
-from blindpost.wire.smp.transmissions import Received, parse_responses, signed_request
+from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import signed_request
 
 WARM_UP_CYCLES = 50
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from blindpost.crypto.authorizers import AuthenticatorKeys, authorize
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.events import Gone
 from blindpost.router.config import RouterRules
-from blindpost.router.events import Commands, Event, Expire, Gone
+from blindpost.router.events import Commands, Event, Expire
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
 from blindpost.router.records import ends_from_row
@@ -52,10 +53,11 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason
 from blindpost.wire.smp.responses import IDS
-from blindpost.wire.smp.transmissions import Request, parse_request, signed_request
+from blindpost.wire.smp.transmissions import Request, parse_request
 from blindpost.wire.smp.values import LinkData, NewLink, NtfCreds, QueueMode, QueueRequest, SubMode
 from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import signed_request
 
 NOW = 1_700_000_000
 LAYOUT = connection_layout(20, bytes(32))

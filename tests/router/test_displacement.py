@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from blindpost.engine.events import Gone
 from blindpost.engine.undo import Table
-from blindpost.router.events import Commands, Event, Gone
+from blindpost.router.events import Commands, Event
 from blindpost.router.state import Client
 from blindpost.transport.errors import TransportError
 from blindpost.transport.session import Session

@@ -36,7 +36,8 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.errors import BLOCKED, PROTOCOL, PROXY, BlockingReason, Code, ProxyCode
 from blindpost.wire.smp.responses import ERR, MSG, PRES, Response
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
 from tests.support.router.lines import Queue, create, lines_of, open_line
 from tests.support.router.operators import block, operate
 from tests.support.router.routers import RunningRouter, new_key, running_router

@@ -79,8 +79,8 @@ from blindpost.wire.smp.errors import (
     TransportError,
 )
 from blindpost.wire.smp.responses import END, ERR, LNK, OK, PKEY, PONG, PRES, Response
-from blindpost.wire.smp.transmissions import response_transmission
 from blindpost.wire.smp.values import LinkData, QueueMode, SubMode
+from blindpost.wire.transmissions import response_transmission
 from blindpost.wire.versions import VersionRange
 from tests.support.router.forwarding import ProxyLine, Sender
 from tests.support.router.lines import Line, Said, create, error, open_line, pushed

@@ -15,7 +15,8 @@ from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.commands import ACK, GET, SEND, SUB
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import ERR, MSG, OK, SOK
-from blindpost.wire.smp.transmissions import Received, Refused, parse_responses
+from blindpost.wire.smp.transmissions import Received, parse_responses
+from blindpost.wire.transmissions import Refused
 from tests.support.router.lines import Said, client_of, create, error, in_flight, lines_of, pushed, quiet
 from tests.support.router.routers import RunningRouter, running_router
 

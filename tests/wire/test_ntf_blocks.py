@@ -23,14 +23,7 @@ from blindpost.wire.ntf.status import (
     TokenState,
     TokenStatus,
 )
-from blindpost.wire.ntf.transmissions import (
-    Received,
-    Request,
-    parse_requests,
-    parse_responses,
-    response_transmission,
-    signed_request,
-)
+from blindpost.wire.ntf.transmissions import Received, Request, parse_requests, parse_responses
 from blindpost.wire.ntf.versions import LEGACY_VERSIONS, NTF_VERSIONS, offered_versions
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import (
@@ -41,8 +34,8 @@ from blindpost.wire.smp.errors import (
     UNKNOWN_COMMAND,
     Code,
 )
-from blindpost.wire.smp.transmissions import BAD_BLOCK, Refused
 from blindpost.wire.transmission import Layout, transmission_of
+from blindpost.wire.transmissions import BAD_BLOCK, Refused, response_transmission, signed_request
 from blindpost.wire.versions import VersionRange
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.ntf_samples import (

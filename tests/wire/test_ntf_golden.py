@@ -20,12 +20,13 @@ from blindpost.wire.ntf.handshake import ClientHello, ServerHello, write_client_
 from blindpost.wire.ntf.pushes import PADDED_SIZE, PushItem, encode_items
 from blindpost.wire.ntf.responses import IDTKN
 from blindpost.wire.ntf.tokens import NULL_TOKEN, DeviceToken, PushProvider
-from blindpost.wire.ntf.transmissions import Request, parse_requests, signed_request
+from blindpost.wire.ntf.transmissions import Request, parse_requests
 from blindpost.wire.ntf.versions import NTF_VERSIONS, connection_layout
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.signed_key import SignedKey, signed_key_content, signed_key_to_der
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import signed_request
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.long_values import ramp, same
 from tests.support.wire.vectors import vectors

@@ -37,20 +37,13 @@ from blindpost.wire.ntf.pushes import (
 from blindpost.wire.ntf.responses import IDSUB, IDTKN, PONG, TKN, Response, read_response
 from blindpost.wire.ntf.status import TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
-from blindpost.wire.ntf.transmissions import (
-    Received,
-    Request,
-    parse_requests,
-    parse_responses,
-    response_transmission,
-    signed_request,
-)
+from blindpost.wire.ntf.transmissions import Received, Request, parse_requests, parse_responses
 from blindpost.wire.ntf.versions import connection_layout
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.private_keys import EncodedPrivateKey
-from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.text import b64
 from blindpost.wire.transmission import transmission_of
+from blindpost.wire.transmissions import Refused, response_transmission, signed_request
 from tests.support.wire import ntf_strategies as ntf
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import (

@@ -29,12 +29,7 @@ from blindpost.wire.ntf.status import (
     TokenState,
     TokenStatus,
 )
-from blindpost.wire.ntf.transmissions import (
-    Received,
-    Request,
-    parse_responses,
-    response_transmission,
-)
+from blindpost.wire.ntf.transmissions import Received, Request, parse_responses
 from blindpost.wire.primitives import Reader, decode_whole
 from blindpost.wire.private_keys import EncodedPrivateKey
 from blindpost.wire.smp.error_codec import read_error
@@ -49,6 +44,7 @@ from blindpost.wire.smp.errors import (
     RefusedError,
     SMPError,
 )
+from blindpost.wire.transmissions import response_transmission
 from tests.support.wire.ntf_samples import (
     COMMANDS,
     CORR_ID,

@@ -21,19 +21,12 @@ from blindpost.wire.ntf.handshake import (
 )
 from blindpost.wire.ntf.responses import ERR, IDSUB, IDTKN
 from blindpost.wire.ntf.tokens import PushProvider
-from blindpost.wire.ntf.transmissions import (
-    Received,
-    Request,
-    parse_requests,
-    parse_responses,
-    response_transmission,
-    signed_request,
-)
+from blindpost.wire.ntf.transmissions import Received, Request, parse_requests, parse_responses
 from blindpost.wire.ntf.versions import NTF_VERSIONS, connection_layout
 from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.smp.errors import PROHIBITED, Code
-from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.transmission import Layout, transmission_of
+from blindpost.wire.transmissions import Refused, response_transmission, signed_request
 from tests.support.wire.vectors import vector_file
 
 FILES = ("30-ntf-token.json", "31-ntf-subscription.json")

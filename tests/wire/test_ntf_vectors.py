@@ -36,19 +36,13 @@ from blindpost.wire.ntf.pushes import (
 from blindpost.wire.ntf.responses import OK, TKN, Response, read_response
 from blindpost.wire.ntf.status import SubStatus, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
-from blindpost.wire.ntf.transmissions import (
-    Received,
-    Request,
-    parse_requests,
-    parse_responses,
-    response_transmission,
-    signed_request,
-)
+from blindpost.wire.ntf.transmissions import Received, Request, parse_requests, parse_responses
 from blindpost.wire.ntf.versions import NTF_VERSIONS, connection_layout, offered_versions
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import with_onion_host
 from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import response_transmission, signed_request
 from blindpost.wire.versions import VersionRange
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.long_values import ramp, same

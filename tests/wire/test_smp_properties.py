@@ -40,17 +40,10 @@ from blindpost.wire.smp.messages import (
     write_nmsg_meta,
 )
 from blindpost.wire.smp.responses import Response, read_response
-from blindpost.wire.smp.transmissions import (
-    Received,
-    Refused,
-    Request,
-    parse_requests,
-    parse_responses,
-    response_transmission,
-    signed_request,
-)
+from blindpost.wire.smp.transmissions import Received, Request, parse_requests, parse_responses
 from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import Refused, response_transmission, signed_request
 from tests.support.wire import smp_strategies as smp
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import survives

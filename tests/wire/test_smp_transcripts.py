@@ -39,13 +39,10 @@ from blindpost.wire.smp.messages import (
 from blindpost.wire.smp.responses import ERR, IDS, INFO, MSG, NMSG, OK, PKEY, PRES, RRES
 from blindpost.wire.smp.transmissions import (
     Received,
-    Refused,
     Request,
     parse_forwarded_request,
     parse_requests,
     parse_responses,
-    response_transmission,
-    signed_request,
 )
 from blindpost.wire.smp.versions import (
     FORWARDED_PADDED_SIZE,
@@ -54,6 +51,7 @@ from blindpost.wire.smp.versions import (
     forwarded_layout,
 )
 from blindpost.wire.transmission import Layout, transmission_of
+from blindpost.wire.transmissions import Refused, response_transmission, signed_request
 from tests.support.wire.smp_transcripts import FILES, Event, Transcript, made_by
 
 HELLOS = {"server hello", "client hello", "service response"}

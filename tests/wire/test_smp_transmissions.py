@@ -33,15 +33,11 @@ from blindpost.wire.smp.messages import (
 )
 from blindpost.wire.smp.responses import END, NMSG, OK, PRES, RRES, read_response
 from blindpost.wire.smp.transmissions import (
-    BAD_BLOCK,
     Received,
-    Refused,
     Request,
     parse_forwarded_request,
     parse_requests,
     parse_responses,
-    response_transmission,
-    signed_request,
 )
 from blindpost.wire.smp.versions import (
     FORWARDED_PADDED_SIZE,
@@ -50,6 +46,7 @@ from blindpost.wire.smp.versions import (
     forwarded_layout,
 )
 from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmissions import BAD_BLOCK, Refused, response_transmission, signed_request
 from tests.support.wire.blocks import payload_reader
 from tests.support.wire.hostile import calls_made, changed_everywhere, memory_peak, truncated_everywhere
 from tests.support.wire.long_values import ramp, same, whole

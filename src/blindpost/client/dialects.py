@@ -22,9 +22,9 @@ from blindpost.wire.smp import responses as smp_responses
 from blindpost.wire.smp import transmissions as smp_transmissions
 from blindpost.wire.smp.credentials import RULES, credentials_error
 from blindpost.wire.smp.errors import CMD, SMPError
-from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.smp.values import SubMode
 from blindpost.wire.smp.versions import connection_layout as smp_layout
+from blindpost.wire.transmissions import Refused, signed_request
 
 Answer = tuple[bytes, bytes, R | Garbled]
 """Correlation id, entity id, and what came."""
@@ -96,7 +96,7 @@ class SmpDialect(Dialect[smp.Command, smp_responses.Response]):
             key = service.private
         entity_id = self.entity_of(call)
         check_credentials(credentials_error(command, key is not None, entity_id != b""))
-        signed = smp_transmissions.signed_request(corr_id, entity_id, command, self._version)
+        signed = signed_request(corr_id, entity_id, command, self._version)
         if service is not None and key is not None and RULES[type(command)].service_signed:
             return self._authorizer.dual(corr_id, signed, key, service)
         return self._authorizer.plain(corr_id, signed, key)
@@ -135,7 +135,7 @@ class NtfDialect(Dialect[ntf.Command, ntf_responses.Response]):
         command, entity_id, key = call.command, call.entity_id, call.key
         error = ntf_transmissions.credentials_error(command, key is not None, entity_id != b"")
         check_credentials(error)
-        signed = ntf_transmissions.signed_request(corr_id, entity_id, command, self._version)
+        signed = signed_request(corr_id, entity_id, command, self._version)
         return self._authorizer.plain(corr_id, signed, key)
 
     def answers(self, payload: bytes) -> list[Answer[ntf_responses.Response]]:

@@ -31,8 +31,9 @@ from blindpost.wire.smp.commands import PFWD, PRXY, Command
 from blindpost.wire.smp.credentials import RULES, credentials_error
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, PKEY, PRES, Response
-from blindpost.wire.smp.transmissions import Received, parse_response, signed_request
+from blindpost.wire.smp.transmissions import Received, parse_response
 from blindpost.wire.smp.versions import FORWARDED_PADDED_SIZE, SMP_VERSIONS, forwarded_layout
+from blindpost.wire.transmissions import signed_request
 
 
 class Relay:

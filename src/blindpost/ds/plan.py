@@ -18,6 +18,7 @@ from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
 from blindpost.engine.containment import contained
+from blindpost.engine.events import Gone
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import (
@@ -61,13 +62,6 @@ class Canceled:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """A connection has ended; comes after everything that it sent."""
-
-    peer: Peer
-
-
-@dataclass(frozen=True, slots=True)
 class Wake:
     """Something may be there for those who wait for a queue."""
 
@@ -88,7 +82,7 @@ class Staged:
     stage: Stage
 
 
-Event = Called | Finished | Canceled | Gone | Wake | WaitOver | Staged
+Event = Called | Finished | Canceled | Gone[Peer] | Wake | WaitOver | Staged
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from blindpost.ds.auth import Authority, Closed
 from blindpost.ds.connection import DsConnection, Stream
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
-from blindpost.ds.plan import Canceled, DsPlan, Event, Gone, Shell, Staged, WaitOver, not_stored
+from blindpost.ds.plan import Canceled, DsPlan, Event, Shell, Staged, WaitOver, not_stored
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Taken
 from blindpost.engine.beside import Beside
 from blindpost.engine.containment import contained
+from blindpost.engine.events import Gone
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine, StoreFailedError
 from blindpost.serving.connections import Connections

@@ -7,6 +7,7 @@ else's, or the signature is wrong, so that timing does not reveal which.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from blindpost.crypto.authorizers import AuthenticatorCheck, Check, Verifier, check_of
 from blindpost.ntf.model import Token
@@ -17,6 +18,16 @@ from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TNEW, Command
 from blindpost.wire.ntf.transmissions import Request
 
 SUBSCRIPTION_COMMANDS: frozenset[type[Command]] = frozenset({SNEW, SCHK, SDEL})
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request on its way through a turn, with the verdict once it is verified."""
+
+    client: Client
+    request: Request
+    is_signed: bool = False
+    """By the key of what it names; PING needs none."""
 
 
 def want(wanted: Wanted, request: Request) -> None:
@@ -54,27 +65,26 @@ def _key_of(view: View, request: Request) -> PublicKey | None:
     return None if token is None else token.verify_key
 
 
-def authorized(view: View, verifier: Verifier, requests: Sequence[tuple[Client, Request]]) -> frozenset[int]:
-    """Verify many requests at once; the identities of those that are signed by the right key.
+def verify(view: View, verifier: Verifier, requests: Sequence[Asked]) -> None:
+    """Verify many requests at once, and say of each whether it is signed by the right key.
 
     A token keeps its key as long as it lives, so that nothing in the batch can change a verdict.
     """
-    pending: list[tuple[Client, Request, Check]] = []
-    for client, request in requests:
+    pending: list[tuple[Asked, Check]] = []
+    for asked in requests:
+        client, request = asked.client, asked.request
         if isinstance(request.command, PING):
+            asked.is_signed = True
             continue
         signed = request.authorized(client.layout)
         key = _key_of(view, request)
         check = check_of(key, request.authorization, signed, request.corr_id, client.secrets)
-        pending.append((client, request, check))
-    results = verifier.verify_many([check for _, _, check in pending])
-    found = []
-    for (client, request, check), valid in zip(pending, results, strict=True):
-        if valid:
-            if isinstance(check, AuthenticatorCheck):
-                client.secrets.keep(check)
-            found.append(id(request))
-    return frozenset(found)
+        pending.append((asked, check))
+    results = verifier.verify_many([check for _, check in pending])
+    for (asked, check), valid in zip(pending, results, strict=True):
+        asked.is_signed = valid
+        if valid and isinstance(check, AuthenticatorCheck):
+            asked.client.secrets.keep(check)
 
 
 def is_allowed(view: View, request: Request) -> bool:

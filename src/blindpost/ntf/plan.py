@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.containment import contained
+from blindpost.engine.events import AnyCommands, Gone
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.ntf import ledger, outcomes, pushes, subscriptions, tokens
 from blindpost.ntf.activity import Activity
-from blindpost.ntf.authority import authorized, is_allowed, token_of, want
+from blindpost.ntf.authority import Asked, is_allowed, token_of, verify, want
 from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import NtfRules, PushKind
@@ -37,24 +38,15 @@ from blindpost.wire.ntf.commands import PING, SCHK, SDEL, SNEW, TCHK, TCRN, TDEL
 from blindpost.wire.ntf.responses import ERR, PONG, Response
 from blindpost.wire.ntf.transmissions import Request
 from blindpost.wire.smp.errors import STORE, Code
-from blindpost.wire.smp.transmissions import Refused
+from blindpost.wire.transmissions import Refused
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """The transmissions of one block of one connection."""
+class Commands(AnyCommands[Client, Request | Refused, Asked | Refused]):
+    """The commands of one block."""
 
-    client: Client
-    items: Sequence[Request | Refused]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A connection has ended; comes after everything that it sent."""
-
-    client: Client
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +103,7 @@ class Unused:
     servers: Sequence[Server]
 
 
-Event = Commands | Gone | Told | PushDone | PushAgain | Due | Aged | Unverified | Unused
+Event = Commands | Gone[Client] | Told | PushDone | PushAgain | Due | Aged | Unverified | Unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +138,6 @@ class NtfPlan:
         self._verifier = verifier
         self._entropy = entropy
         self._shell = shell
-        self._authorized: frozenset[int] = frozenset()
         self._durable: list[asyncio.Future[None]] = []
         self._turn = self._new_turn()
 
@@ -164,18 +155,21 @@ class NtfPlan:
         wanted, requests = Wanted(), []
         for event in batch:
             if isinstance(event, Commands):
-                for item in event.items:
-                    if isinstance(item, Request):
-                        requests.append((event.client, item))
-                        want(wanted, item)
+                event.asked = [
+                    item if isinstance(item, Refused) else Asked(event.client, item) for item in event.items
+                ]
+                for asked in event.asked:
+                    if isinstance(asked, Asked):
+                        requests.append(asked)
+                        want(wanted, asked.request)
             else:
                 _want_own(wanted, event)
         await self._store.load(wanted, turn.view)
-        self._authorized = authorized(turn.view, self._verifier, requests)
+        verify(turn.view, self._verifier, requests)
         needed = Needed()
-        for _, request in requests:
-            if id(request) in self._authorized:
-                _need(needed, turn.view, request)
+        for asked in requests:
+            if asked.is_signed:
+                _need(needed, turn.view, asked.request)
         for event in batch:
             _need_own(needed, turn.view, event)
         await self._store.load_needed(needed, turn.view)
@@ -185,8 +179,8 @@ class NtfPlan:
     def decide(self, event: Event) -> None:
         turn = self._turn
         match event:
-            case Commands(client, items):
-                self._decide_block(turn, client, items)
+            case Commands():
+                self._decide_block(turn, event.client, event.asked)
             case Gone():
                 pass
             case Told(events, durable):
@@ -216,18 +210,20 @@ class NtfPlan:
                 subscriptions.forget_unused(turn, servers)
                 self.state.rates.forget(turn.now)
 
-    def _decide_block(self, turn: Turn, client: Client, items: Sequence[Request | Refused]) -> None:
+    def _decide_block(self, turn: Turn, client: Client, asked: Sequence[Asked | Refused]) -> None:
         """Refusals are answered first, then the rest in order."""
-        turn.count(Meter.COMMANDS, len(items))
+        turn.count(Meter.COMMANDS, len(asked))
         allowed = []
-        for item in items:
-            if isinstance(item, Refused):
-                turn.answer(client, item.corr_id, item.entity_id, ERR(item.error))
-            elif self._is_authorized(turn, item):
-                allowed.append(item)
+        for one in asked:
+            if isinstance(one, Refused):
+                turn.answer(client, one.corr_id, one.entity_id, ERR(one.error))
+                continue
+            request = one.request
+            if one.is_signed and is_allowed(turn.view, request):
+                allowed.append(request)
             else:
                 turn.count(Meter.REFUSED_AUTH)
-                turn.answer(client, item.corr_id, item.entity_id, tokens.AUTH)
+                turn.answer(client, request.corr_id, request.entity_id, tokens.AUTH)
         for request in allowed:
             self._decide_one(turn, client, request)
 
@@ -242,11 +238,6 @@ class NtfPlan:
             turn.count(Meter.INTERNAL_ERRORS)
             response = ERR(Code.INTERNAL)
         turn.answer(client, request.corr_id, request.entity_id, response)
-
-    def _is_authorized(self, turn: Turn, request: Request) -> bool:
-        if isinstance(request.command, PING):
-            return True
-        return id(request) in self._authorized and is_allowed(turn.view, request)
 
     # --- commit, release, refuse
 

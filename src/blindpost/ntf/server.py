@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.events import Gone
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.ntf.meters import Meter
@@ -18,7 +19,6 @@ from blindpost.ntf.plan import (
     Commands,
     Due,
     Event,
-    Gone,
     NtfPlan,
     PushAgain,
     PushDone,
@@ -43,11 +43,11 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.responses import ERR
 from blindpost.wire.ntf.tokens import PushProvider
-from blindpost.wire.ntf.transmissions import parse_requests, response_transmission
+from blindpost.wire.ntf.transmissions import parse_requests
 from blindpost.wire.ntf.versions import connection_layout
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
-from blindpost.wire.smp.transmissions import BAD_BLOCK
+from blindpost.wire.transmissions import BAD_BLOCK, response_transmission
 
 STEP = 500
 """How many of the tokens found in the store one turn is given."""

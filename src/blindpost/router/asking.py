@@ -14,7 +14,8 @@ from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import Client
 from blindpost.router.view import View
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
 
 
 class Asked:

@@ -62,7 +62,8 @@ from blindpost.wire.smp.credentials import RULES, CommandRule
 from blindpost.wire.smp.errors import NAME, Code, NameCode
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ERR, NID, PONG, Response
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
 
 C = TypeVar("C", bound=Command)
 

@@ -14,7 +14,7 @@ from blindpost.router.turn import Delivery, Turn
 from blindpost.router.view import DAMAGED
 from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, STORE, Code
 from blindpost.wire.smp.responses import ERR
-from blindpost.wire.smp.transmissions import Refused
+from blindpost.wire.transmissions import Refused
 
 log = logging.getLogger(__name__)
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from blindpost.engine.events import AnyCommands, Gone
 from blindpost.router.asking import Asked
 from blindpost.router.operator import OperatorCommand
 from blindpost.router.state import Client
 from blindpost.router.turn import RelayEffect
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import Response
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
 
 
-@dataclass(slots=True, eq=False)
-class Commands:
-    """The transmissions of one block of one connection."""
+class Commands(AnyCommands[Client, Request | Refused, Asked | Refused]):
+    """The commands of one block."""
 
-    client: Client
-    items: Sequence[Request | Refused]
-    asked: Sequence[Asked | Refused] = field(default=(), init=False)
-    """The same with what is known about each; from when the turn prepares them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A connection has ended; comes after everything that it sent."""
-
-    client: Client
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +77,7 @@ class RelayAnswer:
 
 Event = (
     Commands
-    | Gone
+    | Gone[Client]
     | Serve
     | Present
     | RelayAnswer

@@ -31,13 +31,9 @@ from blindpost.wire.smp.messages import (
     write_forwarded_response,
 )
 from blindpost.wire.smp.responses import ERR, RRES, Response
-from blindpost.wire.smp.transmissions import (
-    Refused,
-    Request,
-    parse_forwarded_request,
-    response_transmission,
-)
+from blindpost.wire.smp.transmissions import Request, parse_forwarded_request
 from blindpost.wire.smp.versions import FORWARDED_PADDED_SIZE, forwarded_layout
+from blindpost.wire.transmissions import Refused, response_transmission
 from blindpost.wire.value import Value
 
 NO_SESSION_KEY = PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from blindpost.crypto.authorizers import Verifier
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.containment import contained
+from blindpost.engine.events import Gone
 from blindpost.engine.loop import Cut, StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.router import decisions, delivery, notifications, services
@@ -20,7 +21,6 @@ from blindpost.router.events import (
     Expire,
     ExpireNotifications,
     ExpireServices,
-    Gone,
     Present,
     RelayAnswer,
     Serve,
@@ -37,7 +37,7 @@ from blindpost.router.view import View
 from blindpost.router.work import TURN_WORK, Work, cut, inner_of
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
-from blindpost.wire.smp.transmissions import Refused
+from blindpost.wire.transmissions import Refused
 
 SERVE_STEP = 16
 """How many waiting queues one turn hands to a connection, whose outbox must take as many messages."""

@@ -13,6 +13,7 @@ from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
 from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.events import Gone
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine
 from blindpost.router.bulk import CHUNK_ITEMS, BulkStore, chunks
@@ -23,7 +24,6 @@ from blindpost.router.events import (
     Expire,
     ExpireNotifications,
     ExpireServices,
-    Gone,
     Present,
     RelayAnswer,
     Serve,
@@ -48,14 +48,9 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.messages import QuotaMarker, message_parts, write_message
 from blindpost.wire.smp.responses import ERR, MSG, Response
-from blindpost.wire.smp.transmissions import (
-    BAD_BLOCK,
-    Refused,
-    Request,
-    parse_requests,
-    response_transmission,
-)
+from blindpost.wire.smp.transmissions import Request, parse_requests
 from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
+from blindpost.wire.transmissions import BAD_BLOCK, Refused, response_transmission
 
 log = logging.getLogger(__name__)
 

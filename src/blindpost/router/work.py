@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from blindpost.engine.events import Gone
 from blindpost.engine.loop import Cut
 from blindpost.router.asking import Asked
-from blindpost.router.events import Commands, Event, Gone
+from blindpost.router.events import Commands, Event
 from blindpost.router.model import OWNERS_MAX, QueueRecord
 from blindpost.wire.smp.commands import RKEY
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.transmission import ED448_SIGNATURE_SIZE
+from blindpost.wire.transmissions import Refused
 
 TURN_WORK = 2048
 """The work of one turn: about 70 ms on the machine it was measured on."""

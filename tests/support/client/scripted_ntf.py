@@ -13,11 +13,11 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.responses import Response
-from blindpost.wire.ntf.transmissions import Request, parse_requests, response_transmission
+from blindpost.wire.ntf.transmissions import Request, parse_requests
 from blindpost.wire.ntf.versions import NTF_VERSIONS, connection_layout
 from blindpost.wire.primitives import Reader
-from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.transmission import Layout
+from blindpost.wire.transmissions import Refused, response_transmission
 from blindpost.wire.versions import VersionRange
 from tests.support.client.scripted_router import listening, server_at
 from tests.support.transport.sessions import at_now, ntf_router

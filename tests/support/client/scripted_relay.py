@@ -14,12 +14,9 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.commands import PFWD, PRXY
 from blindpost.wire.smp.responses import PKEY, PRES, Response
-from blindpost.wire.smp.transmissions import (
-    Request,
-    parse_forwarded_request,
-    response_transmission,
-)
+from blindpost.wire.smp.transmissions import Request, parse_forwarded_request
 from blindpost.wire.smp.versions import FORWARDED_PADDED_SIZE, PROXIED_VERSIONS, forwarded_layout
+from blindpost.wire.transmissions import response_transmission
 from blindpost.wire.versions import VersionRange
 from tests.support.transport.sessions import seeded
 

@@ -27,9 +27,10 @@ from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import Response
-from blindpost.wire.smp.transmissions import Refused, Request, parse_requests, response_transmission
+from blindpost.wire.smp.transmissions import Request, parse_requests
 from blindpost.wire.smp.versions import SMP_VERSIONS, connection_layout
 from blindpost.wire.transmission import Layout
+from blindpost.wire.transmissions import Refused, response_transmission
 from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 from tests.support.transport.sessions import (

@@ -22,8 +22,9 @@ from blindpost.wire.smp.credentials import RULES
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.messages import Message, read_message
 from blindpost.wire.smp.responses import MSG, Response
-from blindpost.wire.smp.transmissions import Received, parse_responses, signed_request
+from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.versions import MAX_VERSION, connection_layout
+from blindpost.wire.transmissions import signed_request
 from tests.support.simulation.promises import Violation
 from tests.support.simulation.sessions import MemorySession
 

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from blindpost.crypto.ids_hash import QueueSet
-from blindpost.router.events import Commands, Event, Expire, Gone
+from blindpost.engine.events import Gone
+from blindpost.router.events import Commands, Event, Expire
 from blindpost.router.model import Domain
 from blindpost.router.turn import Delivery, Outgoing
 from blindpost.wire.smp.commands import (

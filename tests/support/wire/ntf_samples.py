@@ -23,11 +23,7 @@ from blindpost.wire.ntf.commands import (
 )
 from blindpost.wire.ntf.responses import Response
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
-from blindpost.wire.ntf.transmissions import (
-    Request,
-    parse_requests,
-    signed_request,
-)
+from blindpost.wire.ntf.transmissions import Request, parse_requests
 from blindpost.wire.ntf.versions import connection_layout
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.private_keys import EncodedPrivateKey
@@ -35,8 +31,8 @@ from blindpost.wire.smp.errors import (
     RefusedError,
     SMPError,
 )
-from blindpost.wire.smp.transmissions import Refused
 from blindpost.wire.transmission import Layout, transmission_of
+from blindpost.wire.transmissions import Refused, signed_request
 
 SESSION_ID = bytes(range(32))
 CORR_ID = b"c" * 24

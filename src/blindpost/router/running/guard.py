@@ -20,7 +20,8 @@ from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import NEW
 from blindpost.wire.smp.errors import STORE
 from blindpost.wire.smp.responses import DELD, END, NMSG
-from blindpost.wire.smp.transmissions import Refused, Request
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
 
 TOO_MANY_NEW = STORE("too many new queues, try again later")
 """The answer to NEW above the rate. The protocol has no word for "later". AUTH would tell a client that its

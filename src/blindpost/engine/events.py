@@ -1,0 +1,28 @@
+"""What every server that reads blocks is told about its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+ClientT = TypeVar("ClientT")
+ItemT = TypeVar("ItemT")
+AskedT = TypeVar("AskedT")
+
+
+@dataclass(slots=True, eq=False)
+class AnyCommands(Generic[ClientT, ItemT, AskedT]):
+    """The transmissions of one block of one connection."""
+
+    client: ClientT
+    items: Sequence[ItemT]
+    asked: Sequence[AskedT] = field(default=(), init=False)
+    """The same with what is known about each; from when the turn prepares them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[ClientT]):
+    """A connection has ended; comes after everything that it sent."""
+
+    client: ClientT
