@@ -39,8 +39,9 @@ import blindpost.ds
 from blindpost.ds.client import Client
 from blindpost.ds.quic import dial
 from blindpost.ds.streams import ALPN, client_context, server_context
+from blindpost.serving import children
 
-COMMAND = (sys.executable, "-m", "blindpost.cli", "ds")
+COMMAND = (*children.COMMAND, "ds")
 KEY = b"K" * 32
 SIZES = (200, 4096, 1 << 20)
 LARGE = 5_242_880
@@ -83,21 +84,13 @@ class Service:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        process = subprocess.Popen([*COMMAND, "start", "-c", str(self.folder)], stderr=subprocess.PIPE)
-        assert process.stderr is not None
-        while b"is ready" not in process.stderr.readline():
-            assert process.poll() is None
-        self.pid = process.pid
-        status = subprocess.run(
-            [*COMMAND, "status", "-c", str(self.folder), "--json"], capture_output=True, check=True
-        )
-        self.ports: dict[str, int] = json.loads(status.stdout)["ports"]
+        child = children.Child("ds", self.folder, log=self.folder / "log")
         try:
+            self.ports: dict[str, int] = child.start()["ports"]
+            self.pid = child.pid
             yield
         finally:
-            process.terminate()
-            process.stderr.read()
-            process.wait()
+            child.end()
 
     async def client(self, *, quic: bool = False) -> Client:
         port = self.ports["quic" if quic else "tls"]

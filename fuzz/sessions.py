@@ -247,10 +247,10 @@ class AttackedNotifier(Attacked):
                     known = choice < len(self._ids)
                     entity = self._ids[choice] if known else source.take(choice % 40)
                     key = self._keys[source.byte() % len(self._keys)]
-                    line.send(line.written(command, entity, key))
+                    line.send(line.spoken(command, entity, key))
         if self._line is not None:
             corr_id = os.urandom(24)
-            self._line.send(self._line.written(b"PING", corr_id=corr_id))
+            self._line.send(self._line.spoken(b"PING", corr_id=corr_id))
             while (await self._line.hear()).corr_id != corr_id:
                 pass
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from benchmarks.load import filling
 from benchmarks.load.process import MeasuredRouter
-from blindpost.crypto.authorizers import with_fingerprint
+from blindpost.client.authorizing import Authorizer
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport import errors
@@ -25,7 +25,7 @@ from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import MSG, OK, SOK, Response
 from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.versions import connection_layout
-from blindpost.wire.transmission import authorized_bytes, transmission_of
+from blindpost.wire.transmission import transmission_of
 from blindpost.wire.transmissions import signed_request
 
 WARM_UP_CYCLES = 50
@@ -59,6 +59,7 @@ class Line(Handler):
         assert agreed.encrypted
         self.version = agreed.version
         self.layout = connection_layout(agreed.version, agreed.session_id)
+        self._authorizer = Authorizer(self.layout, agreed.peer_key, 1)
 
     def block_received(self, session: Session, payload: bytes) -> None:
         self.blocks += 1
@@ -77,9 +78,11 @@ class Line(Handler):
         self, command: Command, entity_id: bytes, key: PrivateKey, *, spoiled: bool = False
     ) -> Writer:
         """A command signed by `key`, or for something else if it is `spoiled`."""
-        signed = signed_request(os.urandom(24), entity_id, command, self.version)
-        signature = key.sign(authorized_bytes(self.layout, signed) + bytes(spoiled))
-        return transmission_of(self.layout, signed, signature)
+        corr_id = os.urandom(24)
+        signed = signed_request(corr_id, entity_id, command, self.version)
+        if spoiled:
+            return transmission_of(self.layout, signed, key.sign(b"something else"))
+        return self._authorizer.plain(corr_id, signed, key)
 
     @property
     def service(self) -> ServiceSession:
@@ -89,12 +92,9 @@ class Line(Handler):
 
     def vouched(self, command: Command, entity_id: bytes, key: PrivateKey) -> Writer:
         """A command of a service about one queue: signed by the queue's key and by the service."""
-        service = self.service
-        assert service.private is not None
-        signed = signed_request(os.urandom(24), entity_id, command, self.version)
-        authorized = authorized_bytes(self.layout, signed)
-        by_queue = key.sign(with_fingerprint(service.fingerprint, authorized))
-        return transmission_of(self.layout, signed, by_queue, service.private.sign(authorized))
+        corr_id = os.urandom(24)
+        signed = signed_request(corr_id, entity_id, command, self.version)
+        return self._authorizer.dual(corr_id, signed, key, self.service)
 
     def send(self, payload: bytes) -> None:
         self.blocks += 1

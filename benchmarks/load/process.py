@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,19 +14,15 @@ from blindpost.router.running.settings import CONFIG_NAME
 from blindpost.router.running.template import config_text
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.tables_postgres import PostgresTables
-from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.children import Child
 from blindpost.serving.identity import Identity
 from blindpost.store.contract import Durability
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
-COMMAND = (sys.executable, "-m", "blindpost.cli", "router")
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (a store in memory is what is measured)
 _PROCESSOR_FIELD = 36
 """Of /proc/PID/stat, behind the name."""
-_POLL_S = 0.05
-_START_S_MAX = 60.0
-_STOP_S_MAX = 60.0
 _SETTLE_S, _SETTLE_S_MAX, _SETTLED_NS = 0.5, 60.0, 5_000_000
 
 
@@ -72,35 +66,17 @@ class MeasuredRouter:
         self.store = Place(folder / "store", dsn)
         self.fingerprint = fingerprint
         self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child = Child("router", folder, log=folder / "log")
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the router was not started"
-        return self._process.pid
+        return self._child.pid
 
     def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([*COMMAND, "start", "-c", str(self.folder)], stderr=log)
-        started = time.monotonic()
-        while True:
-            try:
-                self.port = int(ask(self.folder / "control.sock", "status")["ports"][0])
-                return
-            except NotRunningError:
-                if self._process.poll() is not None or time.monotonic() - started > _START_S_MAX:
-                    raise RuntimeError((self.folder / "log").read_text()) from None
-                time.sleep(_POLL_S)
+        self.port = int(self._child.start()["ports"][0])
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(_STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._child.end()
 
     def cpu_ns(self) -> int:
         """CPU time of the router, all of its threads, user and system."""

@@ -52,10 +52,10 @@ async def test_each_command_of_a_block_is_answered_for_itself(ntf: RunningNtf, v
     line = await open_ntf_line(ntf, version)
     corr_ids = [bytes((number,)) * 24 for number in range(4)]
     block = [
-        line.written(TCRN(20), device.token_id, device.key, corr_ids[0]),
-        line.written(b"TCHK!", device.token_id, device.key, corr_ids[1]),
-        line.written(TCHK(), device.token_id, new_key(), corr_ids[2]),
-        line.written(TCRN(0), device.token_id, device.key, corr_ids[3]),
+        line.spoken(TCRN(20), device.token_id, device.key, corr_ids[0]),
+        line.spoken(b"TCHK!", device.token_id, device.key, corr_ids[1]),
+        line.spoken(TCHK(), device.token_id, new_key(), corr_ids[2]),
+        line.spoken(TCRN(0), device.token_id, device.key, corr_ids[3]),
     ]
     line.send(*block[:3])
     heard = {reply.corr_id: reply for reply in await line.hear_many(3)}
@@ -71,10 +71,10 @@ async def test_what_is_refused_is_answered_before_what_is_done(ntf: RunningNtf) 
     device = await active_device(ntf)
     line = await open_ntf_line(ntf)
     line.send(
-        line.written(TCRN(20), device.token_id, device.key, b"1"),
-        line.written(PING(), b"", None, b"2"),
-        line.written(TCHK(), device.token_id, new_key(), b"3"),
-        line.written(b"WHAT", b"", None, b"4"),
+        line.spoken(TCRN(20), device.token_id, device.key, b"1"),
+        line.spoken(PING(), b"", None, b"2"),
+        line.spoken(TCHK(), device.token_id, new_key(), b"3"),
+        line.spoken(b"WHAT", b"", None, b"4"),
     )
     assert [reply.corr_id for reply in await line.hear_many(4)] == [b"3", b"4", b"1", b"2"]
 
@@ -83,8 +83,8 @@ async def test_a_token_that_is_deleted_in_a_block_is_gone_for_the_rest_of_it(ntf
     device = await active_device(ntf)
     line = await open_ntf_line(ntf)
     line.send(
-        line.written(TDEL(), device.token_id, device.key),
-        line.written(TCHK(), device.token_id, device.key),
+        line.spoken(TDEL(), device.token_id, device.key),
+        line.spoken(TCHK(), device.token_id, device.key),
     )
     assert [reply.response for reply in await line.hear_many(2)] == [OK(), AUTH]
 
@@ -256,7 +256,7 @@ async def test_answers_go_on_while_somebody_does_not_read_theirs(ntf: RunningNtf
     deaf: NtfLine = await open_ntf_line(ntf)
     deaf.stream.session.pause_reading()
     for _ in range(2000):
-        deaf.send(deaf.written(PING()))
+        deaf.send(deaf.spoken(PING()))
     assert await device.status() == "ACTIVE"
     deaf.stream.session.resume_reading()
     assert [reply.response for reply in await deaf.hear_many(2000)] == [PONG()] * 2000

@@ -58,7 +58,7 @@ def signed_commands(line: NtfLine, device: Device, subscription_id: bytes) -> li
         (SCHK(), subscription_id),
         (SDEL(), subscription_id),
     ]
-    return [block_of(line.written(command, entity_id, device.key)) for command, entity_id in said]
+    return [block_of(line.spoken(command, entity_id, device.key)) for command, entity_id in said]
 
 
 async def test_truncated_and_changed_commands_do_nothing(
@@ -98,14 +98,14 @@ async def test_noise_is_answered_with_errors(ntf: RunningNtf, caplog: pytest.Log
 async def test_a_signature_is_good_for_its_own_session_only(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     here, there = await open_ntf_line(ntf), await open_ntf_line(ntf)
-    replayed = block_of(here.written(TDEL(), device.token_id, device.key))
+    replayed = block_of(here.spoken(TDEL(), device.token_id, device.key))
     await all_refused(there, [replayed])
     assert await device.status() == "ACTIVE"
 
 
 async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(ntf: RunningNtf) -> None:
     bystander, line = await open_ntf_line(ntf), await open_ntf_line(ntf)
-    (payload,) = pack_transmissions([line.written(PING())], line.version).payloads
+    (payload,) = pack_transmissions([line.spoken(PING())], line.version).payloads
     send_with_corrupt_record(line.stream.session, payload)
     with pytest.raises(TransportError):
         await line.stream.read_block()
@@ -125,7 +125,7 @@ async def test_a_bug_in_one_command_is_answered_internal_and_takes_back_that_com
 
     monkeypatch.setattr(tokens, "set_period", fails)
     block: list[tuple[Command, bytes]] = [(TCHK(), b"1"), (TCRN(20), b"2"), (TCHK(), b"3")]
-    line.send(*(line.written(one, device.token_id, device.key, name * 24) for one, name in block))
+    line.send(*(line.spoken(one, device.token_id, device.key, name * 24) for one, name in block))
     heard = {reply.corr_id[:1]: reply.response for reply in await line.hear_many(3)}
     assert heard[b"2"] == ERR(Code.INTERNAL)
     assert heard[b"1"] == heard[b"3"] != ERR(Code.INTERNAL)

@@ -112,7 +112,7 @@ async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
         view.put_token(replace(token, status=status))
         await ntf.router.store.commit(view)
         for version, line in lines.items():
-            line.send(line.written(TCHK(), device.token_id, device.key))
+            line.send(line.spoken(TCHK(), device.token_id, device.key))
             payload = bytes(await line.stream.read_block())
             words = status.text if version == 3 else status.state.value
             assert payload.endswith(device.token_id + b"TKN " + words.encode())

@@ -37,11 +37,12 @@ from blindpost.wire.smp.commands import DEL, NKEY, NSUB
 from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.smp.responses import NID
 from blindpost.wire.smp.values import NtfCreds
-from blindpost.wire.transmission import AUTHORIZATION_SIZES, Layout, authorized_bytes, read_transmission
+from blindpost.wire.transmission import AUTHORIZATION_SIZES, Layout
 from tests.support.ntf.lines import NtfLine, open_ntf_line
 from tests.support.ntf.routers import Apple, RunningNtf, running_ntf
 from tests.support.router.routers import RunningRouter, new_key, new_queue, running_router
 from tests.support.wire.smp_transcripts import Transcript
+from tests.support.wire.taken_apart import read_transmission
 
 UNDER_WAY = {TokenState.REGISTERED, TokenState.CONFIRMED}
 MALFORMED = "count 0"
@@ -118,9 +119,11 @@ class Replay:
         if offered and len(offered) not in AUTHORIZATION_SIZES:
             authorization = os.urandom(len(offered))
         elif offered:
-            signer = self.signer(offered, authorized_bytes(self.layout, said))
+            signer = self.signer(offered, said.authorized(self.layout))
             key = new_key(kind_of(offered)) if signer is None else self.key(signer)
-        return said.corr_id, lambda: self.line.written(spoken, entity_id, key, said.corr_id, authorization)
+        return said.corr_id, lambda: self.line.spoken(
+            spoken, entity_id, key, said.corr_id, authorization=authorization
+        )
 
     def signer(self, authorization: bytes, authorized: bytes) -> PublicKey | None:
         """The recorded key that made an authorization, if it is listed."""

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.crypto.authorizers import AuthenticatorKeys, authorize
+from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.events import Gone
@@ -56,8 +56,7 @@ from blindpost.wire.smp.responses import IDS
 from blindpost.wire.smp.transmissions import Request, parse_request
 from blindpost.wire.smp.values import LinkData, NewLink, NtfCreds, QueueMode, QueueRequest, SubMode
 from blindpost.wire.smp.versions import connection_layout
-from blindpost.wire.transmission import authorized_bytes, transmission_of
-from blindpost.wire.transmissions import signed_request
+from tests.support.wire.speaking import Speaker
 
 NOW = 1_700_000_000
 LAYOUT = connection_layout(20, bytes(32))
@@ -156,12 +155,8 @@ class Scenario:
         self, command: Command, entity_id: bytes, key: PrivateKey | None, corr_id: bytes = b""
     ) -> Request:
         corr_id = corr_id or next(self._numbers).to_bytes(24, "big")
-        signed = signed_request(corr_id, entity_id, command, 20)
-        offered = b""
-        if key is not None:
-            offered = authorize(key, authorized_bytes(LAYOUT, signed), corr_id, SESSION.public)
-        whole = transmission_of(LAYOUT, signed, offered)
-        request = parse_request(Reader(b"".join(bytes(part) for part in whole.parts)), LAYOUT, 20)
+        whole = Speaker(20, LAYOUT, SESSION.public).spoken(command, entity_id, key, corr_id)
+        request = parse_request(Reader(whole.done()), LAYOUT, 20)
         assert isinstance(request, Request)
         return request
 

@@ -9,11 +9,11 @@ Which of the bracketed fields exist depends on the protocol and the agreed versi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import SHORT_MAX, Reader, Writer
-from blindpost.wire.value import Buffer, Value, shown
+from blindpost.wire.value import Buffer, Value
 
 ED25519_SIGNATURE_SIZE = 64
 AUTHENTICATOR_SIZE = 80
@@ -57,36 +57,13 @@ class Layout(Value):
         object.__setattr__(self, "session_field", _short(self.session_id))
 
 
-class Transmission(NamedTuple):
-    """A received transmission whose command is not parsed yet.
-
-    A named tuple, since one is made for each command and a frozen dataclass takes three times as long.
-    """
-
-    authorization: bytes
-    service_signature: bytes | None
-    corr_id: bytes
-    entity_id: bytes
-    signed: Buffer
-    """Correlation id, entity id and command as received: what is authorized, after the session id."""
-    command: Reader
-
-    def __repr__(self) -> str:
-        return shown(self)
-
-
-def read_transmission(reader: Reader, layout: Layout) -> Transmission:
+def read_fields(reader: Reader, layout: Layout) -> tuple[bytes, bytes | None, bytes, bytes, Buffer]:
     """Take one transmission apart; `reader` is left at the start of its command.
 
-    The length of the authorization is checked by `check_authorization`, which only a router calls.
-    """
-    return Transmission(*read_fields(reader, layout), reader)
-
-
-def read_fields(reader: Reader, layout: Layout) -> tuple[bytes, bytes | None, bytes, bytes, Buffer]:
-    """What precedes the command: the fields of a `Transmission`, for callers that build something else.
-
-    They are sliced by their lengths, and one check after the last tells whether all of them were there.
+    Authorization, service signature, correlation id, entity id, and from the correlation id on as received:
+    what is authorized, after the session id. They are sliced by their lengths, and one check after the last
+    tells whether all of them were there. The length of the authorization is checked by
+    `check_authorization`, which only a router calls.
     """
     data: Any = reader.data
     start, limit = reader.position + 1, reader.limit
@@ -137,10 +114,8 @@ def check_authorization(authorization: bytes, corr_id: bytes) -> None:
         raise AuthorizationLengthError(corr_id)
 
 
-def authorized_bytes(layout: Layout, signed: Writer | Transmission) -> bytes:
+def authorized_bytes(layout: Layout, signed: Writer) -> bytes:
     """What an authorization covers: session id, correlation id, entity id and command."""
-    if isinstance(signed, Transmission):
-        return b"".join((layout.session_field, signed.signed))
     return b"".join((layout.session_field, *signed.parts))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from blindpost.crypto.authorizers import authorize
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport.plans import ntf_client_plan
 from blindpost.wire.ntf.blocks import pack_transmissions
@@ -14,44 +12,21 @@ from blindpost.wire.ntf.responses import Response
 from blindpost.wire.ntf.transmissions import Received, parse_responses
 from blindpost.wire.ntf.versions import ALPN, MAX_VERSION, connection_layout
 from blindpost.wire.primitives import Reader, Writer
-from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
 from tests.support.ntf.routers import RunningNtf
 from tests.support.transport.streams import BlockStream, connect
+from tests.support.wire.speaking import Speaker
 
 
-class NtfLine:
+class NtfLine(Speaker):
     """One connection; replies wait in the order in which they came."""
 
     def __init__(self, stream: BlockStream) -> None:
-        self.stream = stream
         agreed = stream.session.agreed
-        self.version = agreed.version
-        self.layout = connection_layout(agreed.version, agreed.session_id)
-        self.router_key = agreed.peer_key
+        layout = connection_layout(agreed.version, agreed.session_id)
+        super().__init__(agreed.version, layout, agreed.peer_key)
+        self.stream = stream
         self._heard: list[Received] = []
-
-    def written(
-        self,
-        command: Command | bytes,
-        entity_id: bytes = b"",
-        key: PrivateKey | None = None,
-        corr_id: bytes | None = None,
-        authorization: bytes | None = None,
-    ) -> Writer:
-        """One transmission, signed by `key` or with an authorization as it is given."""
-        corr_id = os.urandom(24) if corr_id is None else corr_id
-        signed = start_signed(corr_id, entity_id)
-        if isinstance(command, bytes):
-            signed.raw(command)
-        else:
-            command.write(signed, self.version)
-        if authorization is None:
-            authorization = b""
-            if key is not None:
-                authorized = authorized_bytes(self.layout, signed)
-                authorization = authorize(key, authorized, corr_id, self.router_key)
-        return transmission_of(self.layout, signed, authorization, None)
 
     def send(self, *transmissions: Writer) -> None:
         packed = pack_transmissions(transmissions, self.version)
@@ -71,7 +46,7 @@ class NtfLine:
     async def ask(
         self, command: Command | bytes, entity_id: bytes = b"", key: PrivateKey | None = None
     ) -> Response:
-        self.send(self.written(command, entity_id, key))
+        self.send(self.spoken(command, entity_id, key))
         return (await self.hear()).response
 
     async def hear_many(self, count: int) -> Sequence[Received]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from blindpost.crypto.authorizers import authorize
 from blindpost.crypto.boxes import BoxKey, nonce_of, reversed_nonce
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.batch import pack, unpack
@@ -20,9 +19,9 @@ from blindpost.wire.smp.messages import (
 from blindpost.wire.smp.responses import PKEY, PRES, RRES, Response
 from blindpost.wire.smp.transmissions import Received, parse_response
 from blindpost.wire.smp.versions import FORWARDED_PADDED_SIZE, forwarded_layout
-from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
 from tests.support.router.lines import Line, Said, open_line_as_proxy
 from tests.support.router.routers import RunningRouter, new_key
+from tests.support.wire.speaking import Speaker
 
 ROOMY = 1 << 15
 
@@ -48,17 +47,8 @@ class Sender:
     def transmission(
         self, command: Command | bytes, entity_id: bytes = b"", key: PrivateKey | None = None
     ) -> Writer:
-        layout = forwarded_layout(self.version, self.session_id)
-        signed = start_signed(self.corr_id, entity_id)
-        if isinstance(command, bytes):
-            signed.raw(command)
-        else:
-            command.write(signed, self.version)
-        authorization = b""
-        if key is not None:
-            authorized = authorized_bytes(layout, signed)
-            authorization = authorize(key, authorized, self.corr_id, self.relay_key)
-        return transmission_of(layout, signed, authorization)
+        speaker = Speaker(self.version, forwarded_layout(self.version, self.session_id), self.relay_key)
+        return speaker.spoken(command, entity_id, key, self.corr_id)
 
     def sealed(self, *transmissions: Writer) -> bytes:
         """The inner box of a batch of these; of an empty batch if there are none."""

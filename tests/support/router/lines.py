@@ -11,7 +11,6 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blindpost.crypto.authorizers import authorize
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
@@ -35,10 +34,10 @@ from blindpost.wire.smp.values import (
     SubMode,
 )
 from blindpost.wire.smp.versions import SMP_VERSIONS, connection_layout
-from blindpost.wire.transmission import Layout, authorized_bytes, start_signed, transmission_of
 from blindpost.wire.versions import VersionRange
 from tests.support.router.routers import RunningRouter, new_key
 from tests.support.transport.streams import BlockStream, connect
+from tests.support.wire.speaking import Speaker
 
 ALPN_VERSION = 7
 """Older clients name no protocol, and get version 6."""
@@ -59,15 +58,14 @@ class Said:
     """Offered as it is, instead of what `key` would make."""
 
 
-class Line:
+class Line(Speaker):
     """One connection to our router; what arrives waits under its correlation id or its entity id."""
 
     def __init__(self, stream: BlockStream) -> None:
-        self.stream = stream
         agreed = stream.session.agreed
-        self.version = agreed.version
-        self.layout: Layout = connection_layout(agreed.version, agreed.session_id)
-        self.router_key = agreed.peer_key
+        layout = connection_layout(agreed.version, agreed.session_id)
+        super().__init__(agreed.version, layout, agreed.peer_key)
+        self.stream = stream
         self._replies: dict[bytes, Received] = {}
         self._events: dict[bytes, deque[Received]] = defaultdict(deque)
 
@@ -100,20 +98,6 @@ class Line:
         (payload,) = pack(transmissions, ROOMY).payloads
         self.stream.send_payload(payload)
 
-    def transmission(
-        self,
-        signed: Writer,
-        corr_id: bytes,
-        key: PrivateKey | None,
-        service_signature: bytes | None = None,
-    ) -> Writer:
-        """Ids and command, authorized by `key` if there is one."""
-        authorization = b""
-        if key is not None:
-            authorized = authorized_bytes(self.layout, signed)
-            authorization = authorize(key, authorized, corr_id, self.router_key)
-        return transmission_of(self.layout, signed, authorization, service_signature)
-
     async def ask(
         self,
         command: Command | bytes,
@@ -131,14 +115,15 @@ class Line:
         return [(await self.reply(one.corr_id)).response for one in said]
 
     def written(self, said: Said) -> Writer:
-        signed = start_signed(said.corr_id, said.entity_id)
-        if isinstance(said.command, bytes):
-            signed.raw(said.command)
-        else:
-            said.command.write(signed, self.version)
-        if said.authorization is not None:
-            return transmission_of(self.layout, signed, said.authorization, said.service_signature)
-        return self.transmission(signed, said.corr_id, said.key, said.service_signature)
+        """The transmission of one command."""
+        return self.spoken(
+            said.command,
+            said.entity_id,
+            said.key,
+            said.corr_id,
+            authorization=said.authorization,
+            service_signature=said.service_signature,
+        )
 
     async def message(self, queue: Queue) -> ReceivedMessage:
         """What the next MSG event of a queue says; its id is kept for `ack`."""

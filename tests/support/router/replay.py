@@ -55,9 +55,7 @@ from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.values import NtfCreds, ServerNtfCreds
 from blindpost.wire.transmission import (
     AUTHORIZATION_SIZES,
-    Transmission,
     authorized_bytes,
-    read_transmission,
     start_signed,
     transmission_of,
 )
@@ -65,6 +63,7 @@ from tests.support.router.lines import Line, open_line
 from tests.support.router.operators import operate
 from tests.support.router.routers import RunningRouter, new_key
 from tests.support.wire.smp_transcripts import Event, Transcript
+from tests.support.wire.taken_apart import Transmission, read_transmission
 
 
 class Names:
@@ -225,7 +224,7 @@ class Replay:
     ) -> Writer:
         offered = said.authorization
         if not offered:
-            return line.transmission(signed, said.corr_id, None)
+            return line.authorized_by(None, signed, said.corr_id)
         if len(offered) not in AUTHORIZATION_SIZES:
             return transmission_of(line.layout, signed, os.urandom(len(offered)), said.service_signature)
         signer = self._signer(event.connection, said, command)
@@ -236,12 +235,12 @@ class Replay:
             return transmission_of(line.layout, signed, key.sign(authorized), said.service_signature)
         # A stranger of the same kind stands for whoever made an authorization that fits no listed key.
         key = new_key(kind_of(offered)) if signer is None else self.our_key(signer)
-        return line.transmission(signed, said.corr_id, key, said.service_signature)
+        return line.authorized_by(key, signed, said.corr_id, said.service_signature)
 
     def _signer(self, connection: str, said: Transmission, command: Command | None) -> PublicKey | None:
         """The recorded key that made an authorization: a listed one, or that of the command itself."""
         layout, _ = self.transcript.layout(connection)
-        authorized = authorized_bytes(layout, said)
+        authorized = said.authorized(layout)
         names = self.transcript.authorizers(connection, said.authorization, authorized, said.corr_id)
         found = {self.transcript.private_keys[name].public for name in names}
         if isinstance(command, KEY | SKEY | LKEY) and verifies(command.key, authorized, said.authorization):

@@ -17,12 +17,13 @@ from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, ENDS, IDS, OK, SOKS, Response
 from blindpost.wire.smp.transmissions import Received
 from blindpost.wire.smp.values import NtfCreds, QueueMode, QueueRequest, SubMode
-from blindpost.wire.transmission import Transmission, authorized_bytes, transmission_of
+from blindpost.wire.transmission import authorized_bytes, transmission_of
 from tests.support.router.lines import Line, Said, open_line
 from tests.support.router.replay import Names, Replay, Step
 from tests.support.router.routers import RunningRouter, new_key
 from tests.support.router.services import MESSAGING, NOTIFIER, ServiceLine, new_service, open_service
 from tests.support.wire.smp_transcripts import Event
+from tests.support.wire.taken_apart import Transmission
 
 HELLOS = ("server hello", "client hello", "service response")
 NOTIFIER_CONNECTIONS = ("N", "N2", "N3")
@@ -79,7 +80,7 @@ class ServiceReplay(Replay):
             return super()._authorized(event, line, said, command, signed)
         connection = event.connection
         layout, _ = self.transcript.layout(connection)
-        theirs, ours = authorized_bytes(layout, said), authorized_bytes(line.layout, signed)
+        theirs, ours = said.authorized(layout), authorized_bytes(line.layout, signed)
         fingerprint = self.transcript.secret(f"{connection}.service_cert_fingerprint")
         assert fingerprint is not None
         vouched = self._signed_by(connection, with_fingerprint(fingerprint, theirs), said)

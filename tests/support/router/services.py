@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blindpost.crypto.authorizers import authorize, with_fingerprint
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
@@ -26,7 +25,7 @@ from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, IDS, NID, SOKS, Response
 from blindpost.wire.smp.transmissions import Received
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
-from blindpost.wire.transmission import authorized_bytes, start_signed, transmission_of
+from blindpost.wire.transmission import authorized_bytes
 from blindpost.wire.versions import VersionRange
 from tests.support.router.lines import NEWEST, Line, Queue, Said, client_of, open_line
 from tests.support.router.routers import RunningRouter, new_key
@@ -64,19 +63,12 @@ class ServiceLine(Line):
             return super().written(said)
         if not RULES[type(said.command)].service_signed:
             return super().written(said)
-        signed = start_signed(said.corr_id, said.entity_id)
-        said.command.write(signed, self.version)
-        authorized = authorized_bytes(self.layout, signed)
-        vouched = with_fingerprint(self.service.fingerprint, authorized)
-        by_queue = authorize(said.key, vouched, said.corr_id, self.router_key)
-        return transmission_of(self.layout, signed, by_queue, self.session_key.sign(authorized))
+        signed = self.signed(said.command, said.entity_id, said.corr_id)
+        return self.vouched(said.key, signed, said.corr_id, self.service)
 
     def authorized(self, said: Said) -> bytes:
         """What a command's signatures cover, without the fingerprint."""
-        assert not isinstance(said.command, bytes)
-        signed = start_signed(said.corr_id, said.entity_id)
-        said.command.write(signed, self.version)
-        return authorized_bytes(self.layout, signed)
+        return authorized_bytes(self.layout, self.signed(said.command, said.entity_id, said.corr_id))
 
     def subs_said(self, count: int = 0, ids_hash: bytes = NO_IDS, domain: Domain = Domain.MESSAGES) -> Said:
         command = SUBS(count, ids_hash) if domain is Domain.MESSAGES else NSUBS(count, ids_hash)

@@ -98,7 +98,7 @@ async def _ntf_block(started: Started, made: dict[str, Any]) -> tuple[list[bool]
     names = [name.encode() * 12 for name in DEVICES]
     line.send(
         *(
-            line.written(
+            line.spoken(
                 TNEW(device_token(device), key.public, new_key(Algorithm.X25519).public), b"", key, name
             )
             for device, key, name in zip(DEVICES, keys, names, strict=True)
