@@ -23,7 +23,6 @@ from blindpost.journal.author import Author
 from blindpost.journal.keeping import Keeping
 from blindpost.journal.schema import (
     ALL_TABLES,
-    MESSAGE_BALANCE,
     S_QUEUES,
     S_SERVICE_CLAIMS,
     S_SNAPSHOT,
@@ -39,6 +38,7 @@ from blindpost.serving import journal as journal_settings
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.journal import JournalSection, keeping_of
 from blindpost.wire.text import b64
+from tests.support.journal.balance import MESSAGE_BALANCE
 from tests.support.journal.lives import Lives, traffic, with_journal
 from tests.support.serving.commands import init, run, started, until
 

@@ -12,7 +12,6 @@ from blindpost.journal.arrow import schema_of
 from blindpost.journal.schema import (
     ALL_TABLES,
     DAILY_COLUMNS,
-    MESSAGE_BALANCE,
     NOTIFICATION_STATES,
     P_COUNTERS,
     TABLES,
@@ -26,6 +25,7 @@ from blindpost.journal.schema import (
 from blindpost.journal.state import StateWriter
 from blindpost.router.meters import Meter
 from blindpost.wire.ntf.status import InvalidReason, TokenState
+from tests.support.journal.balance import MESSAGE_BALANCE
 
 
 def test_every_table_is_of_its_tier_and_named_once() -> None:
