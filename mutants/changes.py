@@ -1,0 +1,223 @@
+"""The changes that are made to a module, one at a time.
+
+Each is a small mistake of the kind people make: a comparison turned around, a branch dropped, an effect
+forgotten, two steps in the wrong order, a number off by one.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Apply = Callable[[ast.AST], None]
+
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_SHIFTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+_SILENT = ("log", "logger", "warnings")
+"""What only speaks to people is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One mistake in one function, and the code object that takes the place of the function's own."""
+
+    function: str
+    line: int
+    kind: str
+    before: str
+    after: str
+    code: CodeType
+
+    @property
+    def told(self) -> str:
+        return f"{self.line} {self.function}: {self.kind}: {self.before}  ->  {self.after}"
+
+
+def changes_of(source: str, path: str) -> list[Change]:
+    """Every change of every function in a module that compiles, and to other code than before."""
+    tree = ast.parse(source, path)
+    own = dict(_codes(compile(tree, path, "exec")))
+    found = []
+    for name, function in _functions(tree):
+        for number, node in enumerate(_nodes(function)):
+            for kind, line, apply in _mistakes(node):
+                changed = copy.deepcopy(tree)
+                twin = dict(_functions(changed))[name]
+                apply(_nodes(twin)[number])
+                code = _compiled(changed, path).get(name)
+                if code is not None and name in own and _differs(code, own[name]):
+                    found.append(Change(name, line, kind, *_shown(function, twin), code))
+    return found
+
+
+def _compiled(tree: ast.Module, path: str) -> dict[str, CodeType]:
+    try:
+        return dict(_codes(compile(ast.fix_missing_locations(tree), path, "exec")))
+    except SyntaxError:
+        return {}
+
+
+def _differs(code: CodeType, own: CodeType) -> bool:
+    """Another code that can take the place of this one."""
+    return code.co_freevars == own.co_freevars and code != own
+
+
+def _shown(before: Function, after: Function) -> tuple[str, str]:
+    """The first lines that differ."""
+    one, two = ast.unparse(before).splitlines(), ast.unparse(after).splitlines()
+    at = next((at for at, (old, new) in enumerate(zip(one, two, strict=False)) if old != new), -1)
+    return one[at].strip(), two[at].strip()
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """Functions and methods by their qualified names; what is inside a function belongs to it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function):
+            if child.name != "__repr__":
+                yield prefix + child.name, child
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+
+
+def _codes(code: CodeType, prefix: str = "") -> Iterator[tuple[str, CodeType]]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
+            name = prefix + constant.co_name
+            if "__qualname__" in constant.co_names:  # the body of a class
+                yield from _codes(constant, f"{name}.")
+            else:
+                yield name, constant
+
+
+def _nodes(function: ast.AST) -> list[ast.AST]:
+    """In a fixed order, without annotations, decorators, docstrings, assertions and log lines."""
+    found = [function]
+    for name, value in ast.iter_fields(function):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not _is_silent(child):
+                found += _nodes(child)
+    return found
+
+
+def _is_silent(node: ast.AST) -> bool:
+    if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr):
+        return True
+    if not isinstance(node, ast.Expr):
+        return False
+    if isinstance(node.value, ast.Constant):
+        return True
+    name: ast.AST | None = node.value.func if isinstance(node.value, ast.Call) else None
+    while isinstance(name, ast.Attribute):
+        name = name.value
+    return isinstance(name, ast.Name) and name.id in _SILENT
+
+
+def _mistakes(node: ast.AST) -> Iterator[tuple[str, int, Apply]]:
+    line = getattr(node, "lineno", 0)
+    match node:
+        case ast.Compare(ops=[operator]):
+            yield "comparison turned", line, partial(_set_comparison, table=_TURNED)
+            if type(operator) in _SHIFTED:
+                yield "comparison shifted", line, partial(_set_comparison, table=_SHIFTED)
+        case ast.BoolOp():
+            yield "and, or exchanged", line, _exchange_junction
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not dropped", line, _negate_again
+        case ast.If():
+            yield "branch dropped", line, partial(_decide, junction=ast.And, constant=False)
+            yield "branch always taken", line, partial(_decide, junction=ast.Or, constant=True)
+        case ast.Return(value=ast.Constant(value=bool())):
+            yield "answer turned", line, _turn_answer
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            yield "sign turned", line, _turn_sign
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            yield "off by one", line, _add_one
+    body = getattr(node, "body", None)
+    if isinstance(body, list):
+        for at, statement in enumerate(body):
+            if _is_effect(statement):
+                yield "effect forgotten", statement.lineno, partial(_forget, at=at)
+                if at + 1 < len(body) and _is_effect(body[at + 1]):
+                    yield "steps exchanged", statement.lineno, partial(_exchange, at=at)
+
+
+def _is_effect(statement: ast.stmt) -> bool:
+    """A call, or something set that others see."""
+    match statement:
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            return not _is_silent(statement)
+        case ast.Assign(targets=targets):
+            return all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
+        case ast.AugAssign() | ast.Delete():
+            return True
+    return False
+
+
+def _set_comparison(node: ast.AST, table: dict[type[ast.cmpop], type[ast.cmpop]]) -> None:
+    assert isinstance(node, ast.Compare)
+    node.ops = [table[type(node.ops[0])]()]
+
+
+def _exchange_junction(node: ast.AST) -> None:
+    assert isinstance(node, ast.BoolOp)
+    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+
+
+def _negate_again(node: ast.AST) -> None:
+    assert isinstance(node, ast.UnaryOp)
+    node.operand = ast.UnaryOp(ast.Not(), node.operand)
+
+
+def _decide(node: ast.AST, junction: type[ast.boolop], constant: bool) -> None:
+    assert isinstance(node, ast.If)
+    node.test = ast.BoolOp(junction(), [node.test, ast.Constant(constant)])
+
+
+def _turn_answer(node: ast.AST) -> None:
+    assert isinstance(node, ast.Return)
+    assert isinstance(node.value, ast.Constant)
+    node.value = ast.Constant(not node.value.value)
+
+
+def _turn_sign(node: ast.AST) -> None:
+    assert isinstance(node, ast.BinOp)
+    node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
+
+
+def _add_one(node: ast.AST) -> None:
+    assert isinstance(node, ast.Constant)
+    assert isinstance(node.value, int)
+    node.value += 1
+
+
+def _forget(node: ast.AST, at: int) -> None:
+    body = node.body  # type: ignore[attr-defined]  # only nodes with a body come here
+    body[at] = ast.copy_location(ast.Pass(), body[at])
+
+
+def _exchange(node: ast.AST, at: int) -> None:
+    body = node.body  # type: ignore[attr-defined]  # only nodes with a body come here
+    body[at], body[at + 1] = body[at + 1], body[at]

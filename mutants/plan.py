@@ -1,0 +1,45 @@
+"""Which modules decide, and which tests must notice when they are wrong."""
+
+from __future__ import annotations
+
+ROUTER = (
+    "test_batching test_containment test_displacement test_expiry test_limits test_links test_meters test_new"
+    " test_notifications test_queue_life test_receiving test_records test_registry test_requests"
+    " test_securing test_sending test_service_association test_service_identity test_service_sets"
+    " test_service_subscription test_transcripts test_service_transcripts test_activity test_gauges"
+)
+NTF = (
+    "test_commands test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
+    " test_subscriptions test_tokens test_transcripts"
+)
+DS = "test_calls test_decisions test_large test_limits test_service test_taking test_waiting test_auth"
+ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
+
+
+def _tests(room: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{room}/{name}.py" for name in names.split())
+
+
+def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {f"blindpost.{room}.{module}": tests for module in modules.split()}
+
+
+GATES: dict[str, tuple[str, ...]] = {
+    **_gates(
+        "router",
+        "association commands decisions delivery expiry notifications queues services subscriptions turn",
+        _tests("router", ROUTER),
+    ),
+    **_gates("ntf", "ledger outcomes subscriptions tokens turn", _tests("ntf", NTF)),
+    **_gates("ds", "checks heads queues turn", _tests("ds", DS)),
+    **_gates("engine", "beside inbox loop turn undo", _tests("engine", ENGINE)),
+    "blindpost.agent.messages.integrity": (
+        "tests/agent/test_integrity.py",
+        "tests/agent/test_hostile_peers.py",
+    ),
+    "blindpost.agent.rotation.tables": (
+        "tests/agent/test_rotation.py",
+        "tests/agent/test_rotation_traffic.py",
+    ),
+    "blindpost.agent.sync.tables": ("tests/agent/test_sync.py", "tests/agent/test_sync_recovery.py"),
+}

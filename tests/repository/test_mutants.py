@@ -1,0 +1,92 @@
+"""The gate of mistakes: it makes them, tells those that no test notices, and names tests that exist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mutants.changes import changes_of
+from mutants.plan import GATES
+
+ROOT = Path(__file__).parents[2]
+CODE = '''\
+class Account:
+    def __init__(self) -> None:
+        self.total = 0
+        self.told = []
+
+    def take(self, amount: int) -> bool:
+        """A docstring is no mistake to make."""
+        if amount > self.total and not self.told:
+            return False
+        self.total -= amount
+        self.told.append(amount)
+        return True
+'''
+TESTS = """\
+from shop import Account
+
+def test_one_takes_what_is_there():
+    account = Account()
+    account.total = 5
+    assert account.take(5)
+    assert account.total == 0
+
+def test_one_takes_no_more():
+    account = Account()
+    assert not account.take(1)
+    assert account.total == 0
+"""
+RUN = """\
+import sys, pytest
+from mutants.gate import Gate
+gate = Gate("shop", None, 1, print)
+assert pytest.main(["-q", "-p", "no:cacheprovider", "test_shop.py"], [gate]) in (0, 5)
+print(gate.score.caught, "caught")
+"""
+
+
+def test_each_kind_of_mistake_is_made() -> None:
+    found = changes_of(CODE, "shop.py")
+    assert {change.kind for change in found} == {
+        "comparison turned",
+        "comparison shifted",
+        "and, or exchanged",
+        "not dropped",
+        "branch dropped",
+        "branch always taken",
+        "answer turned",
+        "effect forgotten",
+        "steps exchanged",
+        "off by one",
+    }
+    assert all(change.before != change.after for change in found)
+    assert not any("docstring" in change.before for change in found)
+
+
+def test_what_no_test_notices_is_told(tmp_path: Path) -> None:
+    for name, text in (("shop.py", CODE), ("test_shop.py", TESTS), ("run.py", RUN)):
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "run.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    alive = [line for line in done.stdout.splitlines() if line.startswith("  alive")]
+    assert any("effect forgotten: self.told.append(amount)" in line for line in alive)
+    assert not any("not dropped" in line for line in alive)
+    assert not any("self.total -= amount  ->  pass" in line for line in alive)
+    assert not any("branch dropped" in line for line in alive)
+
+
+@pytest.mark.parametrize("module", GATES)
+def test_the_plan_names_modules_and_tests_that_exist(module: str) -> None:
+    assert (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").is_file()
+    assert all((ROOT / path).is_file() for path in GATES[module])
