@@ -115,8 +115,8 @@ def line_of(text: str, part: str) -> int:
         ('password = ""', 'password = "a b"', "rules.password: printable characters without spaces"),
         (
             'address = "127.0.0.1"\nport = 9464',
-            'address = "0.0.0.0"\nport = 9464',
-            "metrics.address: a loopback address expected",
+            'address = "localhost"\nport = 9464',
+            "metrics.address: an IP address of this machine",
         ),
         ("# exempt = [", "exempt = [1, ", "limits.exempt: Input should be a valid string"),
         ('"smp.example.org"', '"smp example"', "address.hosts: a host expected"),

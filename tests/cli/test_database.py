@@ -18,11 +18,23 @@ def with_password(dsn: str) -> str:
     return dsn.replace("tests@", "tests:hush-hush@")
 
 
+def _store(folder: Path, code: int = 0) -> tuple[str, str]:
+    """What `check` says of the store."""
+    found = json.loads(run("router", "check", "-c", folder, "--json", code=code).stdout)["findings"]
+    return next((row["grade"], row["found"]) for row in found if row["subject"] == "store")
+
+
 async def test_a_router_keeps_its_queues_in_a_database(tmp_path: Path, database: str) -> None:
     folder = tmp_path / "router"
+    init(tmp_path / "before")
+    edit(tmp_path / "before", 'kind = "lmdb"', 'kind = "postgres"')
+    edit(tmp_path / "before", 'dsn = ""', f'dsn = "{with_password(database)}"')
+    assert "holds no store" in _store(tmp_path / "before", code=1)[1]
     init(folder, "--store", "postgres", "--dsn", with_password(database))
     assert not (folder / "store").exists()
+    assert _store(folder) == ("ok", "the database: schema 1")
     async with started(folder) as router:
+        assert _store(folder)[0] == "ok", "its own server is no stranger"
         client = await router.connect()
         queue = await new_queue(client)
         await client.send(a_message(), queue.sender_id)
@@ -34,6 +46,9 @@ async def test_a_router_keeps_its_queues_in_a_database(tmp_path: Path, database:
         assert b"hush" not in router.log
     async with started(folder) as router:
         assert (await router.ask("stats"))["stored"]["queues"] == 1
+        edit(folder, 'socket = "control.sock"', 'socket = "other.sock"')
+        assert "another process uses this store" in _store(folder, code=1)[1]
+        edit(folder, 'socket = "other.sock"', 'socket = "control.sock"')
         await router.end(signal.SIGKILL)
     audited = run("router", "audit", "-c", folder, "--json")
     assert json.loads(audited.stdout)["queues"] == 1

@@ -25,10 +25,12 @@ from blindpost.serving.children import free_port
 from tests.support.docs.documents import ROOT
 from tests.support.docs.typing_reader import BIN, PACKAGES, see_what_is_installed
 from tests.support.serving.commands import ENVIRONMENT
+from tests.support.serving.kinds import NOWHERE
 
 pytestmark = pytest.mark.timeout(400)
 UNITS = sorted((ROOT / "deploy").glob("*.service"))
 CONTAINERFILE = (ROOT / "deploy" / "Containerfile").read_text()
+EXPOSURE_MAX = 1.5
 READY = re.compile(r"is ready|The page is at ")
 
 
@@ -76,6 +78,7 @@ def here(folder: Path) -> Callable[[str], str]:
         "--host smp.example.org": f"--host 127.0.0.1 --port {free_port()}",
         "--host ntf.example.org": f"--host 127.0.0.1 --port {free_port()}",
         "--host ds.example.org": f"--host 127.0.0.1 --port {free_port()}",
+        "home=smp://...": f"home={NOWHERE}",
     }
 
     def change(line: str) -> str:
@@ -109,6 +112,20 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     names = [str(tmp_path / unit.name) for unit in UNITS]
     done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_units_are_as_closed_as_they_can_be(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    for unit in UNITS:
+        (tmp_path / unit.name).write_text(
+            unit.read_text().replace("/opt/blindpost/bin/blindpost", "/bin/true")
+        )
+        command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(tmp_path / unit.name)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+        assert found is not None, done.stderr
+        assert float(found[1]) <= EXPOSURE_MAX, (unit.name, done.stdout)
 
 
 def instructions(word: str) -> list[str]:

@@ -149,8 +149,15 @@ def leaf_of(port: int) -> bytes:
 async def test_a_new_certificate_is_used_while_a_session_stays(tmp_path: Path, by: str) -> None:
     folder = tmp_path / "router"
     address = init(folder)
-    offline = tmp_path / "ca.key"
-    (folder / "keys" / "ca.key").rename(offline)
+    key = (folder / "keys" / "ca.key").read_bytes()
+    offline = tmp_path / "usb" / "ca.key"
+    offline.parent.mkdir()
+    inside = run("router", "move-ca-key", folder / "keys" / "other.key", "-c", folder, code=1)
+    assert "Name a place outside" in inside.stderr
+    told = run("router", "move-ca-key", offline, "-c", folder).stdout
+    assert f"rotate-cert --ca-key {offline}" in told
+    assert (offline.read_bytes(), (folder / "keys" / "ca.key").exists()) == (key, False)
+    assert offline.stat().st_mode & 0o777 == 0o600
     async with started(folder) as router, await router.connect() as client:
         port = int(router.status["ports"][0])
         before = await asyncio.to_thread(leaf_of, port)

@@ -177,7 +177,7 @@ async def test_a_database_serves_as_store(tmp_path: Path, database: str) -> None
         ('dsn = ""', 'dsn = "mysql://x"', "postgresql://user@host/database expected"),
         ('key_file = ""', 'key_file = "key.p8"', "key_id expected"),
         ("padded_size = 2912", "padded_size = 99999", "padded_size"),
-        ('address = "127.0.0.1"', 'address = "192.0.2.1"', "loopback"),
+        ('address = "127.0.0.1"', 'address = "localhost"', "an IP address of this machine"),
         ('hosts = ["ntf.example.org"]', "hosts = []", "hosts"),
         ('fingerprint = "', 'fingerprint = "?', "fingerprint"),
     ],

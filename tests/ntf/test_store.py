@@ -270,7 +270,7 @@ async def test_a_ledger_from_before_providers_were_told_apart_is_apples(
     tmp_path: Path, store_kind: str
 ) -> None:
     if store_kind == "sqlite":
-        before = SqliteStore.open(tmp_path / "ntf.db", (schema_sqlite.FIRST,), NTF)
+        before = SqliteStore.open(tmp_path / "ntf.db", schema_sqlite.MIGRATIONS[:1], NTF)
         with before.transaction() as sql:
             written = [("ledger_accepted", 7), ("ledger_waiting", 1)]
             sql.executemany("INSERT INTO counters VALUES (?, ?)", written)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from blindpost.ops.servers import find
+from blindpost.serving.children import free_port
 from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
 from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, http, make, started
@@ -106,6 +108,29 @@ def move_store(kind: Kind, folder: Path, elsewhere: Path) -> None:
             file.rename(elsewhere / file.name)
 
 
+class Systemd:
+    """The end of a notification socket that systemd would have."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+        self.said: list[str] = []
+
+    def __enter__(self) -> Systemd:
+        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        return self
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.said.append(self._socket.recv(4096).decode())
+
+    def __exit__(self, *_: object) -> None:
+        self._hear()
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+
+
 @contextlib.asynccontextmanager
 async def running(kind: Kind, folder: Path, **options: Any) -> AsyncIterator[Started]:
     server = started(kind, folder)
@@ -123,7 +148,22 @@ async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
     kind: Kind, folder: Path, tmp_path: Path
 ) -> None:
     change(folder, kind, ('socket = "control.sock"', 'socket = "../elsewhere.sock"'))
-    async with running(kind, folder) as server:
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "systemd"), "WATCHDOG_USEC": "100000"}
+    with Systemd(tmp_path / "systemd") as systemd:
+        await _answers_reloads_and_drains(kind, folder, tmp_path, environment)
+    said = systemd.said
+    assert "READY=1" in said[0]
+    assert said.count(f"WATCHDOG=1\nSTATUS={said[0].partition('STATUS=')[2]}") + said.count("WATCHDOG=1") > 1
+    reloads = [number for number, text in enumerate(said) if text.startswith("RELOADING=1\nMONOTONIC_USEC=")]
+    assert len(reloads) == 2
+    assert all("READY=1" in said[number + 1 :] for number in reloads)
+    assert said[-1].startswith("STOPPING=1")
+
+
+async def _answers_reloads_and_drains(
+    kind: Kind, folder: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    async with running(kind, folder, environment=environment) as server:
         assert not (folder / "control.sock").exists()
         told = await asyncio.to_thread(run, kind.word, "status", "-c", folder)
         assert str(server.child.pid) in told.stdout, "a pid is no amount"
@@ -151,9 +191,14 @@ async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
         assert (status["failed_work"], status["accept_failures"]) == ({}, 0)
         assert bool(status["schema"]) is (kind is not CANARY)
 
-        change(folder, kind, kind.taken, kind.restart)
+        new_port = free_port()
+        change(folder, kind, kind.taken, kind.restart, ("port = 0\n", f"port = {new_port}\n"))
         server.child.send(signal.SIGHUP)
         await server.told(b"need a restart")
+        assert re.search(rb"need a restart: [a-z_.]+\n", server.log), "only the one that does"
+        assert (await http(new_port, "/live"))[0] == 200
+        with pytest.raises(ConnectionRefusedError):
+            await http(port, "/live")
         name = kind.taken[0].partition(" ")[0]
         assert re.search(rf"in use now: .*\.{name}\b".encode(), server.log)
         change(folder, kind, ("[metrics]", "[metrics"))

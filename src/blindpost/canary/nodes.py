@@ -197,6 +197,11 @@ def node_names(routers: Mapping[str, str]) -> dict[str, str]:
     return dict(routers)
 
 
+def store_of(folder: Path, name: str) -> Path:
+    """The store of an agent."""
+    return folder / f"{name.replace(MIRROR, '-mirror')}.db"
+
+
 @contextlib.asynccontextmanager
 async def opened(
     nodes: Mapping[str, str], folder: Path, config: AgentConfig
@@ -205,6 +210,6 @@ async def opened(
     async with contextlib.AsyncExitStack() as stack:
         agents: dict[str, Agent] = {}
         for name, address in nodes.items():
-            file = folder / f"{name.replace(MIRROR, '-mirror')}.db"
+            file = store_of(folder, name)
             agents[name] = await stack.enter_async_context(Agent.open(file, [address], config=config))
         yield agents

@@ -91,7 +91,7 @@ class CanaryService(Service[Place]):
     """The canary of one folder."""
 
     role = "canary"
-    reloads = frozenset({"messages"})
+    reloads = frozenset({"messages.interval_s", "messages.size", "messages.lost_after_s"})
     connections_setting = "the number of routers"
 
     def __init__(
@@ -174,8 +174,9 @@ class CanaryService(Service[Place]):
             return f"{wanted - connected} of {wanted} directions between the routers are not connected yet"
         return None
 
-    def secrets(self) -> Sequence[Path]:
-        return *sorted(self.place.agents.glob("*.db")), self.place.file
+    @staticmethod
+    def secrets(place: Place) -> Sequence[Path]:
+        return *sorted(place.agents.glob("*.db")), place.file
 
     @property
     def journal_name(self) -> str:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from blindpost.journal.author import checked_name
 from blindpost.serving import place as places
 from blindpost.serving.place import ServerSettings
-from blindpost.serving.sections import CONTROL_TEMPLATE, MetricsSection, Port
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE, MetricsSection, Port
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import RouterAddress, Scheme
 from blindpost.wire.errors import WireError
@@ -105,10 +105,4 @@ seal_minutes = 10
 format = "plain"
 level = "info"
 
-[metrics]
-# Prometheus metrics at http://address:port/metrics, on a loopback address only.
-enabled = false
-address = "127.0.0.1"
-port = 9467
-
-{CONTROL_TEMPLATE}"""
+{METRICS_TEMPLATE.format(port=9467)}{CONTROL_TEMPLATE}"""

@@ -64,6 +64,16 @@ def start(config: ConfigOption = HERE) -> None:
 
 
 @app.command()
+def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    from blindpost.canary.checking import checks_of
+    from blindpost.canary.settings import Place
+    from blindpost.cli.checking import tell_checks
+
+    tell_checks(Place, checks_of, config, as_json=as_json)
+
+
+@app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running canary has seen, in numbers."""
     from blindpost.canary.settings import Place

@@ -24,7 +24,7 @@ from blindpost.ds.settings import CONFIG_NAME, Place, read_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
-from blindpost.serving.sections import CONTROL_TEMPLATE
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
 if TYPE_CHECKING:
     from blindpost.ds.client import Client
@@ -77,14 +77,9 @@ mode = "tokens"
 # "full" survives power loss, "os" is faster and survives kill -9.
 durability = "full"
 
-[metrics]
-# Prometheus metrics at http://address:port/metrics, on a loopback address only.
-enabled = false
-address = "127.0.0.1"
-port = 9466
-
 """ + (
-    CONTROL_TEMPLATE
+    METRICS_TEMPLATE.format(port=9466)
+    + CONTROL_TEMPLATE
     + JOURNAL_TEMPLATE.format(default="the name of this folder")
     + LAB_TEMPLATE.format(names="recipient keys", about="their queues")
 )
@@ -158,6 +153,15 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.serving.process import serve
 
     serve(DsService, Place.read(config))
+
+
+@app.command()
+def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    from blindpost.cli.checking import tell_checks
+    from blindpost.ds.checking import checks_of
+
+    tell_checks(Place, checks_of, config, as_json=as_json)
 
 
 @app.command()

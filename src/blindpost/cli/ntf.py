@@ -14,7 +14,16 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show_status, tell_rotated, told_reload
+from blindpost.cli.output import (
+    HERE,
+    CaKeyTarget,
+    JsonOption,
+    move_ca_key,
+    say,
+    show_status,
+    tell_rotated,
+    told_reload,
+)
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place
@@ -101,7 +110,8 @@ def init(
             f"  Its settings:   {file}\n"
             f"  Start it:       blindpost ntf start -c {folder}\n"
             f"  Its CA key:     {place.keys / 'ca.key'}\n"
-            "                  Only rotate-cert needs it. Move it to a safe place offline.\n"
+            "                  Only rotate-cert needs it. Move it to a safe place offline, with\n"
+            f"                  `blindpost ntf move-ca-key TARGET -c {folder}`.\n"
             f"  Its store key:  {place.key_file}\n"
             "                  Without it the store cannot be read. Keep a copy apart from it, or give it\n"
             f"                  by the environment variable {KEY_VARIABLE} and delete the file."
@@ -118,6 +128,15 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.serving.process import serve
 
     serve(NtfService, Place.read(config))
+
+
+@app.command()
+def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    from blindpost.cli.checking import tell_checks
+    from blindpost.ntf.checking import checks_of
+
+    tell_checks(Place, checks_of, config, as_json=as_json)
 
 
 @app.command()
@@ -188,6 +207,12 @@ def rotate_push_key(
         say("The former key is gone: devices that are subscribed to it must register again.")
     else:
         say(f"Devices that are subscribed to the former key are served until {day_text(until)}.")
+
+
+@app.command("move-ca-key")
+def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief would."""
+    move_ca_key(Place.read(config), to, as_json=as_json)
 
 
 def _print_address(place: Place, key_hash: bytes, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Protocol
 
 import typer
 
@@ -23,6 +23,17 @@ from blindpost.serving.place import ask_running
 if TYPE_CHECKING:
     from blindpost.router.running.settings import Place
 
+
+class IdentifiedPlace(Protocol):
+    """Where a router with an identity of its own lives."""
+
+    word: ClassVar[str]
+    keys: Path
+
+
+CaKeyTarget = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="A folder, such as a mounted USB stick, or a new file.")
+]
 CONFIG_VARIABLE = "BLINDPOST_ROUTER"
 
 ConfigOption = Annotated[
@@ -92,6 +103,25 @@ def tell_rotated(control: Path, *, as_json: bool) -> None:
         say("The running router uses the new certificate for new connections.")
     else:
         say("The new certificate will be used at the next start.")
+
+
+def move_ca_key(place: IdentifiedPlace, to: Path, *, as_json: bool) -> None:
+    """Move the CA key of a router out of its folder, and say how to keep it."""
+    from blindpost.serving.identity import Identity
+
+    moved = Identity(place.keys, place.word).move_ca_key(to.absolute())
+    if as_json:
+        typer.echo(json.dumps({"ca_key": str(moved)}))
+        return
+    say(
+        f"The CA key is now {moved}, and no longer in {place.keys}.\n"
+        "Keep it offline, such as on two USB sticks in two places, and delete it wherever else it is,\n"
+        "backups included: whoever has it can pretend to be this router. Without it no certificate can be\n"
+        "renewed.\n"
+        f"When you need it: `blindpost {place.word} rotate-cert --ca-key {moved}`."
+    )
+    if moved.parent.stat().st_dev == place.keys.stat().st_dev:
+        say("It is still on the disk of the server: carry it away from there.")
 
 
 @contextlib.contextmanager

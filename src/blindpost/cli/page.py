@@ -16,6 +16,7 @@ from blindpost.serving import logs
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, read_file, write_file
 from blindpost.serving.locking import locked
+from blindpost.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from blindpost.ops.servers import Watched
@@ -162,7 +163,7 @@ async def _serve_page(
     parts = [Child(server.kind.name, server.folder) for server in servers] if supervised else []
     listening = bind(listen, port)
     chosen = listening.getsockname()[1]
-    stop = asyncio.Event()
+    stop, supervisor = asyncio.Event(), Supervisor()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -172,9 +173,11 @@ async def _serve_page(
     def ready() -> None:
         name = f"[{listen}]" if ":" in listen else listen
         say(f"The page is at http://{name}:{chosen}/?token={token}")
+        supervisor.ready(f"the page is on port {chosen}")
 
     async with running(parts, stop):
         await serve(shown, listening, stop, ready)
+        supervisor.stopping()
 
 
 def _hang_up(parts: list[Child]) -> None:

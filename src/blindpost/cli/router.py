@@ -16,7 +16,17 @@ from typing import Annotated
 import typer
 
 from blindpost.cli.adopted import tell_adopted
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, tell_rotated, working
+from blindpost.cli.output import (
+    HERE,
+    CaKeyTarget,
+    ConfigOption,
+    JsonOption,
+    move_ca_key,
+    place_of,
+    say,
+    tell_rotated,
+    working,
+)
 from blindpost.router.running.first import Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, Place
 from blindpost.serving.failures import OperatorError
@@ -147,7 +157,8 @@ def init(
             f"  Its settings:  {file}\n"
             f"  Start it:      blindpost router start -c {folder}\n"
             f"  Its CA key:    {place.keys / 'ca.key'}\n"
-            "                 Only rotate-cert needs it. Move it to a safe place offline:\n"
+            "                 Only rotate-cert needs it. Move it to a safe place offline, with\n"
+            f"                 `blindpost router move-ca-key TARGET -c {folder}`:\n"
             "                 whoever has it can pretend to be this router.",
         )
 
@@ -162,6 +173,15 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.serving.process import serve
 
     serve(RouterService, place_of(config))
+
+
+@app.command()
+def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    from blindpost.cli.checking import tell_checks
+    from blindpost.router.running.checking import checks_of
+
+    tell_checks(Place, checks_of, config, as_json=as_json)
 
 
 @app.command()
@@ -258,3 +278,9 @@ def rotate_cert(
     place = place_of(config)
     Identity(place.keys).rotate(place.settings.address.hosts[0], ca_key)
     tell_rotated(place.control, as_json=as_json)
+
+
+@app.command("move-ca-key")
+def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief would."""
+    move_ca_key(place_of(config), to, as_json=as_json)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
-from blindpost.serving.limits import Limits, LimitSizes
+from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
@@ -61,7 +61,7 @@ def authority_of(place: Place) -> Authority:
     return Tokens(read_tokens(place.tokens))
 
 
-def _context(place: Place) -> ssl.SSLContext:
+def server_tls(place: Place) -> ssl.SSLContext:
     """What callers are shown: the service's certificate."""
     for file in (place.certificate, place.key):
         if not file.exists():
@@ -82,12 +82,12 @@ class DsService(Service[Place]):
     """The delivery service of one place."""
 
     role = "ds"
-    reloads = frozenset({"auth", "limits"})
+    reloads = frozenset({"auth", "limits", *PER_ADDRESS})
 
     def __init__(self, place: Place, store: DsStore, connections: int) -> None:
         """Use `open`."""
         super().__init__(place)
-        self._context = _context(place)
+        self._context = server_tls(place)
         limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
         self._tls = TlsListener(self.service, self._context)
@@ -145,11 +145,16 @@ class DsService(Service[Place]):
 
     def reload(self, place: Place) -> None:
         authority = authority_of(place)
-        _context(place)
+        server_tls(place)
         self._context.load_cert_chain(place.certificate, place.key)
         self._quic.renew(place.certificate, place.key)
         self.service.plan.authority = authority
         self.service.plan.rules = place.settings.rules()
+        limits = self.service.limits
+        limits.sizes = LimitSizes.of(place.settings.listen, limits.sizes.connections)
+
+    def limited(self) -> Mapping[str, int]:
+        return self.service.limits.limited
 
     async def probe(self) -> None:
         await self.service.store.probe()
@@ -166,8 +171,9 @@ class DsService(Service[Place]):
     def bounds(self) -> LimitSizes:
         return self.service.limits.sizes
 
-    def secrets(self) -> Sequence[Path]:
-        return self.place.key, self.place.tokens, self.place.file
+    @staticmethod
+    def secrets(place: Place) -> Sequence[Path]:
+        return place.key, place.tokens, place.file
 
     @property
     def journal_name(self) -> str:

@@ -38,7 +38,7 @@ from blindpost.ntf.tables_sqlite import SqliteTables
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import Limits, LimitSizes
+from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
@@ -140,7 +140,7 @@ class NtfService(Service[Place]):
     """The notification router of one place."""
 
     role = KIND
-    reloads = frozenset({"rules"})
+    reloads = frozenset({"rules", "address", *PER_ADDRESS})
 
     def __init__(self, place: Place, store: NtfStore, credentials: Credentials, connections: int) -> None:
         """Use `open`."""
@@ -219,6 +219,10 @@ class NtfService(Service[Place]):
         # A provider that was not set up at the start is after a restart.
         rules = _rules(place, None if self.vapid is None else fresh)
         self.router.rules = self.router.plan.rules = rules
+        self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
+
+    def limited(self) -> Mapping[str, int]:
+        return self.limits.limited
 
     async def probe(self) -> None:
         await self.router.store.probe()
@@ -235,8 +239,9 @@ class NtfService(Service[Place]):
     def bounds(self) -> LimitSizes:
         return self.limits.sizes
 
-    def secrets(self) -> Sequence[Path]:
-        place, identity = self.place, Identity(self.place.keys, KIND)
+    @staticmethod
+    def secrets(place: Place) -> Sequence[Path]:
+        identity = Identity(place.keys, KIND)
         key_file = place.settings.apns.key_file
         apple = [place.folder / key_file] if key_file else []
         web = [path for _, path in former_files(place)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST = """
+_FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE tokens (
@@ -81,8 +81,10 @@ BEGIN
 END;
 """
 
-PROVIDERS = """
+_PROVIDERS = """
 ALTER TABLE notifications ADD COLUMN provider TEXT NOT NULL DEFAULT 'apns';
 UPDATE counters SET name = 'ledger_apns_' || substr(name, length('ledger_') + 1) WHERE name LIKE 'ledger%';
 """
 """The ledger by provider: everything before was Apple's."""
+
+MIGRATIONS = (_FIRST, _PROVIDERS)

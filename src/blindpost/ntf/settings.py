@@ -188,7 +188,7 @@ class Place(places.Place[Settings]):
     def schema(self) -> int:
         # Imported where it is asked for: most commands need no tables.
         if self.settings.store.kind == "sqlite":
-            from blindpost.ntf.tables_sqlite import MIGRATIONS
+            from blindpost.ntf.schema_sqlite import MIGRATIONS
 
             return len(MIGRATIONS)
         from blindpost.ntf.tables_postgres import SCHEMA

@@ -14,7 +14,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.ntf.model import SmpRouter, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.records import NotificationRow, Records, RouterRow, SubscriptionRow, TokenRow
-from blindpost.ntf.schema_sqlite import FIRST, PROVIDERS
+from blindpost.ntf.schema_sqlite import MIGRATIONS
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import (
     COUNTERS,
@@ -29,8 +29,6 @@ from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import NTF, SqliteStore
 from blindpost.wire.addresses import Server
-
-MIGRATIONS = (FIRST, PROVIDERS)
 
 _TOKENS = (
     "SELECT token_id, device, verify_key, status, sealed, code_at, code_attempts, period_minutes, "

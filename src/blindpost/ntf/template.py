@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
-from blindpost.serving.sections import CONTROL_TEMPLATE
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 
 _TEMPLATE = (
@@ -111,13 +111,7 @@ idle_ttl_s = 43200
 format = "plain"
 level = "info"
 
-[metrics]
-# Prometheus' text at http://address:port/metrics, on a loopback address.
-enabled = false
-address = "127.0.0.1"
-port = 9465
-
-"""
+{metrics}"""
     + CONTROL_TEMPLATE
 )
 
@@ -129,6 +123,7 @@ def config_text(hosts: Sequence[str], port: int, fingerprint: str, store: str, d
         port=port,
         fingerprint=fingerprint,
         outbound=OUTBOUND_TEMPLATE.format(whose="Devices", allow=json.dumps(allowed_for(hosts))),
+        metrics=METRICS_TEMPLATE.format(port=9465),
         store=store,
         dsn=json.dumps(dsn),
         padded_size=APPLE_PADDED_SIZE,

@@ -21,6 +21,7 @@ from typing import Any
 from blindpost.serving import ending
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.place import control_of
+from blindpost.serving.supervisor import unsupervised
 
 PYTHON = (sys.executable, "-P", "-m")
 COMMAND = (*PYTHON, "blindpost.cli")
@@ -90,7 +91,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env=self.environment,
+                env=unsupervised() if self.environment is None else self.environment,
                 start_new_session=True,
             )
 

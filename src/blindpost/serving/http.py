@@ -1,4 +1,4 @@
-"""The metrics listener: HTTP on a loopback address, GET only, one answer for each connection."""
+"""The metrics listener: HTTP, GET only, one answer for each connection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
+from blindpost.serving.sections import EVERYWHERE, MetricsSection
 from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 _HEAD_MAX = 8 * 1024
@@ -21,20 +22,36 @@ class MetricsListener:
         self._render = render
         self._health = health
         self._server: asyncio.Server | None = None
+        self._at: tuple[str, int] | None = None
         self._open = 0
 
-    async def listen(self, address: str, port: int) -> int:
+    async def move(self, metrics: MetricsSection) -> int | None:
+        """Listen where the settings say, and nowhere else; the port. If that is refused, nothing changes."""
+        before = self._server
+        wanted = (metrics.address, metrics.port) if metrics.enabled else None
+        if before is None or wanted is None or wanted != self._at:
+            self._server = None if wanted is None else await self._listening(*wanted)
+            self._at = wanted
+            if before is not None:
+                before.close()
+        return None if self._server is None else int(self._server.sockets[0].getsockname()[1])
+
+    async def _listening(self, address: str, port: int) -> asyncio.Server:
         try:
-            self._server = await asyncio.start_server(
-                self._serve, address, port, limit=_HEAD_MAX, backlog=ACCEPT_AT_ONCE
+            server = await asyncio.start_server(
+                self._serve,
+                None if address == EVERYWHERE else address,
+                port,
+                limit=_HEAD_MAX,
+                backlog=ACCEPT_AT_ONCE,
             )
-            let_wait(self._server)
+            let_wait(server)
         except OSError as error:
             raise OperatorError(
                 f"metrics: {address} port {port} cannot be listened on: {error.strerror or error}. "
                 "Choose another metrics.port, or stop what uses it."
             ) from error
-        return int(self._server.sockets[0].getsockname()[1])
+        return server
 
     async def close(self) -> None:
         if self._server is not None:

@@ -27,7 +27,7 @@ from blindpost.crypto.credentials import Authority, Credentials, issue_router, m
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
+from blindpost.serving.files import PUBLIC, make_folder, read_file, sync_folder, telling, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -129,6 +129,31 @@ class Identity:
         credentials = issue_router(authority, host, int(time.time()), entropy, key.algorithm)
         self._write_online(credentials)
         return credentials
+
+    def move_ca_key(self, target: Path) -> Path:
+        """Take the authority's key out of the server's folder; where it is now.
+
+        It is removed here once it is safely there. A copy that is there already must be the same key.
+        """
+        if target.is_dir():
+            target = target / f"{b64(fingerprint(self.authority()))[:8]}-{CA_KEY}"
+        if not self.ca_key.exists():
+            raise OperatorError(f"{self.ca_key}: the CA key is not here; it was moved away before.")
+        if _read_key(self.ca_key).public != leaf_key((self.authority(),)):
+            raise OperatorError(
+                f"fingerprint mismatch: {self.ca_key} is not the key of {self.ca_certificate}."
+            )
+        if self.folder.resolve() in target.resolve().parents:
+            raise OperatorError(f"{target}: this is in the folder of the keys. Name a place outside of it.")
+        content = read_file(self.ca_key)
+        if not target.exists():
+            write_file(target, content)
+        if read_file(target) != content:
+            raise OperatorError(f"{target}: there is another file already. Name one that does not exist yet.")
+        with telling(self.ca_key):
+            self.ca_key.unlink()
+            sync_folder(self.folder)
+        return target
 
     def _write_online(self, credentials: Credentials) -> None:
         write_file(self.online, _key_pem(credentials.key) + _certificate_pem(credentials.chain[0]))

@@ -22,6 +22,8 @@ AddressKey = tuple[bytes, ...]
 _SWEEP_MIN = 1024
 TIGHT_SHARE = 16
 """While memory is short, an address may have this part of its connections."""
+PER_ADDRESS = frozenset({"listen.connections_per_address", "listen.handshakes"})
+"""The settings of `Taking` that can change while a server runs: the others are the sizes it was made with."""
 HANDSHAKES_SHARE = 8
 """One address may have this part of all handshakes under way."""
 

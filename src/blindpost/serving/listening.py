@@ -16,10 +16,11 @@ async def listen_at(listen: Listen, address: str, port: int) -> int:
     try:
         return await listen(None if address == EVERYWHERE else address, port)
     except OSError as error:
-        raise OperatorError(_refused(error, address, port)) from error
+        raise OperatorError(refused(error, address, port)) from error
 
 
-def _refused(error: OSError, address: str, port: int) -> str:
+def refused(error: OSError, address: str, port: int) -> str:
+    """Why a port cannot be opened, and what to do."""
     where = f"port {port}" if address == EVERYWHERE else f"{address} port {port}"
     if error.errno == errno.EADDRINUSE:
         return f"{where} is in use by another program. Stop it, or choose another port in [listen]."

@@ -79,6 +79,13 @@ class Place(Generic[S]):
         """The version of its store's schema as this program writes it; 0 without such a store."""
         return 0
 
+    @property
+    def written_folders(self) -> list[Path]:
+        """Whatever the server writes to; each may be on a disk of its own."""
+        journal = self.settings.journal
+        written = [self.folder, self.store_folder, self.folder / journal.folder if journal.enabled else None]
+        return [folder for folder in dict.fromkeys(written) if folder is not None and folder.is_dir()]
+
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the folder: there is one server, or one command that needs it stopped, at a time."""
         return locking.locked(

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import blindpost
@@ -25,10 +25,11 @@ from blindpost.serving.health import LOOK_S, Watch
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet, log
-from blindpost.serving.place import Place, ServerSettings
+from blindpost.serving.place import Place
 from blindpost.serving.prometheus import Text
+from blindpost.serving.reloading import changed_settings, divided, with_taken
 from blindpost.serving.service import Ports, Service
-from blindpost.serving.settings import Section
+from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 
 COLLECT_AFTER = (20_000, 10, 10)
@@ -52,13 +53,17 @@ class Process(Generic[V]):
         self.ports: Ports = ()
         self.metrics_port: int | None = None
         self.tasks = Tasks()
-        self.watch = Watch(service, self._folders())
+        self.watch = Watch(service, place.written_folders)
         self._journal = self._open_journal()
         self._control = ControlSocket(
             place.control, {"status": self._status, "reload": self._reload, **service.commands()}
         )
         self._metrics = MetricsListener(self._render, lambda: self.watch.health)
         self._stop = asyncio.Event()
+        self._supervisor = Supervisor()
+        self._reloading = asyncio.Lock()
+        self._hung_up: asyncio.Task[None] | None = None
+        self._limited: Counter[str] = Counter()
 
     @classmethod
     async def open(cls, kind: type[V], place: Place[Any]) -> Self:
@@ -73,16 +78,6 @@ class Process(Generic[V]):
         except BaseException:
             await service.close()
             raise
-
-    def _folders(self) -> list[Path]:
-        """Whatever the server writes to; each may be on a disk of its own."""
-        place, journal = self.place, self.place.settings.journal
-        written = [
-            place.folder,
-            place.store_folder,
-            place.folder / journal.folder if journal.enabled else None,
-        ]
-        return [folder for folder in written if folder is not None and folder.is_dir()]
 
     def _open_journal(self) -> JournalKeeper | None:
         service, place = self.service, self.place
@@ -101,7 +96,7 @@ class Process(Generic[V]):
         """Serve until `stop`, then return when everything accepted is durable and answered."""
         asyncio.get_running_loop().set_exception_handler(keep_quiet)
         service, tasks = self.service, self.tasks
-        for file in filter(readable_by_others, service.secrets()):
+        for file in filter(readable_by_others, service.secrets(self.place)):
             log.warning("%s can be read by other users of this machine: `chmod 600` it", file)
         try:
             await service.begin()
@@ -113,7 +108,10 @@ class Process(Generic[V]):
                 tasks.start(name, work)
             if self._journal is not None:
                 tasks.start("the journal", self._journal.run)
+            if (every_s := self._supervisor.watchdog_s) is not None:
+                tasks.repeat("the watchdog", every_s / 3, self._feed, at_start=True)
             ready()
+            self._supervisor.ready(self.watch.health.sentence)
             await self._stop.wait()
         finally:
             await self._end()
@@ -124,16 +122,30 @@ class Process(Generic[V]):
         await self.watch.look()
         self.tasks.repeat("the look at its health", LOOK_S, self._look)
         self.tasks.repeat("counted log lines", logs.COUNTED_S, logs.tell_repeated)
-        if metrics.enabled:
-            self.metrics_port = await self._metrics.listen(metrics.address, metrics.port)
+        self.tasks.repeat("limits that applied", logs.COUNTED_S, self._tell_limited)
+        self.metrics_port = await self._metrics.move(metrics)
         await self._control.listen()
 
     async def _look(self) -> None:
-        await self.watch.look()
+        before = self.watch.health
+        if await self.watch.look() != before:
+            self._supervisor.alive(self.watch.health.sentence)
+
+    async def _tell_limited(self) -> None:
+        """One line a minute about everybody who was limited, as counts."""
+        now = Counter(self.service.limited())
+        fresh, self._limited = now - self._limited, now
+        if fresh:
+            told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in fresh.items())
+            log.warning("limits applied in the last minute: %s", told)
+
+    async def _feed(self) -> None:
+        self._supervisor.alive(self.watch.health.sentence)
 
     async def _end(self) -> None:
         """Take in nothing more, decide and answer what came, close every connection, then the store."""
         self.draining = True
+        self._supervisor.stopping()
         service = self.service
         await self._step("closing the listeners", service.stop_listening)
         await self.tasks.cancel(keep=WORK)
@@ -159,37 +171,51 @@ class Process(Generic[V]):
 
     # --- what operators ask
 
-    def reload(self) -> dict[str, list[str]]:
+    async def reload(self) -> dict[str, list[str]]:
         """Take over the certificates on disk, and the settings that can change while it runs."""
+        self._supervisor.reloading()
+        try:
+            async with self._reloading:
+                return await self._read_again()
+        finally:
+            self._supervisor.reloaded()
+
+    async def _read_again(self) -> dict[str, list[str]]:
         place, service = self.place, self.service
-        fresh = type(place).read(place.file)
-        changed = _changed(place.settings, fresh.settings)
-        service.reload(fresh)
-        taken = service.reloads | {"log"}
-        place.settings = place.settings.model_copy(
-            update={name: getattr(fresh.settings, name) for name in taken}
-        )
-        logs.set_up(place.settings.log.format, place.settings.log.level)
+        fresh = type(place).read(place.file).settings
+        changed = changed_settings(place.settings, fresh)
+        taken, left = divided(changed, service.reloads | {"log", "metrics"})
+        merged = with_taken(place.settings, fresh, taken)
+        self.metrics_port = await self._metrics.move(merged.metrics)
+        try:
+            service.reload(type(place)(place.file, merged))
+        except BaseException:
+            self.metrics_port = await self._metrics.move(place.settings.metrics)
+            raise
+        place.settings = merged
+        self.tasks.reconsider()
+        logs.set_up(merged.log.format, merged.log.level)
         log.info("certificates and settings were read again, for new connections")
-        told = {
-            "taken": [name for name in changed if name.partition(".")[0] in taken],
-            "after_a_restart": [name for name in changed if name.partition(".")[0] not in taken],
-        }
-        if told["taken"]:
-            log.info("in use now: %s", ", ".join(told["taken"]))
-        if told["after_a_restart"]:
-            log.warning("these settings need a restart: %s", ", ".join(told["after_a_restart"]))
-        return told
+        if taken:
+            log.info("in use now: %s", ", ".join(taken))
+        if left:
+            log.warning("these settings need a restart: %s", ", ".join(left))
+        return {"taken": taken, "after_a_restart": left}
 
     def hung_up(self) -> None:
         """SIGHUP."""
+        self._hung_up = asyncio.create_task(self._try_reload())
+
+    async def _try_reload(self) -> None:
         try:
-            self.reload()
+            await self.reload()
         except OperatorError as error:
             log.error("nothing was changed: %s", error)
+        except Exception:
+            log.exception("the settings could not be read again")
 
     async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        return self.reload()
+        return await self.reload()
 
     async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         health = self.watch.health
@@ -203,7 +229,7 @@ class Process(Generic[V]):
             "ports": dict(self.ports) if isinstance(self.ports, Mapping) else list(self.ports),
             "metrics_port": self.metrics_port,
             "schema": self.place.schema,
-            "machine": vitals.look(self.service, self._folders()).values(),
+            "machine": vitals.look(self.service, self.place.written_folders).values(),
             "failed_work": {name: count for name, count in self.tasks.failures.items() if count},
             "accept_failures": logs.refused_by_system,
             **await self.service.status(),
@@ -223,7 +249,7 @@ class Process(Generic[V]):
         sentence = (("reason", health.sentence),)
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
         text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self.started)
-        vitals.look(self.service, self._folders()).measure(text, own)
+        vitals.look(self.service, self.place.written_folders).measure(text, own)
         text.counter(
             own + "accept_failures_total", "Connections that waited for files", logs.refused_by_system
         )
@@ -234,18 +260,6 @@ class Process(Generic[V]):
 
 
 Ready = Callable[[Process[V]], None]
-
-
-def _changed(before: ServerSettings, after: ServerSettings) -> list[str]:
-    """The settings that differ, as `table.name`."""
-    found: list[str] = []
-    for table in type(before).model_fields:
-        old, new = getattr(before, table), getattr(after, table)
-        if old != new:
-            names = type(old).model_fields if isinstance(old, Section) else ()
-            differ = [f"{table}.{name}" for name in names if getattr(old, name) != getattr(new, name)]
-            found += differ or [table]
-    return found
 
 
 def _told_ports(ports: Ports) -> str:

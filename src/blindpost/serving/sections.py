@@ -49,18 +49,6 @@ def _listening(text: str) -> str:
         raise ValueError('an IP address of this machine expected, or "*" for all of them') from error
 
 
-def _loopback(text: str) -> str:
-    try:
-        if ipaddress.ip_address(text).is_loopback:
-            return text
-    except ValueError:
-        pass
-    raise ValueError(
-        "a loopback address expected, such as 127.0.0.1: metrics have no password; "
-        "put a proxy with one in front to read them from elsewhere"
-    )
-
-
 def _network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text))
@@ -120,11 +108,22 @@ socket = "control.sock"
 """
 
 
+METRICS_TEMPLATE = """\
+[metrics]
+# Prometheus metrics at http://address:port/metrics, without a password: with another address ("*": all of
+# them) let a firewall choose who reads them. As it stands, that is this machine only.
+enabled = false
+address = "127.0.0.1"
+port = {port}
+
+"""
+
+
 class MetricsSection(Section):
-    """`[metrics]`: read without a password, so only from this machine. Each kind of server has its port."""
+    """`[metrics]`: sums, read without a password. Each kind of server has its port."""
 
     enabled: bool = False
-    address: Annotated[str, AfterValidator(_loopback)] = "127.0.0.1"
+    address: Listening = "127.0.0.1"
     port: Port
 
 

@@ -30,7 +30,7 @@ class Round:
     """Work that is done again and again."""
 
     name: str
-    every_s: float
+    every_s: float | Callable[[], float]
     work: Callable[[], Awaitable[None]]
     at_start: bool = False
 
@@ -46,7 +46,7 @@ class Service(ABC, Generic[P]):
     role: ClassVar[str]
     """The server's role in the journal."""
     reloads: ClassVar[frozenset[str]] = frozenset()
-    """The tables of the configuration that `reload` takes over without a restart."""
+    """What `reload` takes over without a restart: tables, or settings as `table.name`."""
     connections_setting: ClassVar[str] = "listen.connections"
     """The setting that says how many connections there may be."""
 
@@ -103,7 +103,7 @@ class Service(ABC, Generic[P]):
         return {}
 
     def reload(self, place: P) -> None:
-        """Use the certificates that are on disk now, and the tables of `place` that `reloads` names."""
+        """Use the certificates on disk, and the settings of `place`: those that `reloads` names are new."""
 
     # --- what the frame looks after
 
@@ -120,6 +120,10 @@ class Service(ABC, Generic[P]):
         """What those who connect are shown."""
         return ()
 
+    def limited(self) -> Mapping[str, int]:
+        """How often a limit applied since the start, by which."""
+        return {}
+
     def trouble(self) -> str | None:
         """What else keeps it from serving, in one sentence."""
         return None
@@ -129,7 +133,8 @@ class Service(ABC, Generic[P]):
         """How many connections and how much memory it may have at most."""
         return None
 
-    def secrets(self) -> Sequence[Path]:
+    @staticmethod
+    def secrets(place: P) -> Sequence[Path]:
         """Files that only the server's user may read."""
         return ()
 

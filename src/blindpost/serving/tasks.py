@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,8 @@ from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
 
 Work = Callable[[], Awaitable[None]]
+Seconds = float | Callable[[], float]
+"""A pause, or what says how long it is now."""
 
 FIRST_S, MOST_S = 1.0, 60.0
 """The pause after a failure, and how long it grows to."""
@@ -28,23 +31,39 @@ class Tasks:
         self._first_s = first_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._finishing: set[str] = set()
+        self._changed = asyncio.Event()
 
     def start(self, name: str, work: Work) -> None:
         """Do `work`, and again after a pause whenever it fails; once, if it returns."""
         self.failures[name] += 0
         self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
 
-    def repeat(self, name: str, every_s: float, work: Work, *, at_start: bool = False) -> None:
-        """Do `work` every so many seconds."""
+    def repeat(self, name: str, every_s: Seconds, work: Work, *, at_start: bool = False) -> None:
+        """Do `work` every so many seconds; if a function says how many, they may change."""
 
         async def again() -> None:
             if not at_start:
-                await asyncio.sleep(every_s)
+                await self._pause(every_s)
             while True:
                 await work()
-                await asyncio.sleep(every_s)
+                await self._pause(every_s)
 
         self.start(name, again)
+
+    def reconsider(self) -> None:
+        """How long pauses are may have changed, also that of those under way."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _pause(self, every_s: Seconds) -> None:
+        if isinstance(every_s, int | float):
+            await asyncio.sleep(every_s)
+            return
+        started = time.monotonic()
+        while (left := started + every_s() - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
     async def finish(self, name: str) -> None:
         """Wait until a task that was told to stop has ended; one that fails now is not begun again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.engine.loop import StoreFailedError
@@ -34,3 +35,18 @@ class StoreVersionError(Exception):
             f"this store has schema version {found}, this program knows versions up to {known}: "
             "use the newer program that wrote it, or restore a backup"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A store before a server opens it: its schema version, and whether a process has it open."""
+
+    version: int
+    in_use: bool = False
+
+
+def seen(version: int, known: int, *, in_use: bool = False) -> Seen:
+    """What was found, unless this program is too old for it."""
+    if version > known:
+        raise StoreVersionError(version, known)
+    return Seen(version, in_use)

@@ -21,7 +21,7 @@ from pathlib import Path
 import lmdb
 
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.contract import Durability, NotTheirStoreError, StoreVersionError
+from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
 
 META = "meta"
 _VERSION_KEY = b"schema version"
@@ -330,15 +330,16 @@ def copy_store(folder: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def snapshot(folder: Path, tables: Sequence[str], version: int) -> Iterator[Read]:
+def snapshot(folder: Path, tables: Sequence[str], version: int, *, lock: bool = True) -> Iterator[Read]:
     """One consistent view of a store that another process may have open and keep writing to.
 
-    Pages freed meanwhile are not reused until it ends: it is for minutes, not for hours.
+    Pages freed meanwhile are not reused until it ends: it is for minutes, not for hours. Without `lock`
+    nothing is written, not even that there is a reader: for a store that nobody has open.
     """
     names = (META, *tables)
     try:
         with (
-            lmdb.open(str(folder), readonly=True, create=False, max_dbs=len(names)) as environment,
+            lmdb.open(str(folder), readonly=True, create=False, lock=lock, max_dbs=len(names)) as environment,
             environment.begin() as transaction,
         ):
             opened = {name: environment.open_db(name.encode(), transaction, create=False) for name in names}
@@ -350,6 +351,42 @@ def snapshot(folder: Path, tables: Sequence[str], version: int) -> Iterator[Read
             yield read
     except (lmdb.Error, OSError) as error:
         raise StoreFailedError(_explained(error)) from error
+
+
+def look(folder: Path, owner: str, known: int, *, runs: bool) -> Seen:
+    """Whose store it is and of which schema, changing nothing.
+
+    While its server runs it is read as any reader does; otherwise not even the lock file is written.
+    """
+    if not (folder / _DATA_FILE).exists():
+        raise StoreFailedError(f"there is no store in {folder}")
+    try:
+        with (
+            lmdb.open(str(folder), readonly=True, create=False, lock=runs, max_dbs=1) as environment,
+            environment.begin() as transaction,
+        ):
+            meta = environment.open_db(META.encode(), transaction, create=False)
+            found, row = transaction.get(_OWNER_KEY, db=meta), transaction.get(_VERSION_KEY, db=meta)
+    except (lmdb.Error, OSError) as error:
+        raise StoreFailedError(_explained(error)) from error
+    if found is not None and bytes(found) != owner.encode():
+        raise NotTheirStoreError(bytes(found).decode(errors="replace"), owner)
+    version = 0 if row is None else int.from_bytes(row, "big")
+    return seen(version, known, in_use=_is_locked(folder / _LOCK_FILE))
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _copy(environment: lmdb.Environment, folder: Path) -> None:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
-from blindpost.store.contract import Durability, StoreVersionError
+from blindpost.store.contract import Durability, Seen, StoreVersionError, seen
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,13 @@ CREATE TABLE IF NOT EXISTS state (
     version integer NOT NULL,
     commits bigint NOT NULL
 ) WITH (fillfactor = 20)
+"""
+
+_HAS_OWNER = """
+SELECT EXISTS (SELECT 1 FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND objsubid = 1
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = $1::bigint::oid AND objid = $2::bigint::oid)
 """
 
 
@@ -366,6 +373,26 @@ async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
         raise StoreFailedError(f"the database cannot be read: {reader._told(error)}") from None
     finally:
         connection.terminate()
+
+
+async def look(dsn: str, schema: Schema) -> Seen:
+    """Whose database it is and of which schema, by one connection that reads."""
+    reader = PostgresStore(dsn, schema, Durability.FULL)
+    try:
+        connection = await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=SILENCE_S)
+    except (*_FAILURES, ValueError) as error:
+        raise StoreFailedError(f"the database cannot be opened: {reader._told(error)}") from None
+    try:
+        async with connection.transaction(readonly=True):
+            if await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".state') is None:
+                raise StoreFailedError("the database holds no store of this kind of server")
+            version = await connection.fetchval(f'SELECT version FROM "{schema.name}".state')
+            in_use = await connection.fetchval(_HAS_OWNER, *divmod(schema.lock % 2**64, 2**32))
+    except _FAILURES as error:
+        raise StoreFailedError(f"the database cannot be read: {reader._told(error)}") from None
+    finally:
+        connection.terminate()
+    return seen(version, len(schema.migrations), in_use=in_use)
 
 
 @functools.lru_cache(maxsize=256)

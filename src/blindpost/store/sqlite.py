@@ -10,14 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.contract import Durability, NotTheirStoreError, StoreVersionError
+from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
 
 _PRIVATE = 0o600
+_MAGIC = b"SQLite format 3\x00"
+_HEADER = struct.Struct(">60xi4xI")
+"""Schema version and application in the first page of a file."""
 _UNNAMED = 0x426C706F
 """`Blpo`: a file of ours from before files named their owner; it is recognised by a table."""
 
@@ -186,6 +190,23 @@ def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> No
     if application in _OWNERS:
         raise NotTheirStoreError(_OWNERS[application].name, owner.name)
     raise NotOurFileError(path)
+
+
+def look(path: Path, owner: Owner, known: int) -> Seen:
+    """Whose file it is and of which schema, by its header: opening it would write beside it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+    except FileNotFoundError as error:
+        raise StoreFailedError(f"there is no store at {path}") from error
+    except OSError as error:
+        raise StoreFailedError(f"{path}: {error.strerror or error}") from error
+    if not head.startswith(_MAGIC) or len(head) < _HEADER.size:
+        raise NotOurFileError(path)
+    version, application = _HEADER.unpack(head)
+    if application != owner.application and application in _OWNERS:
+        raise NotTheirStoreError(_OWNERS[application].name, owner.name)
+    return seen(version, known)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durability: Durability) -> None:

@@ -8,10 +8,17 @@ from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.client.outbound import Outbound
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
-from blindpost.router.running.settings import Settings
+from blindpost.router.running.settings import LimitsSection, Settings
 from blindpost.serving.limits import LimitSizes
 from blindpost.store.contract import Durability
 from blindpost.transport.plan import Limits as SessionLimits
+
+LIMITS_OF_NEW_CONNECTIONS = frozenset(
+    f"limits.{name}"
+    for name in LimitsSection.model_fields
+    if name not in ("connections", "memory_mib", "inbox_kib")
+)
+"""The limits that can change while a router runs; the others are the sizes of what it was made with."""
 
 
 def router_rules(settings: Settings) -> RouterRules:

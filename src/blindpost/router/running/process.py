@@ -21,12 +21,12 @@ from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
 from blindpost.router.running.operations import Operations
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import Place, Settings, TimesSection
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import Limits, LimitSizes
+from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
@@ -43,7 +43,7 @@ class RouterService(Service[Place]):
     """The router of one place."""
 
     role = "smp"
-    reloads = frozenset({"rules", "information"})
+    reloads = frozenset({"rules", "information", "address", "times", *choices.LIMITS_OF_NEW_CONNECTIONS})
     connections_setting = "limits.connections"
 
     def __init__(self, place: Place, store: OpenStore, credentials: Credentials, connections: int) -> None:
@@ -64,7 +64,7 @@ class RouterService(Service[Place]):
             relay_options=choices.relay_options(settings),
         )
         self.site = RouterSite(place, credentials.fingerprint)
-        self.server = LimitedServer(self._plan(credentials), self.router)
+        self.server = LimitedServer(self._plan(credentials, settings), self.router)
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
         # Imported by a router that runs, not by every command: the sketches bring numpy.
         from blindpost.router.running.activity import Activity
@@ -124,19 +124,25 @@ class RouterService(Service[Place]):
 
     @property
     def drain_s(self) -> float:
-        return self.place.settings.times.drain_s
+        return self._times.drain_s
 
     def rounds(self) -> list[Round]:
-        times = self.place.settings.times
         return [
-            Round("expiry of messages", times.expiry_check_s, self.router.expire_messages, True),
-            Round("expiry of notifications", times.expiry_check_s, self.router.expire_notifications, True),
-            Round("expiry of services", times.expiry_check_s, self._expire_services, True),
-            Round("closing idle connections", times.idle_check_s, self._close_idle),
+            Round("expiry of messages", self._expiry_s, self.router.expire_messages, True),
+            Round("expiry of notifications", self._expiry_s, self.router.expire_notifications, True),
+            Round("expiry of services", self._expiry_s, self._expire_services, True),
+            Round("closing idle connections", lambda: self._times.idle_check_s, self._close_idle),
             Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
-            Round("saving counters", times.counters_save_s, self._save_counters),
+            Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
             Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
         ]
+
+    @property
+    def _times(self) -> TimesSection:
+        return self.place.settings.times
+
+    def _expiry_s(self) -> float:
+        return self._times.expiry_check_s
 
     async def _expire_services(self) -> None:
         await self.router.expire_services(self._bulk)
@@ -153,11 +159,14 @@ class RouterService(Service[Place]):
     def reload(self, place: Place) -> None:
         credentials = Identity(place.keys).load(place.fingerprint)
         self.credentials = credentials
-        self.server.renew(self._plan(credentials))
-        self.router.plan.rules = choices.router_rules(place.settings)
+        settings = place.settings
+        self.server.renew(self._plan(credentials, settings))
+        self.limits.keys = AddressKeys(settings.limits.exempt)
+        self.limits.sizes = choices.limit_sizes(settings, self.limits.sizes.connections)
+        self.router.plan.rules = choices.router_rules(settings)
 
-    def _plan(self, credentials: Credentials) -> Plan:
-        return smp_router_plan(credentials, limits=choices.session_limits(self.place.settings))
+    def _plan(self, credentials: Credentials, settings: Settings) -> Plan:
+        return smp_router_plan(credentials, limits=choices.session_limits(settings))
 
     async def probe(self) -> None:
         await self.router.store.probe()
@@ -167,6 +176,9 @@ class RouterService(Service[Place]):
         meters = self.router.engine.meters
         return meters.commit_s.count, meters.turns_refused
 
+    def limited(self) -> Mapping[str, int]:
+        return self.limits.limited
+
     def certificates(self) -> Sequence[x509.Certificate]:
         return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
 
@@ -174,9 +186,10 @@ class RouterService(Service[Place]):
     def bounds(self) -> LimitSizes:
         return self.limits.sizes
 
-    def secrets(self) -> Sequence[Path]:
-        identity = Identity(self.place.keys)
-        return identity.ca_key, identity.online, self.place.file
+    @staticmethod
+    def secrets(place: Place) -> Sequence[Path]:
+        identity = Identity(place.keys)
+        return identity.ca_key, identity.online, place.file
 
     @property
     def journal_name(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blindpost.serving.journal import JOURNAL_TEMPLATE
 from blindpost.serving.outbound import OUTBOUND_TEMPLATE, allowed_for
-from blindpost.serving.sections import CONTROL_TEMPLATE
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
 _TEMPLATE = (
     """\
@@ -126,13 +126,7 @@ drain_s = 30
 format = "plain"
 level = "info"
 
-[metrics]
-# Prometheus metrics at http://address:port/metrics, on a loopback address only.
-enabled = false
-address = "127.0.0.1"
-port = 9464
-
-"""
+{metrics}"""
     + CONTROL_TEMPLATE
     + JOURNAL_TEMPLATE.format(default="the first host, its dots as -")
 )
@@ -153,6 +147,7 @@ def config_text(
         addresses=json.dumps(list(addresses)),
         fingerprint=fingerprint,
         outbound=OUTBOUND_TEMPLATE.format(whose="Senders", allow=json.dumps(allowed_for(hosts))),
+        metrics=METRICS_TEMPLATE.format(port=9464),
         store=store,
         dsn=json.dumps(dsn, ensure_ascii=False),
     )

@@ -31,7 +31,7 @@ class RouterSite:
         self._fingerprint = fingerprint
         self.visitors = Visitors()
         web = place.settings.web
-        self._certificate = _certificate(place)
+        self._certificate = web_certificate(place)
         self._site = Site(self.facts, place.folder / web.folder if web.folder else None)
         self._plain: asyncio.Server | None = None
 
@@ -92,7 +92,8 @@ class RouterSite:
         )
 
 
-def _certificate(place: Place) -> WebCertificate | None:
+def web_certificate(place: Place) -> WebCertificate | None:
+    """What browsers are shown, if the settings name it."""
     web = place.settings.web
     if not web.certificate:
         return None

@@ -1,0 +1,90 @@
+"""`blindpost ntf check`: what a notification router's start would meet, apart from what every server has."""
+
+from __future__ import annotations
+
+from cryptography import x509
+
+from blindpost.client.outbound import Outbound
+from blindpost.ntf.process import KIND, NtfService, providers_of
+from blindpost.ntf.push_keys import vapid_of
+from blindpost.ntf.schema_sqlite import MIGRATIONS
+from blindpost.ntf.settings import Place
+from blindpost.serving.checking import Checks, DoubtError, Port, told_ca_key, told_certificates, told_store
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.identity import Identity
+from blindpost.store import sqlite
+
+APPLE = "api.push.apple.com"
+
+
+def checks_of(place: Place, runs: bool) -> Checks:
+    settings, identity = place.settings, Identity(place.keys, KIND)
+
+    async def certificate() -> str:
+        chain = identity.load(place.fingerprint).chain
+        found = [x509.load_der_x509_certificate(der) for der in chain]
+        return told_certificates(found, "make a new one with `blindpost ntf rotate-cert`")
+
+    async def ca_key() -> str:
+        return told_ca_key(identity.ca_key, place.word)
+
+    async def store_key() -> str:
+        place.store_key()
+        return "it is there"
+
+    async def store() -> str:
+        try:
+            return await _told_store(place, runs)
+        except sqlite.UNUSABLE as error:
+            raise OperatorError(f"{place.file}, [store]: {error}.") from error
+
+    async def push() -> str:
+        return _told_push(place)
+
+    listen = settings.listen
+    tries = {
+        "certificate": certificate,
+        "CA key": ca_key,
+        "store key": store_key,
+        "store": store,
+        "push": push,
+    }
+    return Checks(
+        listen.connections,
+        NtfService.connections_setting,
+        [Port(listen.address, listen.port)],
+        [*settings.address.hosts, *([APPLE] if settings.apns.key_file else [])],
+        NtfService.secrets(place),
+        settings.outbound.socks,
+        tries,
+    )
+
+
+async def _told_store(place: Place, runs: bool) -> str:
+    settings = place.settings.store
+    if settings.kind == "sqlite":
+        seen = sqlite.look(place.database, sqlite.NTF, len(MIGRATIONS))
+        return told_store(seen, len(MIGRATIONS), str(place.database), runs=runs)
+    # Imported only when a database is used.
+    from blindpost.ntf.tables_postgres import SCHEMA
+    from blindpost.store import postgres
+
+    found = await postgres.look(settings.dsn, SCHEMA)
+    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
+
+
+def _told_push(place: Place) -> str:
+    """Which push services there are keys for, all of which must be readable."""
+    settings = place.settings
+    providers_of(place, Outbound(**settings.outbound.model_dump()))
+    served = [
+        name
+        for name, there in (
+            ("Apple", bool(settings.apns.key_file)),
+            ("Web Push", vapid_of(place) is not None),
+        )
+        if there
+    ]
+    if not served:
+        raise DoubtError("there is no key of a push service: nobody is notified", "see [apns] and [webpush]")
+    return f"keys for {' and '.join(served)}"

@@ -1,0 +1,106 @@
+"""`blindpost router check`: what a router's start would meet, apart from what every server has."""
+
+from __future__ import annotations
+
+from cryptography import x509
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.router.moving.progress import NAME, is_unfinished
+from blindpost.router.running.process import RouterService
+from blindpost.router.running.settings import Place
+from blindpost.router.running.stores import in_database, store_name
+from blindpost.router.running.web import web_certificate
+from blindpost.router.tables import MIGRATIONS, OWNER, mark_key
+from blindpost.serving.checking import Checks, DoubtError, Port, told_ca_key, told_certificates, told_store
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import read_file
+from blindpost.serving.identity import Identity
+from blindpost.store import lmdb
+from blindpost.store.contract import StoreVersionError
+
+
+def checks_of(place: Place, runs: bool) -> Checks:
+    settings, identity = place.settings, Identity(place.keys)
+
+    async def certificate() -> str:
+        chain = identity.load(place.fingerprint).chain
+        found = [x509.load_der_x509_certificate(der) for der in chain]
+        return told_certificates(found, "make a new one with `blindpost router rotate-cert`")
+
+    async def ca_key() -> str:
+        return told_ca_key(identity.ca_key, place.word)
+
+    async def store() -> str:
+        try:
+            return await _told_store(place, runs)
+        except (StoreFailedError, StoreVersionError) as error:
+            raise OperatorError(f"{store_name(place)}: {error}.") from error
+
+    async def web() -> str:
+        return _told_web(place)
+
+    async def access() -> str:
+        return _told_access(place)
+
+    tries = {"certificate": certificate, "CA key": ca_key, "store": store, "new queues": access}
+    web_ports = [] if settings.web.plain_port == "off" else [Port("127.0.0.1", settings.web.plain_port)]
+    return Checks(
+        settings.limits.connections,
+        RouterService.connections_setting,
+        [Port(at, port) for port in settings.listen.ports for at in settings.listen.addresses] + web_ports,
+        settings.address.hosts,
+        RouterService.secrets(place),
+        settings.outbound.socks,
+        tries | ({"web certificate": web} if settings.web.certificate else {}),
+    )
+
+
+async def _told_store(place: Place, runs: bool) -> str:
+    if in_database(place):
+        # Imported only when a database is used.
+        from blindpost.router.postgres_schema import SCHEMA
+        from blindpost.store import postgres
+
+        found = await postgres.look(place.settings.store.dsn, SCHEMA)
+        return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
+    seen = lmdb.look(place.store, OWNER, len(MIGRATIONS), runs=runs)
+    told = told_store(seen, len(MIGRATIONS), str(place.store), runs=runs)
+    if not runs:
+        with lmdb.snapshot(place.store, (), seen.version, lock=False) as read:
+            if is_unfinished(read.get(lmdb.META, mark_key(NAME))):
+                raise OperatorError(
+                    f"{place.store}: an import is not complete. "
+                    "Give the same `blindpost router import` again."
+                )
+    return told
+
+
+def _told_access(place: Place) -> str:
+    rules = place.settings.rules
+    if not rules.new_queues:
+        return "none are created"
+    if not rules.password:
+        raise DoubtError(
+            "anybody may create them: there is no password", "set rules.password, if that is not meant"
+        )
+    return "only with the password"
+
+
+def _told_web(place: Place) -> str:
+    certificate = web_certificate(place)
+    assert certificate is not None
+    chain = x509.load_pem_x509_certificates(read_file(place.folder / place.settings.web.certificate))
+    told = told_certificates(chain[:1], "let the program that renews it run (such as certbot)")
+    missing = [
+        host for host in place.settings.address.hosts if _is_name(host) and not certificate.covers(host)
+    ]
+    if missing:
+        raise DoubtError(
+            f"it does not name {', '.join(missing)}",
+            "browsers refuse links with these hosts: get one that names them",
+        )
+    return told
+
+
+def _is_name(host: str) -> bool:
+    return any(letter.isalpha() for letter in host) and ":" not in host and not host.endswith(".onion")

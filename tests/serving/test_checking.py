@@ -1,0 +1,183 @@
+"""`check`: what a start would meet is told before it, for every server, and nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+from typer.testing import CliRunner
+
+from blindpost.cli.main import GROUPS
+from tests.support.serving.commands import edit
+from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, make, started
+
+Findings = dict[str, tuple[str, str]]
+
+
+def checked(kind: Kind, folder: Path, code: int = 0) -> Findings:
+    """Grade and text of each subject; the worst of it, if there are several."""
+    done = CliRunner().invoke(GROUPS[kind.word](), ["check", "-c", str(folder), "--json"])
+    assert done.exit_code == code, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    assert told["ok"] is (code == 0)
+    order = ("ok", "warning", "error")
+    found: Findings = {}
+    for row in sorted(told["findings"], key=lambda row: order.index(row["grade"])):
+        found[row["subject"]] = row["grade"], row["found"]
+        assert row["remedy"] or row["grade"] != "warning"
+    return found
+
+
+def picture(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """All files with their content, mode and time."""
+    return {
+        str(file): (file.read_bytes(), file.stat().st_mode, file.stat().st_mtime_ns)
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
+async def test_a_new_server_can_start_and_is_left_as_it_was(kind: Kind, tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    await asyncio.to_thread(make, kind, folder)
+    before = picture(folder)
+    found = await asyncio.to_thread(checked, kind, folder)
+    assert picture(folder) == before
+    assert {"settings", "process", "owner", "keys", "disk", "clock", "open files"} <= set(found)
+    assert found["process"] == ("ok", "does not run")
+    if kind is not CANARY:
+        assert found["store"][0] == "ok"
+        ports = {text for subject, (_, text) in found.items() if re.match("port [1-9]", subject)}
+        assert ports == {f"free, at {'127.0.0.1' if kind is ROUTER else 'all addresses'}"}
+    server = started(kind, folder)
+    try:
+        await server.start()
+        running = await asyncio.to_thread(checked, kind, folder)
+        assert running["process"] == ("ok", "runs already")
+        assert not [subject for subject, (grade, _) in running.items() if grade == "error"]
+    finally:
+        await server.close()
+
+
+def test_settings_that_cannot_be_read_are_the_finding(tmp_path: Path) -> None:
+    make(ROUTER, tmp_path / "server")
+    edit(tmp_path / "server", "quota = 128", "quota = -1")
+    (subject,) = checked(ROUTER, tmp_path / "server", code=1).items()
+    assert subject[0] == "settings"
+    assert "rules.quota" in subject[1][1]
+
+
+def readable(folder: Path) -> None:
+    (folder / "keys" / "router.pem").chmod(0o644)
+
+
+def another_owner(folder: Path) -> None:
+    os.chown(folder / "store" / "data.mdb", 4711, 4711)
+
+
+def newer_schema(folder: Path) -> None:
+    with lmdb.open(str(folder / "store"), max_dbs=20) as environment:
+        meta = environment.open_db(b"meta")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"schema version", (99).to_bytes(4, "big"), db=meta)
+
+
+def of_another(folder: Path) -> None:
+    with lmdb.open(str(folder / "store"), max_dbs=20) as environment:
+        meta = environment.open_db(b"meta")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"owner", b"delivery service", db=meta)
+
+
+def future(folder: Path) -> None:
+    os.utime(folder / "router.toml", (4e9, 4e9))
+
+
+def no_store(folder: Path) -> None:
+    (folder / "store" / "data.mdb").unlink()
+
+
+def other_keys(folder: Path) -> None:
+    (folder / "keys" / "ca.crt").write_text("nonsense")
+
+
+def too_many(folder: Path) -> None:
+    edit(folder, "connections = 50000", "connections = 99999999")
+
+
+def no_proxy(folder: Path) -> None:
+    edit(folder, 'socks = ""', 'socks = "127.0.0.1:1"')
+
+
+def no_name(folder: Path) -> None:
+    edit(folder, 'hosts = ["127.0.0.1"]', 'hosts = ["nowhere.invalid"]')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "subject", "grade", "part"),
+    [
+        (readable, "keys", "warning", "can be read by other users"),
+        (newer_schema, "store", "error", "schema version 99"),
+        (of_another, "store", "error", "belongs to a delivery service"),
+        (no_store, "store", "error", "there is no store"),
+        (other_keys, "certificate", "error", "PEM form expected"),
+        (future, "clock", "warning", "are newer"),
+        (too_many, "open files", "warning", "limits.connections = 99999999"),
+        (no_proxy, "proxy 127.0.0.1:1", "warning", "nothing answers"),
+        (no_name, "host nowhere.invalid", "warning", "cannot be looked up"),
+        pytest.param(
+            another_owner,
+            "owner",
+            "error",
+            "not of the user",
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away"),
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_grade(
+    spoil: Callable[[Path], None], subject: str, grade: str, part: str, tmp_path: Path
+) -> None:
+    make(ROUTER, tmp_path / "server")
+    spoil(tmp_path / "server")
+    found = checked(ROUTER, tmp_path / "server", code=int(grade == "error"))
+    assert found[subject][0] == grade
+    assert part in found[subject][1]
+
+
+def test_a_port_of_another_program_is_an_error(tmp_path: Path) -> None:
+    make(ROUTER, tmp_path / "server")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        edit(tmp_path / "server", 'plain_port = "off"', f"plain_port = {port}")
+        found = checked(ROUTER, tmp_path / "server", code=1)
+    assert found[f"port {port}"][0] == "error"
+    assert "in use by another program" in found[f"port {port}"][1]
+
+
+def test_a_notification_router_s_store_and_keys_are_looked_at(tmp_path: Path) -> None:
+    make(NTF, tmp_path / "server")
+    file = tmp_path / "server" / "ntf.db"
+    content = bytearray(file.read_bytes())
+    content[60:64] = struct.pack(">i", 77)
+    file.write_bytes(content)
+    (tmp_path / "server" / "store.key").write_text("short")
+    change(tmp_path / "server", NTF, ('key_file = ""\nkey_id = ""', 'key_file = "apple.p8"\nkey_id = "X"'))
+    found = checked(NTF, tmp_path / "server", code=1)
+    assert [found[subject][0] for subject in ("store", "store key", "push")] == ["error"] * 3
+    assert "schema version 77" in found["store"][1]
+
+
+def test_an_open_delivery_service_is_told(tmp_path: Path) -> None:
+    make(DS, tmp_path / "server")
+    assert checked(DS, tmp_path / "server")["access"][0] == "warning"
