@@ -35,15 +35,15 @@ def router(template: Path, tmp_path: Path) -> Path:
 def test_usage_is_refused_with_2(call: Call, tmp_path: Path) -> None:
     assert "No such command" in call("router", "fly", code=2)
     assert "--host" in call("router", "init", tmp_path / "new", code=2)
-    assert "--reason" in call("router", "block", "AAAA", code=2)
-    assert "spam" in call("router", "block", "AAAA", "--reason", "boredom", code=2)
+    assert "--reason" in call("router", "queues", "block", "AAAA", code=2)
+    assert "spam" in call("router", "queues", "block", "AAAA", "--reason", "boredom", code=2)
 
 
 def test_help_names_every_command() -> None:
     said = run("router", "--help").stdout
     for name in ("init", "start", "address", "status", "backup", "restore", "rotate-cert"):
         assert name in said
-    for name in ("block", "unblock", "delete", "connections", "stats"):
+    for name in ("queues", "check", "connections", "stats"):
         assert name in said
     assert run("--version").stdout.startswith("blindpost ")
 

@@ -17,9 +17,10 @@ from blindpost.transport.errors import TransportError
 from blindpost.wire.smp.commands import ACK, KEY, PING, SEND, SUB
 from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import MSG, OK, PONG
-from blindpost.wire.text import b64
+from blindpost.wire.text import b64, unb64
+from tests.support.router.links import a_contact_link
 from tests.support.router.routers import Queue, a_message, new_queue, pushed
-from tests.support.serving.commands import init, run, started
+from tests.support.serving.commands import edit, init, run, started
 
 BODIES = 40
 
@@ -102,10 +103,12 @@ async def test_sigterm_answers_what_was_accepted_and_keeps_it(tmp_path: Path) ->
 
 async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> None:
     folder = tmp_path / "router"
-    init(folder)
+    fingerprint = unb64(str(init(folder)["fingerprint"]))
+    edit(folder, 'log = ""', 'log = "done.log"')
     async with started(folder) as router, await router.connect() as client:
         queue = await new_queue(client, secured=True)
         sender_id = b64(queue.sender_id)
+        link = a_contact_link(fingerprint, queue.sender_id)
 
         async def command(*arguments: str, code: int = 0) -> str:
             done = await asyncio.to_thread(run, "router", *arguments, "-c", folder, code=code)
@@ -117,20 +120,35 @@ async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> Non
         assert json.loads(await command("connections", "--json"))["by_version"] == {"20": 1}
         assert json.loads(await command("stats", "--json"))["counts"]["qCreated"] == 1
         blocked = json.loads(
-            await command("block", sender_id, "--reason", "spam", "--notice-ttl", "60", "--json")
+            await command(
+                *("queues", "block", link, "--reason", "spam", "--notice-ttl", "60"),
+                *("--note", "report 7", "--json"),
+            )
         )
         assert blocked == {"outcome": "blocked"}
         event = await pushed(client)
         assert event.entity_id == queue.recipient_id
-        assert "blocked, reason spam" in await command("queue", sender_id)
+        assert "blocked, reason spam" in await command("queues", "show", sender_id)
+        listed = json.loads(await command("queues", "blocked", "--json"))["blocked"]
+        assert [(one["sender_id"], one["reason"], one["note"]) for one in listed] == [
+            (sender_id, "spam", "report 7")
+        ]
+        assert "report 7" in await command("queues", "blocked")
         with pytest.raises(ClientError, match=r'BLOCKED reason=spam,notice={"ttl":60}'):
             await client.send(a_message(), queue.sender_id, queue.sender_key)
-        assert "unblocked" in await command("unblock", sender_id)
-        assert "not blocked" in await command("unblock", sender_id, code=1)
+        assert "unblocked" in await command("queues", "unblock", sender_id)
+        assert "No queue is blocked" in await command("queues", "blocked")
+        assert "not blocked" in await command("queues", "unblock", sender_id, code=1)
         assert await client.send(a_message(), queue.sender_id, queue.sender_key) == OK()
-        assert "deleted, with 1 messages" in await command("delete", sender_id)
-        assert "no queue" in await command("delete", sender_id, code=1)
-        assert "base64url" in await command("delete", "!", code=1)
+        assert "deleted, with 1 messages" in await command("queues", "delete", sender_id)
+        assert "no queue" in await command("queues", "delete", sender_id, code=1)
+        assert "base64url" in await command("queues", "delete", "!", code=1)
+        noted = [json.loads(line) for line in (folder / "done.log").read_text().splitlines()]
+        assert [(one["action"], one["id"]) for one in noted] == [
+            (action, sender_id) for action in ("block", "unblock", "delete")
+        ]
+        assert (folder / "done.log").stat().st_mode & 0o777 == 0o600
+        assert sender_id.encode() not in router.log
         with pytest.raises(ClientError, match="AUTH"):
             await client.send(KEY(queue.key.public), queue.recipient_id, queue.key)
 

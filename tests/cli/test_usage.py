@@ -74,7 +74,10 @@ def test_wrong_usage_is_one_line_and_code_2(path: tuple[str, ...]) -> None:
         (("fly",), "No such command 'fly'"),
         (("router", "fly"), "No such command 'fly'"),
         (("router", "init"), "Missing argument 'folder'"),
-        (("router", "block", "id", "--reason", "boredom"), "'boredom' is not one of 'spam', 'content'"),
+        (
+            ("router", "queues", "block", "id", "--reason", "boredom"),
+            "'boredom' is not one of 'spam', 'content'",
+        ),
         (("demo", "--queues", "many"), "Invalid value for '--queues'"),
     ],
 )

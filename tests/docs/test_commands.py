@@ -185,7 +185,7 @@ SCENES: dict[str, Callable[[Reader], None]] = {
 
 BEFORE: dict[str, Callable[[Reader], None]] = {
     "bp/bin/pip install .": lambda reader: see_what_is_installed(reader.folder / "bp"),
-    "blindpost router queue ID": a_reported_queue,
+    "blindpost router queues show ID": a_reported_queue,
     "blindpost router rotate-cert --ca-key /media/usb/ca.key": ca_key_on_a_stick,
     "blindpost router export --from router --to-log smp-server-store.log": Reader.end_servers,
     "blindpost router import --from one-router --to another": another_router,

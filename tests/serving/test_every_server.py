@@ -17,6 +17,7 @@ from blindpost.ops.servers import find
 from blindpost.serving.children import free_port
 from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
+from tests.support.serving.dashboards import missing
 from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, http, make, started
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
@@ -182,7 +183,8 @@ async def _answers_reloads_and_drains(
         assert code == 200
         ready = f'blindpost_{kind.word}_ready{{reason="{status["health"]}"}} {int(status["ready"])}'
         assert ready in metrics.splitlines()
-        assert len(metrics.splitlines()) > 20
+        exposed = {re.split("[ {]", line)[0] for line in metrics.splitlines() if not line.startswith("#")}
+        assert missing(kind.word, exposed) == [], "of what the dashboard and the alerts show"
         for name in ("memory_limit_bytes", "disk_size_bytes", "connections_limit", "certificate_until"):
             value, unit = status["machine"][name], "_seconds" * name.startswith("certificate")
             metric = f"blindpost_{kind.word}_{name}{unit}"

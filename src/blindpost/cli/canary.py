@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show_status
+from blindpost.cli.output import HERE, JsonOption, SetOption, say, show_status, with_set
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 
@@ -33,6 +33,7 @@ def init(
         list[str],
         typer.Option("--router", help="A router of the fleet: NAME=smp://... May be repeated."),
     ],
+    settings: SetOption = None,
 ) -> None:
     """Write a commented configuration."""
     from blindpost.canary.settings import CONFIG_NAME, Place, config_text
@@ -46,7 +47,7 @@ def init(
             raise OperatorError(f"{given}: NAME=smp://... expected, such as home=smp://...")
         routers[name] = address
     file = folder / CONFIG_NAME
-    text = config_text(routers).encode()
+    text = with_set(config_text(routers), settings).encode()
     Place.parse(text, file)
     make_folder(folder)
     write_file(file, text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, say, show_status
+from blindpost.cli.output import HERE, JsonOption, SetOption, say, show_status, with_set
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
 from blindpost.ds.settings import CONFIG_NAME, Place, read_tokens
@@ -105,6 +105,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the service keeps.")],
     host: Annotated[str, typer.Option(help="Where callers reach the service.")],
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 lets the system choose.")] = DS_PORT,
+    settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a certificate, an empty store and a configuration; print the certificate's fingerprint."""
@@ -113,8 +114,10 @@ def init(
 
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
+    text = with_set(_CONFIG.format(port=port), settings).encode()
+    Place.parse(text, folder / CONFIG_NAME)
     make_folder(folder)
-    write_file(folder / CONFIG_NAME, _CONFIG.format(port=port).encode())
+    write_file(folder / CONFIG_NAME, text)
     place = Place.read(folder)
     certificate, key = make_certificate(host, int(time.time()))
     write_file(place.key, key)

@@ -15,9 +15,9 @@ from blindpost.serving import ending
 
 
 def _router() -> typer.Typer:
-    from blindpost.cli import audit, moving, operator, router, state
+    from blindpost.cli import audit, moving, operator, queues, router, state
 
-    for part in (operator, moving, audit, state):
+    for part in (operator, queues, moving, audit, state):
         part.add_to(router.app)
     return router.app
 

@@ -18,11 +18,13 @@ from blindpost.cli.output import (
     HERE,
     CaKeyTarget,
     JsonOption,
+    SetOption,
     move_ca_key,
     say,
     show_status,
     tell_rotated,
     told_reload,
+    with_set,
 )
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
@@ -84,6 +86,7 @@ def init(
         str,
         typer.Option(help="Address of the database: postgresql://user@host/database.", show_default=False),
     ] = "",
+    settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
@@ -95,14 +98,18 @@ def init(
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
-    checked = Place.parse(config_text(host, port, b64(bytes(32)), store.value, dsn).encode(), file)
+
+    def text(fingerprint: bytes) -> bytes:
+        return with_set(config_text(host, port, b64(fingerprint), store.value, dsn), settings).encode()
+
+    checked = Place.parse(text(bytes(32)), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     credentials = Identity(place.keys, KIND).create(host[0], Algorithm[key_algorithm.name])
     write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
     write_file(place.vapid_file, new_key_pem(system_entropy))
     asyncio.run(make_store(place))
-    write_file(file, config_text(host, port, b64(credentials.fingerprint), store.value, dsn).encode())
+    write_file(file, text(credentials.fingerprint))
     _print_address(place, credentials.fingerprint, as_json=as_json)
     if not as_json:
         say(

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Protocol
 
@@ -33,6 +33,15 @@ class IdentifiedPlace(Protocol):
 
 CaKeyTarget = Annotated[
     Path, typer.Argument(metavar="TARGET", help="A folder, such as a mounted USB stick, or a new file.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="TABLE.NAME=VALUE",
+        help="Another value for a setting of the new configuration, in TOML. May be repeated.",
+        show_default=False,
+    ),
 ]
 CONFIG_VARIABLE = "BLINDPOST_ROUTER"
 
@@ -78,6 +87,29 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 def say(message: str) -> None:
     typer.echo(message)
+
+
+def with_set(text: str, given: Sequence[str] | None) -> str:
+    """A new configuration with what `--set` says; a value that is no TOML is taken as a text."""
+    import tomllib
+
+    from blindpost.serving.toml_text import with_settings
+
+    settings: dict[str, dict[str, object]] = {}
+    for one in given or ():
+        name, is_setting, value = one.partition("=")
+        table, is_named, field = name.strip().partition(".")
+        if not is_setting or not is_named:
+            raise OperatorError(f"--set {one}: TABLE.NAME=VALUE expected, such as metrics.enabled=true.")
+        try:
+            read = tomllib.loads(f"value = {value}")["value"]
+        except ValueError:
+            read = value
+        settings.setdefault(table, {})[field] = read
+    try:
+        return with_settings(text, settings)
+    except KeyError as error:
+        raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
 
 
 def show_status(place: AnyPlace[Any], *, as_json: bool) -> None:

@@ -21,10 +21,12 @@ from blindpost.cli.output import (
     CaKeyTarget,
     ConfigOption,
     JsonOption,
+    SetOption,
     move_ca_key,
     place_of,
     say,
     tell_rotated,
+    with_set,
     working,
 )
 from blindpost.router.running.first import Given, first_settings, read_old
@@ -116,6 +118,7 @@ def init(
             show_default=False,
         ),
     ] = None,
+    settings: SetOption = None,
     qr: Annotated[bool, typer.Option(help="Print the address as a QR code too.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,7 +135,7 @@ def init(
         raise typer.BadParameter("say where users reach the router", param_hint="--host")
     given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
     old = read_old(adopt, given) if adopt is not None else None
-    checked = Place.parse(first_settings(given, b64(bytes(32)), old).encode(), file)
+    checked = Place.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
     make_folder(folder)
     place = Place(file.absolute(), checked)
     identity = Identity(place.keys)
@@ -143,7 +146,8 @@ def init(
     )
     asyncio.run(make_store(place))
     given = replace(given, password=checked.rules.password)
-    write_file(file, first_settings(given, b64(credentials.fingerprint), old).encode())
+    text = first_settings(given, b64(credentials.fingerprint), old)
+    write_file(file, with_set(text, settings).encode())
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:
         if old is not None and old.rows:

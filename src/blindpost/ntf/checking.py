@@ -76,15 +76,10 @@ async def _told_store(place: Place, runs: bool) -> str:
 def _told_push(place: Place) -> str:
     """Which push services there are keys for, all of which must be readable."""
     settings = place.settings
-    providers_of(place, Outbound(**settings.outbound.model_dump()))
-    served = [
-        name
-        for name, there in (
-            ("Apple", bool(settings.apns.key_file)),
-            ("Web Push", vapid_of(place) is not None),
-        )
-        if there
-    ]
+    vapid = vapid_of(place)
+    providers_of(place, Outbound(**settings.outbound.model_dump()), vapid)
+    there = {"Apple": bool(settings.apns.key_file), "Web Push": vapid is not None}
+    served = [name for name, is_there in there.items() if is_there]
     if not served:
         raise DoubtError("there is no key of a push service: nobody is notified", "see [apns] and [webpush]")
     return f"keys for {' and '.join(served)}"

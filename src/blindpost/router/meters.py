@@ -106,6 +106,7 @@ class Meter(Enum):
     RELAYED_ANSWERED = "pMsgFwds.successes"
     RELAYED_FAILED = "pMsgFwds.errorsOther"
     RCV_WALK_MESSAGES = "rcvServices.subMsgCount"
+    RCV_WALK_DUPLICATES = "rcvServices.subDuplicateCount"
     SERVICE_FAULTS = "serviceFaults"
     INTERNAL_ERRORS = "internalErrors"
     STORE_ERRORS = "storeErrors"

@@ -151,6 +151,8 @@ def _hand_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> 
         if record is not None and may_push(client, record):
             push_head(turn, client, record)
             turn.count(Meter.RCV_WALK_MESSAGES)
+        elif record is not None:
+            turn.count(Meter.RCV_WALK_DUPLICATES)
     except Exception:
         log.exception("a queue failed in the walk over a service")
         turn.state.undo.rollback(mark)

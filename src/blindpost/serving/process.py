@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import blindpost
 from blindpost.journal.keeping import JournalKeeper
-from blindpost.serving import descriptors, logs, vitals
+from blindpost.serving import descriptors, logs, processes, vitals
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import readable_by_others
@@ -256,6 +256,9 @@ class Process(Generic[V]):
         for name, count in self.tasks.failures.items():
             help_text = "Background work that failed and was begun again"
             text.counter(own + "task_failures_total", help_text, count, (("task", name),))
+        for name, count in self.service.limited().items():
+            text.counter(own + "limited_total", "How often a limit applied", count, (("limit", name),))
+        processes.measure(text)
         return text.done()
 
 

@@ -92,6 +92,10 @@ COUNTERS: dict[Meter, Name] = {
     ),
     Meter.NTF_SUB_AUTH: _typed("subscribtion_ntf_errors", "auth", "Refused NSUB"),
     Meter.NTF_SUB_DUPLICATE: _typed("subscribtion_ntf_errors", "duplicate", "Refused NSUB"),
+    Meter.RCV_WALK_DUPLICATES: Name(
+        REFERENCE + "rcv_services_sub_duplicate_count",
+        "Queues of services that had a message under way when the service subscribed",
+    ),
     Meter.RCV_WALK_MESSAGES: Name(
         REFERENCE + "rcv_services_sub_msg_count", "Messages delivered to services when they subscribed"
     ),

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
 from blindpost.router.running.metrics import look
+from blindpost.router.running.reported import log_of, reported_id
 from blindpost.serving.failures import OperatorError
-from blindpost.wire.errors import WireError
+from blindpost.serving.logs import log
 from blindpost.wire.smp.errors import BLOCKED, BlockingReason, Notice
-from blindpost.wire.text import b64, unb64
+from blindpost.wire.text import b64
 
 if TYPE_CHECKING:
     from blindpost.router.running.process import RouterService
@@ -111,17 +112,15 @@ class Operations:
     async def _operate(
         self, action: Action, request: Request, blocked: BLOCKED | None = None
     ) -> dict[str, Any]:
-        try:
-            entity_id = unb64(str(request.get("id", "")))
-        except WireError as error:
-            raise OperatorError("a sender or link id in base64url expected.") from error
+        service = self._service
+        entity_id = reported_id(str(request.get("id", "")), service.credentials.fingerprint)
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def done(text: str) -> None:
             if not outcome.done():
                 outcome.set_result(text)
 
-        self._service.router.engine.put_own(OperatorCommand(action, entity_id, done, blocked))
+        service.router.engine.put_own(OperatorCommand(action, entity_id, done, blocked))
         try:
             async with asyncio.timeout(_DECISION_TIMEOUT_S):
                 text = await outcome
@@ -129,4 +128,14 @@ class Operations:
             raise OperatorError("the router did not decide in time; look at the queue again.") from error
         if text.startswith(_ERROR):
             raise OperatorError(f"{text.removeprefix(_ERROR)}.")
+        if action is not Action.STATUS:
+            reason = "" if blocked is None else blocked.reason.value.decode()
+            self._note(action, entity_id, reason, str(request.get("note") or ""))
         return {"outcome": text}
+
+    def _note(self, action: Action, entity_id: bytes, reason: str, remark: str) -> None:
+        """It is done; a log that cannot be written is told, not a reason to say otherwise."""
+        try:
+            log_of(self._service.place).note(action.value, entity_id, reason, remark)
+        except OperatorError as error:
+            log.error("what was done to a queue is not in the operator's log: %s", error)

@@ -43,7 +43,9 @@ class RouterService(Service[Place]):
     """The router of one place."""
 
     role = "smp"
-    reloads = frozenset({"rules", "information", "address", "times", *choices.LIMITS_OF_NEW_CONNECTIONS})
+    reloads = frozenset(
+        {"rules", "information", "address", "times", "queues", *choices.LIMITS_OF_NEW_CONNECTIONS}
+    )
     connections_setting = "limits.connections"
 
     def __init__(self, place: Place, store: OpenStore, credentials: Credentials, connections: int) -> None:

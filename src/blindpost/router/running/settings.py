@@ -84,6 +84,13 @@ class LimitsSection(Taking):
     exempt: list[NetworkText] = Field(default_factory=list)
 
 
+class QueuesSection(Section):
+    """`[queues]`: what the operator does to queues that were reported."""
+
+    log: str = ""
+    """A file in which that is noted, with their ids."""
+
+
 class TimesSection(Section):
     expiry_check_s: Seconds = 2 * 3600
     idle_check_s: Seconds = 3600
@@ -145,6 +152,7 @@ class Settings(ServerSettings):
     limits: LimitsSection = LimitsSection()
     outbound: OutboundSection = OutboundSection()
     times: TimesSection = TimesSection()
+    queues: QueuesSection = QueuesSection()
     information: InformationSection = InformationSection()
     web: WebSection = WebSection()
     metrics: RouterMetricsSection = RouterMetricsSection()

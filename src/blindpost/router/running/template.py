@@ -113,6 +113,11 @@ complaints_pgp = ""
 complaints_pgp_fingerprint = ""
 source_code = ""
 
+[queues]
+# A file in which every block, unblock and delete of a reported queue is noted, with its id ("": none). It is
+# yours alone: the router's own log never holds ids.
+log = ""
+
 [times]
 expiry_check_s = 7200
 idle_check_s = 3600
