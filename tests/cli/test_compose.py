@@ -87,7 +87,7 @@ def test_prometheus_finds_no_fault_with_the_rules() -> None:
     if promtool is None:
         pytest.skip("no promtool here")
     for kind, file in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
-        checked = [promtool, "check", kind, DEPLOY / "prometheus" / file]
+        checked = [promtool, "check", kind, str(DEPLOY / "prometheus" / file)]
         done = subprocess.run(checked, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
