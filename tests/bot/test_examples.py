@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,9 +20,7 @@ from tests.support.agent.network import commands_sent
 from tests.support.chat.host import Host
 from tests.support.chat.people import person
 from tests.support.router.routers import running_router
-
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+from tests.support.serving.programs import PATIENCE_S, line_with, program
 
 
 @virtual
@@ -125,28 +120,6 @@ async def test_moderation_of_a_group(world: World) -> None:
         answer = await host.heard("guard")
         assert isinstance(answer, e.NewMessage)
         assert answer.content.text == "3 warnings so far."
-
-
-@asynccontextmanager
-async def program(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def line_with(process: asyncio.subprocess.Process, part: str) -> str:
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_S):
-        while line := (await process.stdout.readline()).decode():
-            if part in line:
-                return line.strip()
-    raise AssertionError(f"{part!r} was not printed")
 
 
 @pytest.mark.parametrize(

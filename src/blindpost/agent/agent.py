@@ -434,6 +434,11 @@ class Agent:
         with a code is answered. `PushRefusedError` for all that is not from our router or not about us."""
         return await self._core.push.received(payload)
 
+    async def push_settled(self) -> None:
+        """Wait until the notification router is told of all connections: the program may sleep now, and a
+        push wakes it. First the token must be verified."""
+        await self._core.push.settled()
+
     # The store and its rest
 
     def backup(self, target: str | Path) -> None:

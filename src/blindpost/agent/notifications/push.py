@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from blindpost.agent.connection import News
@@ -23,6 +24,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, decode_apns_body
 from blindpost.wire.ntf.status import TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
+from blindpost.wire.ntf.webpush import decode_web_body
 
 
 class PushNotifications:
@@ -82,6 +84,10 @@ class PushNotifications:
             case CheckPush():
                 return self._reading.everywhere()
 
+    async def settled(self) -> None:
+        self._ground.awake()
+        await self._workers.settled()
+
     async def set_enabled(self, conn_id: ConnId, enabled: bool) -> None:
         """Switch the notifications of one connection on or off."""
         self._ground.awake()
@@ -99,6 +105,8 @@ def _opened(payload: bytes | Push) -> Push:
     if not isinstance(payload, bytes):
         return payload
     try:
-        return decode_apns_body(payload)
+        with contextlib.suppress(WireError):
+            return decode_apns_body(payload)
+        return decode_web_body(payload)
     except WireError as error:
         raise PushRefusedError("it is not a push of a notification router") from error

@@ -63,6 +63,8 @@ class Workers:
         self._sessions = sessions
         self._routers = routers
         self._woken: dict[WorkerKey, asyncio.Event] = {}
+        self._round_over = asyncio.Event()
+        """Set, and replaced, after each round of any worker."""
         self._closed = False
         ground.work.notifications.listen(self.wake)
 
@@ -86,6 +88,21 @@ class Workers:
             self._woken[key] = asyncio.Event()
             self._ground.spawn(self._work(key))
 
+    async def settled(self) -> None:
+        """Wait until the notification router is told of all connections that are to be notified about."""
+        while not self._is_settled():
+            await self._round_over.wait()
+
+    def _is_settled(self) -> bool:
+        """A row without a step failed for good: there is nothing to wait for."""
+        db = self._ground.store.reading
+        token = ntf_tokens.find(db)
+        return (
+            token is not None
+            and token.is_active
+            and all(row.step in (Step.CHECK, None) for row in rows.all_rows(db))
+        )
+
     async def _work(self, key: WorkerKey) -> None:
         """One round after the other, until there is nothing to wait for."""
         woken, step = self._woken[key], self._smp_round if key.smp else self._ntf_round
@@ -96,6 +113,8 @@ class Workers:
                 try:
                     async with self._ground.operations.under_way(Operation.SENDING):
                         more = await step(key.server)
+                    self._round_over.set()
+                    self._round_over = asyncio.Event()
                     retry = Retry.first(RECONNECT)
                     if more:
                         continue
