@@ -56,7 +56,7 @@ attack: $(READY) ## strangers attack each server on each store while a bystander
 soak: $(READY) ## two agents, two routers, 2,000 messages, rotations, kills, a restored backup
 	BLINDPOST_AGENT_MESSAGES=2000 BLINDPOST_AGENT_KILLS=60 $(BIN)/python -m pytest -q tests/agent/test_soak.py
 
-notifier-kills: $(READY) ## kill -9 around the notification router: 3 routers, 1,000 tokens
+notifier-kills: $(READY) ## kill -9 around the notification router: 3 routers, Apple, a Web Push service, 1,000 tokens of both
 	BLINDPOST_NTF_KILLS=50 BLINDPOST_NTF_ROUTERS=3 BLINDPOST_NTF_TOKENS=1000 \
 		$(BIN)/python -m pytest -q tests/ntf/test_process.py -k kill
 

@@ -33,8 +33,17 @@ from tests.support.ntf.apns_process import apns_in_process
 from tests.support.ntf.devices import verified
 from tests.support.ntf.load import Kept, Load, kept_notifications
 from tests.support.ntf.notified import notified_queues
-from tests.support.ntf.process import StartedNtf, at, at_process, configure, invoke, ntf_in_process
+from tests.support.ntf.process import (
+    StartedNtf,
+    at,
+    at_process,
+    at_web,
+    configure,
+    invoke,
+    ntf_in_process,
+)
 from tests.support.ntf.routers import Device
+from tests.support.ntf.web_process import web_push_in_process
 from tests.support.router.routers import running_router
 from tests.support.serving.processes import Forked, router_in_process, until
 
@@ -222,21 +231,24 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
     async with (
         AsyncExitStack() as stack,
         apns_in_process(tmp_path / "apple") as apple,
+        web_push_in_process(tmp_path / "web") as web,
         ntf_in_process(tmp_path / "ntf") as ntf,
     ):
         routers = [
             await stack.enter_async_context(router_in_process(tmp_path / f"smp{number}", MANY_QUEUES))
             for number in range(ROUTERS)
         ]
-        await apple.start()
-        configure(ntf.folder, *at_process(ntf.folder, apple), *QUICK)
-        processes: list[Forked | StartedNtf] = [ntf, apple, *routers]
+        for service in (apple, web):
+            await service.start()
+        configure(ntf.folder, *at_process(ntf.folder, apple), *at_web(ntf.folder, web), *QUICK)
+        processes: list[Forked | StartedNtf] = [ntf, apple, web, *routers]
         await ntf.start()
         for router in routers:
             await router.start()
-        load = Load(ntf, apple, chance, beyond=max(30, DEVICES // 10))
+        load = Load(ntf, (apple, web), chance, beyond=max(30, DEVICES // 10))
         await load.set_up(routers, DEVICES)
-        apple.fail(0.2)
+        for service in (apple, web):
+            service.fail(0.2)
         seen: list[Kept] = []
         victims: Counter[str] = Counter()
         async with asyncio.TaskGroup() as tasks:
@@ -248,7 +260,9 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
                 victims[victim.folder.name] += 1
                 await victim.end(signal.SIGKILL)
                 if victim is ntf:
-                    seen += await asyncio.to_thread(kept_notifications, ntf)
+                    kept_now = await asyncio.to_thread(kept_notifications, ntf)
+                    load.accepted(kept_now)
+                    seen += kept_now
                 await victim.start()
             await load.until_sent(30)
             load.stop()
@@ -269,8 +283,18 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
 
         await until(told, 60 + DEVICES / 5)
         await until(ended)
-        ledger = (await ntf.ask("status"))["ledger"]
+        await ntf.end(signal.SIGKILL)
+        load.accepted(await asyncio.to_thread(kept_notifications, ntf))
+        pushes = load.pushes
+        await ntf.start()
+        await until(ended, 60 + DEVICES / 5)
+        status = await ntf.ask("status")
+        ledger, by_provider = status["ledger"], [status[f"ledger_{name}"] for name in ("apns", "webpush")]
         assert await ntf.end(signal.SIGTERM) == 0
+        load.pushed()
+        assert (load.pushes, load.twice) == (pushes, 0), "nothing is pushed again after it was accepted"
+        assert all(states["accepted"] for states in by_provider)
+        assert ledger == {state: sum(each[state] for each in by_provider) for state in ledger}
         log.info("killed %s; %d messages sent, %d pushes; %s", dict(victims), load.sent, load.pushes, ledger)
         nonces = {nonce for _, nonce in load.pushed()}
         kept = {each.subscription_id: each for each in kept_notifications(ntf)}
@@ -280,7 +304,7 @@ async def test_kill_9_of_any_process_leaves_no_notification_without_an_end(tmp_p
             is_superseded = kept[each.subscription_id].number > each.number
             assert is_superseded or each.nonce in nonces, "what was accepted is pushed or superseded"
         _the_ledger_adds_up(ntf, ledger, max(each.number for each in kept.values()))
-        assert 0 < ledger["accepted"] <= len(load.pushed()), "what the ledger says, Apple has"
+        assert 0 < ledger["accepted"] <= len(load.pushed()), "what the ledger says, push services have"
         assert b"Traceback" not in ntf.log
 
 

@@ -202,12 +202,21 @@ class PushService:
             return WebAnswer(refused.status)
         answer = self.answer(path)
         if answer.status is not None and 200 <= answer.status < 300:
-            self.arrived.append(Arrived(path, body, fields))
+            self.keep(Arrived(path, body, fields))
         self._changed.set()
         return answer
 
+    def keep(self, arrived: Arrived) -> None:
+        """Record a push that is accepted, before it is answered."""
+        self.arrived.append(arrived)
+
+    def knows(self, path: str, key: str) -> bool | None:
+        """Whether pushes signed with this key go to this subscription; None if there is no such."""
+        wanted = self._paths.get(path)
+        return None if wanted is None else wanted in ("", key)
+
     def _check(self, path: str, fields: Mapping[str, str], body: bytes) -> None:
-        if path not in self._paths:
+        if self.knows(path, "") is None:
             raise _RefusedError(410, "no such subscription")
         if len(body) > BODY_MAX:
             raise _RefusedError(413, "too long")
@@ -220,7 +229,7 @@ class PushService:
         found = _VAPID.fullmatch(fields.get("authorization", ""))
         if found is None or not self._is_known(found[1], found[2]):
             raise _RefusedError(403, "the VAPID token is not valid")
-        if self._paths[path] not in ("", found[2]):
+        if not self.knows(path, found[2]):
             raise _RefusedError(403, "the subscription is to another key")
 
     def _is_known(self, token: str, key: str) -> bool:

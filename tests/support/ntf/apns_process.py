@@ -10,6 +10,8 @@ from pathlib import Path
 
 from blindpost.serving.children import free_port
 from blindpost.wire.ntf.pushes import Push, decode_apns_body
+from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+from tests.support.ntf.routers import device_token
 from tests.support.serving.processes import Forked, forking
 
 KEY_FILE = "apple.p8"
@@ -29,7 +31,10 @@ class ApnsInProcess(Forked):
         """Have its lives, from the next one, answer so many pushes with an outage."""
         (self.folder / OUTAGE_FILE).write_text(str(share))
 
-    def new(self) -> list[tuple[str, Push]]:
+    def device(self, number: int) -> DeviceToken:
+        return device_token(f"{number:08x}", PushProvider.APNS_TEST)
+
+    def new(self) -> list[tuple[bytes, Push]]:
         """What was accepted since it was asked last, by device."""
         with (self.folder / ACCEPTED_FILE).open("rb") as file:
             file.seek(self._read)
@@ -39,7 +44,7 @@ class ApnsInProcess(Forked):
         found = []
         for line in lines.splitlines():
             device, _, body = line.partition(b" ")
-            found.append((device.decode(), decode_apns_body(body)))
+            found.append((device, decode_apns_body(body)))
         return found
 
 

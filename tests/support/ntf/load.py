@@ -1,22 +1,22 @@
-"""Devices with queues at several message routers, messages to them, and what Apple accepted of it all."""
+"""Devices with queues at several message routers, messages to them, and what push services accepted of it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from blindpost.client.smp import SmpClient
 from blindpost.wire.ntf.commands import TVFY
-from blindpost.wire.ntf.pushes import MessagePush
+from blindpost.wire.ntf.pushes import MessagePush, Push
 from blindpost.wire.ntf.responses import OK
-from blindpost.wire.ntf.tokens import PushProvider
-from tests.support.ntf.apns_process import ApnsInProcess
+from blindpost.wire.ntf.tokens import DeviceToken
 from tests.support.ntf.notified import SmpQueue, notified_queues
 from tests.support.ntf.process import StartedNtf
-from tests.support.ntf.routers import Device, device_token
+from tests.support.ntf.routers import Device
 from tests.support.serving.processes import RouterInProcess, until
 
 CHUNK = 100
@@ -39,17 +39,30 @@ def kept_notifications(ntf: StartedNtf) -> list[Kept]:
         return [Kept(*row) for row in rows]
 
 
-class Load:
-    """Messages to many queues at routers that come and go, and what Apple accepted of them."""
+class Accepting(Protocol):
+    """A push service in a process of its own."""
 
-    def __init__(self, ntf: StartedNtf, apple: ApnsInProcess, chance: random.Random, beyond: int) -> None:
+    def device(self, number: int) -> DeviceToken: ...
+
+    def new(self) -> list[tuple[bytes, Push]]: ...
+
+
+class Load:
+    """Messages to many queues at routers that come and go, and what push services accepted of them."""
+
+    def __init__(
+        self, ntf: StartedNtf, services: Sequence[Accepting], chance: random.Random, beyond: int
+    ) -> None:
         self.ntf = ntf
-        self.apple = apple
+        self.services = services
         self.chance = chance
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[bytes, Device] = {}
         self.queues: list[SmpQueue] = []
         self.sent = 0
         self.pushes = 0
+        self.twice = 0
+        """Pushes of nothing but what the ledger had as accepted before."""
+        self._done: set[bytes] = set()
         self._pushed: set[tuple[bytes, bytes]] = set()
         self._beyond = beyond
         """How many messages are sent while a process is killed and started again."""
@@ -58,17 +71,20 @@ class Load:
         self._stopped = False
 
     async def set_up(self, routers: list[RouterInProcess], devices: int) -> None:
-        """A device for each number, active, with an active queue at each message router."""
+        """A device for each number, active, with an active queue at each message router.
+
+        The push services take turns."""
         for number in range(devices):
-            device = Device(await self.ntf.connect(), device_token(f"{number:08x}", PushProvider.APNS_TEST))
+            name = self.services[number % len(self.services)].device(number)
+            device = Device(await self.ntf.connect(), name)
             await device.register()
-            self.devices[device.name.token.decode()] = device
+            self.devices[name.token] = device
         unverified = dict(self.devices)
         while unverified:
-            for name, push in self.apple.new():
-                device = self.devices[name]
+            for token, push in self._new():
+                device = self.devices[token]
                 assert await device.ask(TVFY(device.code(push))) == OK()
-                unverified.pop(name, None)
+                unverified.pop(token, None)
             await asyncio.sleep(0.02)
         subscribed: list[tuple[Device, bytes]] = []
         for router in routers:
@@ -137,8 +153,19 @@ class Load:
 
     def pushed(self) -> set[tuple[bytes, bytes]]:
         """Every notification that was in an accepted push, by queue and nonce."""
-        for name, push in self.apple.new():
+        for token, push in self._new():
             if isinstance(push, MessagePush):
                 self.pushes += 1
-                self._pushed.update((item.notifier_id, item.nonce) for item in self.devices[name].items(push))
+                items = self.devices[token].items(push)
+                self.twice += {item.nonce for item in items} <= self._done
+                self._pushed.update((item.notifier_id, item.nonce) for item in items)
         return self._pushed
+
+    def accepted(self, kept: Sequence[Kept]) -> None:
+        """What the ledger says is accepted, while the notification router does not run: from now on a push
+        must bring something else too."""
+        self.pushed()
+        self._done |= {each.nonce for each in kept if not each.is_waiting}
+
+    def _new(self) -> list[tuple[bytes, Push]]:
+        return [found for service in self.services for found in service.new()]

@@ -19,6 +19,7 @@ from blindpost.testing.apns import KEY_ID, ApnsServer
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
 from tests.support.ntf.apns_process import CERTIFICATE_FILE, KEY_FILE, ApnsInProcess
+from tests.support.ntf.web_process import WEB_CERTIFICATE_FILE, WebPushInProcess
 from tests.support.serving.commands import Started
 
 
@@ -64,6 +65,15 @@ def at_process(folder: Path, apple: ApnsInProcess) -> tuple[tuple[str, str], ...
     """The same for an Apple that has started in a process of its own."""
     key, certificate = ((apple.folder / name).read_bytes() for name in (KEY_FILE, CERTIFICATE_FILE))
     return _at(folder, key, certificate, apple.port)
+
+
+def at_web(folder: Path, service: WebPushInProcess) -> tuple[tuple[str, str], ...]:
+    """Edits that make the router trust a push service on loopback."""
+    certificate = (service.folder / WEB_CERTIFICATE_FILE).read_bytes()
+    (folder / WEB_CERTIFICATE_FILE).write_bytes(certificate)
+    line = 'subject = ""\n'
+    before = line + "# Certificates in place of the system's.\n" + 'ca_file = ""\n'
+    return ((before, line + f'ca_file = "{WEB_CERTIFICATE_FILE}"\n'),)
 
 
 def _at(folder: Path, key: bytes, certificate: bytes, port: int) -> tuple[tuple[str, str], ...]:
