@@ -36,7 +36,7 @@ from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.events import QuicEvent, StreamDataReceived
 
 import blindpost.ds
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 from blindpost.ds.quic import dial
 from blindpost.ds.streams import ALPN, client_context, server_context
 from blindpost.serving import children
@@ -92,9 +92,9 @@ class Service:
         finally:
             child.end()
 
-    async def client(self, *, quic: bool = False) -> Client:
+    async def client(self, *, quic: bool = False) -> DsClient:
         port = self.ports["quic" if quic else "tls"]
-        return await Client.connect("127.0.0.1", port, fingerprint=self.fingerprint, quic=quic)
+        return await DsClient.connect("127.0.0.1", port, fingerprint=self.fingerprint, quic=quic)
 
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
@@ -187,7 +187,7 @@ async def calls_beside(service: Service, count: int, writers: int) -> dict[str, 
 async def write_large(port: int, fingerprint: bytes) -> None:
     """Enqueue and fetch 5 MiB, up to four times a second: what a process of `calls_beside` does."""
     payload, key = os.urandom(LARGE), os.urandom(32)
-    async with await Client.connect("127.0.0.1", port, fingerprint=fingerprint) as client:
+    async with await DsClient.connect("127.0.0.1", port, fingerprint=fingerprint) as client:
         while True:
             await client.enqueue(key, payload)
             await client.fetch(key)

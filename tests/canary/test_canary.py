@@ -14,7 +14,7 @@ import pytest
 
 from blindpost.canary.book import Became
 from blindpost.canary.process import CanaryService, clock_us
-from blindpost.canary.settings import CONFIG_NAME, Place, config_text
+from blindpost.canary.settings import CONFIG_NAME, CanaryPlace, config_text
 from blindpost.journal.seal import Rules, seal_folder
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
@@ -144,6 +144,6 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 def test_one_canary_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / CONFIG_NAME).write_text(config_text({"one": f"smp://{'A' * 43}=@localhost"}))
-    place = Place.read(tmp_path)
+    place = CanaryPlace.read(tmp_path)
     with place.locked(), pytest.raises(OperatorError, match="a canary is running"), place.locked():
         pass

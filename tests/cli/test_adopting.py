@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.router.running.settings import Place, Settings
+from blindpost.router.running.settings import RouterPlace, Settings
 from blindpost.serving.toml_text import with_settings
 from tests.support.router.smp_server import INI, smp_server_keys
 from tests.support.serving.commands import run
@@ -18,7 +18,7 @@ LOCAL = ("--host", "localhost", "--port", "0")
 
 
 def settings(folder: Path) -> Settings:
-    return Place.read(folder).settings
+    return RouterPlace.read(folder).settings
 
 
 def address(folder: Path) -> dict[str, Any]:

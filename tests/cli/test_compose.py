@@ -14,8 +14,8 @@ import yaml
 
 from blindpost.cli.main import app
 from blindpost.cli.page import PAGE_PORT
-from blindpost.ntf.settings import Place as NtfPlace
-from blindpost.router.running.settings import Place as RouterPlace
+from blindpost.ntf.settings import NtfPlace
+from blindpost.router.running.settings import RouterPlace
 from tests.support.docs.documents import ROOT
 from tests.support.serving.commands import run
 from tests.support.serving.dashboards import PREFIXES, expressions

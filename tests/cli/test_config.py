@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from blindpost.router.config import RouterRules
 from blindpost.router.running import choices
-from blindpost.router.running.settings import AddressSection, Place, Settings
+from blindpost.router.running.settings import AddressSection, RouterPlace, Settings
 from blindpost.router.running.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.limits import LimitSizes
@@ -23,7 +23,7 @@ TEXT = config_text(["smp.example.org"], 5223, ["*"], b64(bytes(32)))
 
 def told(text: str) -> str:
     with pytest.raises(OperatorError) as caught:
-        Place.parse(text.encode(), FILE)
+        RouterPlace.parse(text.encode(), FILE)
     return str(caught.value)
 
 
@@ -33,7 +33,7 @@ def changed(before: str, after: str) -> str:
 
 
 def test_the_written_file_has_every_setting_with_its_default() -> None:
-    written = Place.parse(TEXT.encode(), FILE)
+    written = RouterPlace.parse(TEXT.encode(), FILE)
     assert written.model_copy(update={"identity": Settings.model_fields["identity"].default}) == Settings(
         address=AddressSection(hosts=["smp.example.org"])
     )
@@ -46,7 +46,7 @@ def test_the_written_file_has_every_setting_with_its_default() -> None:
 
 
 def test_defaults_are_the_routers_own() -> None:
-    settings = Place.parse(TEXT.encode(), FILE)
+    settings = RouterPlace.parse(TEXT.encode(), FILE)
     assert choices.router_rules(settings) == RouterRules()
     assert choices.limit_sizes(settings, settings.limits.connections) == LimitSizes()
     assert {field.name for field in dataclasses.fields(RouterRules)} == type(
@@ -71,7 +71,7 @@ def test_every_choice_arrives() -> None:
     ):
         assert text.count(before) == 1
         text = text.replace(before, after)
-    settings = Place.parse(text.encode(), FILE)
+    settings = RouterPlace.parse(text.encode(), FILE)
     assert choices.router_rules(settings) == RouterRules(
         new_queues=False,
         password=b"secret",
@@ -146,4 +146,4 @@ def test_what_is_not_toml_is_told_with_its_line() -> None:
     assert f"line {line_of(TEXT, 'quota = 128')}" in said
     assert "not valid TOML" in said
     with pytest.raises(OperatorError, match="UTF-8"):
-        Place.parse(b"\xff", FILE)
+        RouterPlace.parse(b"\xff", FILE)

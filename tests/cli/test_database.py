@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from tests.support.router.routers import a_message, new_queue
 from tests.support.serving.commands import edit, init, run, started
 
@@ -105,7 +105,7 @@ async def test_what_is_wrong_with_the_database_is_told_without_its_password(
             file.unlink() if file.is_file() else file.rmdir()
     folder = tmp_path / "newer"
     init(folder, "--store", "postgres", "--dsn", with_password(database))
-    assert "hush" not in repr(Place.read(folder).settings)
+    assert "hush" not in repr(RouterPlace.read(folder).settings)
     connection = await asyncpg.connect(database)
     await connection.execute("UPDATE blindpost_router.state SET version = 99")
     await connection.close()

@@ -14,7 +14,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.router.changes import Change
 from blindpost.router.running import choices
 from blindpost.router.running.process import RouterService
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.serving.process import Process
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Host, Server
@@ -26,7 +26,7 @@ LETTERS = 100
 
 
 async def running(folder: Path) -> tuple[Process[RouterService], asyncio.Task[None]]:
-    process = await Process.open(RouterService, Place.read(folder))
+    process = await Process.open(RouterService, RouterPlace.read(folder))
     ready = asyncio.Event()
     task = asyncio.create_task(process.run(ready.set))
     await ready.wait()

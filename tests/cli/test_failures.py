@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.tables import MIGRATIONS
 from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import LmdbStore
@@ -167,7 +167,7 @@ def test_a_missing_or_damaged_store(failed: Call, router: Path) -> None:
 
 
 def test_a_router_runs_already(failed: Call, router: Path) -> None:
-    with Place.read(router).locked():
+    with RouterPlace.read(router).locked():
         assert "a router is running in this folder" in failed("router", "start", "-c", router)
 
 

@@ -32,7 +32,7 @@ from blindpost.journal.schema import (
 from blindpost.journal.seal import seal_folder
 from blindpost.journal.state import lanes
 from blindpost.router.meters import Meter
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.template import config_text
 from blindpost.serving import journal as journal_settings
 from blindpost.serving.failures import OperatorError
@@ -199,7 +199,7 @@ def test_mistakes_in_the_configuration_are_explained(before: str, after: str, pa
     text = config_text(["localhost"], 0, ["*"], b64(bytes(32)))
     assert text.count(before) == 1
     with pytest.raises(OperatorError) as caught:
-        Place.parse(text.replace(before, after).encode(), Path("router.toml"))
+        RouterPlace.parse(text.replace(before, after).encode(), Path("router.toml"))
     assert part in str(caught.value)
     assert "router.toml, line" in str(caught.value)
 

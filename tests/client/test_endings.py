@@ -23,7 +23,7 @@ from blindpost.transport.errors import (
     TransportError,
     UnknownCaError,
 )
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import NEW, PING, SEND, SUB, SUBS, Command
@@ -184,7 +184,7 @@ async def test_hosts_are_tried_in_their_order_until_one_answers() -> None:
 
 @pytest.mark.parametrize(
     ("timing", "stage_s"),
-    [(BACKGROUND, 45.0), (INTERACTIVE, 15.0), (Timing(limits=Limits(tls_timeout_s=3)), 3.0)],
+    [(BACKGROUND, 45.0), (INTERACTIVE, 15.0), (Timing(limits=SessionLimits(tls_timeout_s=3)), 3.0)],
 )
 def test_a_router_that_says_nothing_is_given_up_in_time(timing: Timing, stage_s: float) -> None:
     @virtual

@@ -13,7 +13,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.client.socks import SocksError, SocksNetwork, connect_request
 from blindpost.transport.errors import ConnectError, ConnectTimeoutError, TransportError
 from blindpost.transport.network import TCP
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import PING, SEND
 from blindpost.wire.smp.responses import OK, PONG, Response
@@ -45,7 +45,7 @@ def server(*hosts: str, port: str = "5223") -> Server:
 
 
 def through(network: SocksNetwork, connect_timeout_s: float = 20.0) -> SmpOptions:
-    timing = Timing(limits=Limits(connect_timeout_s=connect_timeout_s))
+    timing = Timing(limits=SessionLimits(connect_timeout_s=connect_timeout_s))
     return SmpOptions(network=network, onion_network=network, now=at_now, timing=timing)
 
 

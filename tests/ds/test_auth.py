@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.ds.auth import Closed
-from blindpost.ds.client import Client, RefusedError
+from blindpost.ds.client import DsClient, RefusedError
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from blindpost.ds.server import DeliveryService
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("way")
 OF_ALICE, OF_BOB = b"token of alice", b"token of bob"
 
 
-async def refused(client: Client, request: Request) -> str:
+async def refused(client: DsClient, request: Request) -> str:
     with pytest.raises(RefusedError) as caught:
         await client._ask(request, object)
     return str(caught.value)

@@ -8,7 +8,7 @@ from blindpost.ds import queues
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Ends, Entry, delivery_queue, named, number_and_tag, package_queue
-from blindpost.ds.state import Peer, State, Wait
+from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
@@ -25,7 +25,7 @@ class Desk:
 
     def __init__(self, rules: DsRules | None = None) -> None:
         self.undo = Undo()
-        self.state = State(self.undo)
+        self.state = DsState(self.undo)
         self.rules = rules or DsRules()
         self.meters = DsMeters()
         self.one, self.other = Peer(1, self.undo), Peer(2, self.undo)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.ds import quic as quic_streams
-from blindpost.ds.client import Client, ConnectionLostError
+from blindpost.ds.client import ConnectionLostError, DsClient
 from blindpost.ds.meters import Meter
 from blindpost.wire.capnp.node import NODE_SERVICE, Auth, Enqueue, Fetch, Lease, write_request
 from blindpost.wire.capnp.rpc import write_bootstrap, write_call, write_finish
@@ -106,12 +106,12 @@ async def test_a_client_that_fell_silent_is_noticed(tmp_path: Path, monkeypatch:
 async def test_another_certificate_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as ds:
         with pytest.raises(Exception, match="another certificate"):
-            await Client.connect("127.0.0.1", ds.port, fingerprint=b"x" * 32)
+            await DsClient.connect("127.0.0.1", ds.port, fingerprint=b"x" * 32)
         with pytest.raises(ConnectionLostError, match="another certificate"):
-            await Client.connect("127.0.0.1", ds.quic_port, fingerprint=b"x" * 32, quic=True)
+            await DsClient.connect("127.0.0.1", ds.quic_port, fingerprint=b"x" * 32, quic=True)
         with pytest.raises(ConnectionLostError, match="cannot connect"):
-            await Client.connect("127.0.0.1", ds.port)
-        async with await Client.connect("127.0.0.1", ds.port, authorities=ds.certificate) as client:
+            await DsClient.connect("127.0.0.1", ds.port)
+        async with await DsClient.connect("127.0.0.1", ds.port, authorities=ds.certificate) as client:
             assert await client.fetch(ALICE) == ()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.ds.client import Client, DsError, RefusedError
+from blindpost.ds.client import DsClient, DsError, RefusedError
 from blindpost.ds.model import LARGE_BYTES
 from tests.support.ds.process import StartedDs, configure, ds_in_process
 
@@ -37,11 +37,11 @@ class Line:
     def __init__(self, ds: StartedDs, *, quic: bool) -> None:
         self._ds = ds
         self._quic = quic
-        self._client: Client | None = None
+        self._client: DsClient | None = None
         self._renewing = asyncio.Lock()
         self._version = 0
 
-    async def run(self, call: Callable[[Client], Awaitable[None]]) -> None:
+    async def run(self, call: Callable[[DsClient], Awaitable[None]]) -> None:
         """Make a call; what is refused, or ends with the connection, is told by `DsError` after renewing."""
         version = await self._renewed(0)
         assert self._client is not None
@@ -110,7 +110,7 @@ class Load:
             if step % LARGE_EVERY == number % LARGE_EVERY:
                 payload = payload.ljust(LARGE_BYTES + 1, b"L")
 
-            async def send(client: Client, reader: int = reader, payload: bytes = payload) -> None:
+            async def send(client: DsClient, reader: int = reader, payload: bytes = payload) -> None:
                 await client.enqueue(_key(reader), payload)
 
             try:
@@ -124,11 +124,11 @@ class Load:
     async def read(self, number: int) -> None:
         line, seen = self._reading[number // READERS_PER_CONNECTION], self.seen[number]
 
-        async def receive(client: Client) -> None:
+        async def receive(client: DsClient) -> None:
             async for payload in client.receive(_key(number), lease_s=5):
                 seen[_name(payload)] += 1
 
-        async def fetch(client: Client) -> None:
+        async def fetch(client: DsClient) -> None:
             seen.update(map(_name, await client.fetch_wait(_key(number), timeout_s=30)))
 
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.ds.client import Client, RefusedError
+from blindpost.ds.client import DsClient, RefusedError
 from blindpost.ds.large import LargeFiles
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, PAYLOAD_BYTES_MAX, DsRules, Ends, Entry, delivery_queue
@@ -90,7 +90,7 @@ async def ds(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def client(ds: Running) -> AsyncIterator[Client]:
+async def client(ds: Running) -> AsyncIterator[DsClient]:
     async with await ds.client() as connected:
         yield connected
 
@@ -113,7 +113,7 @@ async def call_everything(ds: Running, key: bytes) -> None:
 
 @pytest.mark.claim("DLV-52")
 async def test_slow_writing_of_a_large_payload_stalls_nobody_else(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = slow_storage(monkeypatch, ds.service.store, "write")
     sending = asyncio.create_task(client.enqueue(ALICE, large()))
@@ -131,7 +131,7 @@ async def test_slow_writing_of_a_large_payload_stalls_nobody_else(
 
 @pytest.mark.claim("DLV-52")
 async def test_slow_reading_of_a_large_payload_stalls_nobody_else(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.enqueue(ALICE, b"before")
     await client.enqueue(ALICE, large())
@@ -163,7 +163,7 @@ def slow_commits(monkeypatch: pytest.MonkeyPatch, store: DsStore, *, fails: bool
 
 @pytest.mark.claim("DLV-52")
 async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store
     await client.enqueue(BOB, b"there")
@@ -196,7 +196,7 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
 
 @pytest.mark.claim("DLV-52")
 async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, state = ds.service.store, ds.service.plan.state
     await client.enqueue(BOB, b"there")
@@ -219,7 +219,7 @@ async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
 
 @pytest.mark.claim("DLV-52")
 async def test_no_turn_handles_more_than_its_share(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes of payloads that each turn reads and commits, while large and small ones come and go."""
     store, rules = ds.service.store, ds.service.plan.rules
@@ -253,7 +253,7 @@ async def test_no_turn_handles_more_than_its_share(
     assert 0 < max(written) <= 2 * LARGE_BYTES, "a batch ends with the payload that fills it"
 
 
-async def test_calls_of_one_connection_stay_in_order(ds: Running, client: Client) -> None:
+async def test_calls_of_one_connection_stay_in_order(ds: Running, client: DsClient) -> None:
     payloads = (b"first", large(), b"second", large(b"b"), b"third")
     await asyncio.gather(*(client.enqueue(ALICE, payload) for payload in payloads))
     found: list[bytes] = []
@@ -307,7 +307,7 @@ async def test_a_queue_that_filled_meanwhile_refuses(tmp_path: Path, monkeypatch
 
 
 async def test_a_write_that_fails_is_told_and_leaves_nothing(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store
     if isinstance(store, LmdbTables):
@@ -337,7 +337,7 @@ def failing() -> None:
 
 
 async def test_a_commit_that_fails_after_the_write_leaves_nothing(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store
     commit = store.commit
@@ -359,7 +359,7 @@ async def test_a_commit_that_fails_after_the_write_leaves_nothing(
 
 
 async def test_a_read_that_fails_is_told_and_gives_back(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.enqueue(ALICE, large())
 
@@ -376,7 +376,7 @@ async def test_a_read_that_fails_is_told_and_gives_back(
 
 
 async def test_what_is_acknowledged_while_it_is_read_is_not_delivered(
-    ds: Running, client: Client, monkeypatch: pytest.MonkeyPatch
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.enqueue(ALICE, large())
     await client.enqueue(ALICE, b"after")
@@ -393,7 +393,7 @@ async def test_what_is_acknowledged_while_it_is_read_is_not_delivered(
         assert [delivery.payload for delivery in await taking] == [b"after"]
 
 
-async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: Client) -> None:
+async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: DsClient) -> None:
     await client.enqueue(ALICE, large())
     other = await ds.client()
     silent(other)

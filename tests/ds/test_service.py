@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from blindpost.ds.client import Client, RefusedError
+from blindpost.ds.client import DsClient, RefusedError
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, DsRules
 from blindpost.ds.moving import import_file
@@ -46,7 +46,7 @@ async def test_the_client_sends_version_1(tmp_path: Path) -> None:
 async def test_a_client_takes_what_the_commands_print(tmp_path: Path, quic: bool) -> None:
     async with running(tmp_path, authority=tokens()) as ds:
         port, printed = ds.quic_port if quic else ds.port, ds.fingerprint.hex()
-        connecting = Client.connect("127.0.0.1", port, token="token of bob", fingerprint=printed, quic=quic)
+        connecting = DsClient.connect("127.0.0.1", port, token="token of bob", fingerprint=printed, quic=quic)
         async with await connecting as client:
             assert await client.fetch(BOB) == ()
 

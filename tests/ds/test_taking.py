@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.ds.client import Client, ConnectionLostError, RefusedError
+from blindpost.ds.client import ConnectionLostError, DsClient, RefusedError
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from tests.support.ds.delivery import ALICE, BOB, Running, cut, running, silent
@@ -29,7 +29,7 @@ async def ds(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def client(ds: Running) -> AsyncIterator[Client]:
+async def client(ds: Running) -> AsyncIterator[DsClient]:
     async with await ds.client() as connected:
         yield connected
 
@@ -38,13 +38,13 @@ def stored(ds: Running) -> int:
     return ds.service.store.totals()[0]
 
 
-async def enqueue(client: Client, *payloads: bytes) -> None:
+async def enqueue(client: DsClient, *payloads: bytes) -> None:
     for payload in payloads:
         await client.enqueue(ALICE, payload)
 
 
 @pytest.mark.claim("DLV-40")
-async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: Client) -> None:
+async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"1", b"2", b"3")
     other = await ds.client()
     silent(other)
@@ -58,7 +58,7 @@ async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: Cli
     assert ds.count(Meter.PUT_BACK) == 3
 
 
-async def test_a_connection_passes_over_what_it_holds_itself(ds: Running, client: Client) -> None:
+async def test_a_connection_passes_over_what_it_holds_itself(ds: Running, client: DsClient) -> None:
     silent(client)
     await enqueue(client, b"1")
     assert await client.fetch(ALICE) == (b"1",)
@@ -90,7 +90,7 @@ async def test_what_was_taken_does_not_reappear(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("DLV-21")
-async def test_draining_under_load_returns_everything_once(ds: Running, client: Client) -> None:
+async def test_draining_under_load_returns_everything_once(ds: Running, client: DsClient) -> None:
     producers = [await ds.client() for _ in range(4)]
 
     async def produce(number: int) -> None:
@@ -116,7 +116,7 @@ async def test_concurrent_fetches_share_nothing(tmp_path: Path) -> None:
         await enqueue(clients[0], *(b"%d" % number for number in range(200)))
         found: list[bytes] = []
 
-        async def drain(client: Client) -> None:
+        async def drain(client: DsClient) -> None:
             while stored(ds):
                 for payloads in await asyncio.gather(*(client.fetch(ALICE) for _ in range(3))):
                     found.extend(payloads)
@@ -165,7 +165,7 @@ async def test_producers_are_in_one_order_that_lasts(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("DLV-46")
-async def test_a_large_queue_comes_in_parts(ds: Running, client: Client, way: str) -> None:
+async def test_a_large_queue_comes_in_parts(ds: Running, client: DsClient, way: str) -> None:
     count = 30 if way == "tls" else LARGE
     payloads = [bytes((number,)) * (5 * MEGABYTE) for number in range(1, count + 1)]
     for payload in payloads:
@@ -201,7 +201,7 @@ async def test_a_full_queue_refuses_and_loses_nothing(tmp_path: Path, rules: DsR
         assert await client.fetch(ALICE) == (b"again",)
 
 
-async def test_a_lease_gives_what_is_there_to_one(ds: Running, client: Client) -> None:
+async def test_a_lease_gives_what_is_there_to_one(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"1", b"2", b"3")
     first = await client.lease(ALICE, max_payloads=2)
     assert [delivery.payload for delivery in first] == [b"1", b"2"]
@@ -213,7 +213,7 @@ async def test_a_lease_gives_what_is_there_to_one(ds: Running, client: Client) -
     assert len({delivery.id for delivery in first}) == 2
 
 
-async def test_a_lease_that_ran_out_is_given_again_with_the_same_ids(ds: Running, client: Client) -> None:
+async def test_a_lease_that_ran_out_is_given_again_with_the_same_ids(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"1", b"2")
     first = await client.lease(ALICE, lease_s=0.2)
     async with await ds.client() as other:
@@ -235,7 +235,7 @@ async def test_an_acknowledgement_outlives_connection_and_restart(tmp_path: Path
         assert await client.lease(ALICE) == (second,)
 
 
-async def test_an_acknowledgement_removes_only_what_it_was_given_for(ds: Running, client: Client) -> None:
+async def test_an_acknowledgement_removes_only_what_it_was_given_for(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"old")
     (old,) = await client.lease(ALICE)
     await client.ack(ALICE, (old.id,))
@@ -246,14 +246,14 @@ async def test_an_acknowledgement_removes_only_what_it_was_given_for(ds: Running
     assert new.id != old.id
 
 
-async def test_too_many_ids_are_refused(client: Client) -> None:
+async def test_too_many_ids_are_refused(client: DsClient) -> None:
     with pytest.raises(RefusedError, match=r"^too many ids \(4096 at most\)$"):
         await client.ack(ALICE, (b"",) * 5000)
     await client.ack(ALICE, (b"",) * 4096)
 
 
 async def test_a_finished_lease_holds_on_although_its_question_is_used_again(
-    ds: Running, client: Client
+    ds: Running, client: DsClient
 ) -> None:
     await enqueue(client, b"1", b"2")
     wire = client._wire
@@ -267,7 +267,7 @@ async def test_a_finished_lease_holds_on_although_its_question_is_used_again(
     assert stored(ds) == 0
 
 
-async def test_receive_yields_each_payload_once_over_lost_connections(ds: Running, client: Client) -> None:
+async def test_receive_yields_each_payload_once_over_lost_connections(ds: Running, client: DsClient) -> None:
     await enqueue(client, *(b"%d" % number for number in range(20)))
     reader = await ds.client()
     found: list[bytes] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.ds.client import Client, RefusedError
+from blindpost.ds.client import DsClient, RefusedError
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from blindpost.ds.plan import Called
@@ -32,7 +32,7 @@ async def ds(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def client(ds: Running) -> AsyncIterator[Client]:
+async def client(ds: Running) -> AsyncIterator[DsClient]:
     async with await ds.client() as connected:
         yield connected
 
@@ -42,7 +42,7 @@ def waits(ds: Running) -> int:
 
 
 async def blocked(
-    ds: Running, client: Client, channel_id: bytes = b"", timeout_s: float = LONG_S, key: bytes = ALICE
+    ds: Running, client: DsClient, channel_id: bytes = b"", timeout_s: float = LONG_S, key: bytes = ALICE
 ) -> asyncio.Task[tuple[bytes, ...]]:
     """A call that waits in the service."""
     before = waits(ds)
@@ -52,7 +52,7 @@ async def blocked(
 
 
 @pytest.mark.claim("DLV-23")
-async def test_what_is_there_is_returned_at_once(client: Client) -> None:
+async def test_what_is_there_is_returned_at_once(client: DsClient) -> None:
     async with asyncio.timeout(LONG_S / 2):
         assert await client.fetch_wait(ALICE, timeout_s=0) == ()
         await client.enqueue(ALICE, b"1")
@@ -63,14 +63,14 @@ async def test_what_is_there_is_returned_at_once(client: Client) -> None:
 
 
 @pytest.mark.claim("DLV-24")
-async def test_what_comes_during_the_wait_is_returned_promptly(ds: Running, client: Client) -> None:
+async def test_what_comes_during_the_wait_is_returned_promptly(ds: Running, client: DsClient) -> None:
     task = await blocked(ds, client)
     await client.enqueue(ALICE, b"late")
     async with asyncio.timeout(LONG_S / 2):
         assert await task == (b"late",)
 
 
-async def test_a_queue_wakes_again_and_again(ds: Running, client: Client) -> None:
+async def test_a_queue_wakes_again_and_again(ds: Running, client: DsClient) -> None:
     for number in range(5):
         task = await blocked(ds, client)
         await client.enqueue(ALICE, b"%d" % number)
@@ -79,7 +79,7 @@ async def test_a_queue_wakes_again_and_again(ds: Running, client: Client) -> Non
 
 
 @pytest.mark.claim("DLV-25")
-async def test_an_expired_wait_is_an_empty_list(client: Client) -> None:
+async def test_an_expired_wait_is_an_empty_list(client: DsClient) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     assert await client.fetch_wait(ALICE, timeout_s=0.2) == ()
@@ -87,7 +87,7 @@ async def test_an_expired_wait_is_an_empty_list(client: Client) -> None:
 
 
 @pytest.mark.claim("DLV-26")
-async def test_a_wait_holds_nobody_up(ds: Running, client: Client) -> None:
+async def test_a_wait_holds_nobody_up(ds: Running, client: DsClient) -> None:
     task = await blocked(ds, client)
     await client.enqueue(ALICE, b"x", b"another channel")
     assert await client.fetch(ALICE, b"another channel") == (b"x",)
@@ -100,7 +100,7 @@ async def test_a_wait_holds_nobody_up(ds: Running, client: Client) -> None:
 
 
 @pytest.mark.claim("DLV-18")
-async def test_everybody_who_waits_is_woken(ds: Running, client: Client) -> None:
+async def test_everybody_who_waits_is_woken(ds: Running, client: DsClient) -> None:
     others = [await ds.client() for _ in range(3)]
     tasks = [await blocked(ds, other) for other in others]
     await client.enqueue(ALICE, b"one")
@@ -114,7 +114,7 @@ async def test_everybody_who_waits_is_woken(ds: Running, client: Client) -> None
 
 
 @pytest.mark.claim("DLV-27", "DLV-41")
-async def test_another_channel_wakes_nobody(ds: Running, client: Client) -> None:
+async def test_another_channel_wakes_nobody(ds: Running, client: DsClient) -> None:
     task = await blocked(ds, client, b"A")
     for number in range(50):
         await client.enqueue(ALICE, b"%d" % number, b"B")
@@ -125,7 +125,7 @@ async def test_another_channel_wakes_nobody(ds: Running, client: Client) -> None
 
 
 @pytest.mark.claim("DLV-28")
-async def test_an_old_wake_up_cuts_no_wait_short(client: Client) -> None:
+async def test_an_old_wake_up_cuts_no_wait_short(client: DsClient) -> None:
     await client.enqueue(ALICE, b"early")
     assert await client.fetch_wait(ALICE, timeout_s=LONG_S) == (b"early",)
     await client.enqueue(ALICE, b"again")
@@ -137,7 +137,7 @@ async def test_an_old_wake_up_cuts_no_wait_short(client: Client) -> None:
 
 
 @pytest.mark.claim("DLV-42")
-async def test_who_finds_nothing_goes_on_waiting(ds: Running, client: Client) -> None:
+async def test_who_finds_nothing_goes_on_waiting(ds: Running, client: DsClient) -> None:
     loop = asyncio.get_running_loop()
     async with await ds.client() as other:
         first = await blocked(ds, client)
@@ -150,7 +150,7 @@ async def test_who_finds_nothing_goes_on_waiting(ds: Running, client: Client) ->
 
 
 @pytest.mark.claim("DLV-43")
-async def test_an_enqueue_in_the_same_moment_is_not_missed(ds: Running, client: Client) -> None:
+async def test_an_enqueue_in_the_same_moment_is_not_missed(ds: Running, client: DsClient) -> None:
     """There is no gap between looking and waiting: both are one decision, before or after the enqueue."""
     service = ds.service
     decided = service.plan.decide
@@ -170,7 +170,7 @@ async def test_an_enqueue_in_the_same_moment_is_not_missed(ds: Running, client: 
 
 @pytest.mark.claim("DLV-44")
 @pytest.mark.timeout(1800)
-async def test_nothing_is_left_of_those_who_were_here(ds: Running, client: Client) -> None:
+async def test_nothing_is_left_of_those_who_were_here(ds: Running, client: DsClient) -> None:
     state, store = ds.service.plan.state, ds.service.store
     rows = store.counts()
     source = random.Random(44)
@@ -211,7 +211,7 @@ async def test_waits_are_bounded_in_time_and_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("DLV-51")
-async def test_a_caller_that_leaves_takes_nothing(ds: Running, client: Client) -> None:
+async def test_a_caller_that_leaves_takes_nothing(ds: Running, client: DsClient) -> None:
     other = await ds.client()
     task = await blocked(ds, other)
     await other.close()
@@ -222,7 +222,7 @@ async def test_a_caller_that_leaves_takes_nothing(ds: Running, client: Client) -
     assert await client.fetch(ALICE) == (b"later",)
 
 
-async def test_a_call_that_is_taken_back_takes_nothing(ds: Running, client: Client) -> None:
+async def test_a_call_that_is_taken_back_takes_nothing(ds: Running, client: DsClient) -> None:
     task = await blocked(ds, client)
     task.cancel()
     await ds.until(lambda: waits(ds) == 0)

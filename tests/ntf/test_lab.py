@@ -16,7 +16,7 @@ from blindpost.journal.seal import seal_folder
 from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, NmsgReceived, PushOutcome, RetryLater, TokenInvalid
-from blindpost.ntf.settings import Place
+from blindpost.ntf.settings import NtfPlace
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.wire.ntf.commands import SDEL
@@ -148,9 +148,9 @@ async def test_a_batch_that_is_taken_back_leaves_no_event(
 @pytest.mark.parametrize("text", ["zz", "abc", "", "ab cd"])
 def test_devices_are_named_in_hexadecimal(text: str) -> None:
     written = config_text(["ntf.example.org"], 443, b64(bytes(32)), "sqlite", "")
-    assert Place.parse(written.encode(), Path("ntf.toml")).journal.lab == []
+    assert NtfPlace.parse(written.encode(), Path("ntf.toml")).journal.lab == []
     named = written.replace("lab = []", f'lab = ["{text}"]')
     with pytest.raises(OperatorError, match="an even number of hexadecimal digits expected"):
-        Place.parse(named.encode(), Path("ntf.toml"))
+        NtfPlace.parse(named.encode(), Path("ntf.toml"))
     good = written.replace("lab = []", 'lab = ["ABcd"]')
-    assert Place.parse(good.encode(), Path("ntf.toml")).journal.lab == ["abcd"]
+    assert NtfPlace.parse(good.encode(), Path("ntf.toml")).journal.lab == ["abcd"]

@@ -22,7 +22,7 @@ from blindpost.crypto.webpush import POINT_SIZE
 from blindpost.ntf.model import STORED_CARRIERS
 from blindpost.ntf.process import open_store
 from blindpost.ntf.push_keys import former_files, rotate, vapid_of
-from blindpost.ntf.settings import Place
+from blindpost.ntf.settings import NtfPlace
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import readable_by_others
@@ -83,7 +83,7 @@ async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Pat
         configure(folder, *at(folder, apple), *QUICK, ("enabled = false\naddress", "enabled = true\naddress"))
         configure(folder, ("port = 9465", "port = 0"))
         await ntf.start()
-        with pytest.raises(OperatorError, match="is running in this folder"), Place.read(folder).locked():
+        with pytest.raises(OperatorError, match="is running in this folder"), NtfPlace.read(folder).locked():
             pass
         device = await verified(ntf, apple, 1)
         client = await smp.connect()
@@ -149,7 +149,7 @@ async def test_the_key_of_the_store_comes_from_the_file_or_the_environment(
 ) -> None:
     folder = tmp_path / "ntf"
     async with ntf_in_process(folder):
-        place, file = Place.read(folder), folder / "store.key"
+        place, file = NtfPlace.read(folder), folder / "store.key"
         key = file.read_text().strip()
         (await open_store(place)).close()
         file.unlink()
@@ -194,15 +194,15 @@ async def test_a_database_serves_as_store(tmp_path: Path, database: str) -> None
 def test_mistakes_in_the_configuration_are_told_with_their_line(before: str, after: str, told: str) -> None:
     text = config_text(["ntf.example.org"], 443, b64(bytes(32)), "sqlite", "")
     assert text.count(before) == 1
-    Place.parse(text.encode(), Path("ntf.toml"))
+    NtfPlace.parse(text.encode(), Path("ntf.toml"))
     with pytest.raises(OperatorError, match=r"ntf\.toml, line \d+") as caught:
-        Place.parse(text.replace(before, after).encode(), Path("ntf.toml"))
+        NtfPlace.parse(text.replace(before, after).encode(), Path("ntf.toml"))
     assert told in str(caught.value)
 
 
 async def test_keys_for_web_push_are_rotated_with_overlap_and_without(tmp_path: Path) -> None:
     async with ntf_in_process(tmp_path / "ntf") as ntf:
-        place = Place.read(ntf.folder)
+        place = NtfPlace.read(ntf.folder)
         first = vapid_of(place)
         assert first is not None
         until = rotate(place, 90)

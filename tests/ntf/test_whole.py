@@ -22,7 +22,7 @@ from blindpost.crypto.pushes import NotifiedQueue as Known
 from blindpost.crypto.pushes import announced, open_meta
 from blindpost.engine.undo import Undo
 from blindpost.ntf.model import NtfRules
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Provider
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.ntf.push.providers import providers_at
 from blindpost.ntf.view import View, Wanted

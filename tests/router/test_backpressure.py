@@ -15,7 +15,7 @@ from blindpost.router.events import Serve
 from blindpost.router.model import ID_SIZE
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import OutboxFullError
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, GET, NSUB, QUE, SEND, SUB
 from blindpost.wire.smp.queue_info import SubThread
 from blindpost.wire.smp.responses import DELD, END, INFO, MSG, OK, SOK
@@ -35,7 +35,7 @@ from tests.support.router.routers import RunningRouter, running_router
 
 SOURCES = Path(blindpost.__file__).parent
 BLOCK = 16384
-LIMITS = Limits(outbox_high=4 * BLOCK, outbox_low=2 * BLOCK, outbox_max=64 * BLOCK)
+LIMITS = SessionLimits(outbox_high=4 * BLOCK, outbox_low=2 * BLOCK, outbox_max=64 * BLOCK)
 
 
 @pytest.fixture

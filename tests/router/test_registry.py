@@ -11,7 +11,7 @@ import blindpost
 from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.engine.undo import Undo
 from blindpost.router.model import Domain
-from blindpost.router.state import Client, Registry, State
+from blindpost.router.state import Client, Registry, RouterState
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.versions import connection_layout
 from tests.support.router.routers import new_key
@@ -87,7 +87,7 @@ def _is_state(node: ast.Attribute) -> bool:
 @pytest.mark.claim("SUB-06")
 def test_an_id_of_one_registry_is_not_found_in_another() -> None:
     undo = Undo()
-    state = State(undo)
+    state = RouterState(undo)
     registries = [state.queues, state.notifiers, *(state.services(domain) for domain in Domain)]
     clients = [a_client(undo, number) for number in range(len(registries))]
     for registry, client in zip(registries, clients, strict=True):

@@ -26,7 +26,7 @@ from blindpost.router.tables_postgres import PostgresTables
 from blindpost.router.view import View
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.transport.tls import client_context
 from blindpost.wire.keys import Algorithm
@@ -137,7 +137,9 @@ async def test_a_certificate_that_was_not_proven_in_tls_is_refused_and_not_remem
     proven, claimed = new_service(), new_service()
     claiming = smp_client_plan(running.server.key_hash, service=(MESSAGING, claimed))
     context = client_context(SMP_ALPN, proven.chain, proven.key.for_certificates())
-    plan = Plan(context, claiming.check, claiming.handshake, claiming.block_size, False, claiming.limits)
+    plan = SessionPlan(
+        context, claiming.check, claiming.handshake, claiming.block_size, False, claiming.limits
+    )
     with pytest.raises(errors.HandshakeBadAuthError):
         await connect(plan, "127.0.0.1", running.port, running.network)
     assert running.router.store.counts()["services"] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.testing.network import MemoryNetwork
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, GET, PING, SEND
 from blindpost.wire.smp.responses import ALLS, MSG, OK, PONG
 from tests.support.router.lines import Line, Queue, Said, client_of, create, open_line, pushed, quiet
@@ -25,7 +25,7 @@ from tests.support.router.services import (
 )
 from tests.support.serving.waiting import until
 
-SMALL = Limits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
+SMALL = SessionLimits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
 
 
 @pytest.mark.both_stores

@@ -17,13 +17,13 @@ from blindpost.transport.ends import open_session
 from blindpost.transport.handshake import Effect, Handshake
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.network import TcpListener
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.session import Handler, Session, Stage
 from blindpost.wire.value import Buffer
 from tests.support.transport.episodes import BLOCKS, Outcome, episode
 from tests.support.transport.sessions import HOST, Recorder, serving, smp_client, smp_router
 
-LIMITS = Limits(tls_timeout_s=10, handshake_timeout_s=20, close_timeout_s=5)
+LIMITS = SessionLimits(tls_timeout_s=10, handshake_timeout_s=20, close_timeout_s=5)
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 

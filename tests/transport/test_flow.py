@@ -13,7 +13,7 @@ from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import Link, MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.ends import open_session
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.primitives import Writer
 from blindpost.wire.versions import VersionRange
@@ -100,7 +100,7 @@ def test_a_slow_reader_congests_the_session_and_drains_it_again() -> None:
     async def main() -> None:
         network, router, client = MemoryNetwork(), Recorder(), Recorder()
         network.plan(SLOW)
-        limits = Limits(outbox_high=100_000, outbox_low=20_000)
+        limits = SessionLimits(outbox_high=100_000, outbox_low=20_000)
         async with serving(smp_router(), router, network) as port:
             session = await open_session(smp_client(limits=limits), client, HOST, port, network)
             sent = 0
@@ -128,7 +128,7 @@ def test_a_slow_reader_congests_the_session_and_drains_it_again() -> None:
 def test_a_peer_that_never_reads_costs_no_more_than_the_outbox() -> None:
     async def main() -> None:
         network, router, client = MemoryNetwork(), Recorder(), Recorder()
-        limits = Limits(outbox_high=100_000, outbox_low=20_000, outbox_max=500_000)
+        limits = SessionLimits(outbox_high=100_000, outbox_low=20_000, outbox_max=500_000)
         async with serving(smp_router(), router, network) as port:
             session = await open_session(smp_client(limits=limits), client, HOST, port, network)
             await router.until("sessions")
@@ -152,7 +152,7 @@ def test_a_full_network_congests_the_session_without_another_send() -> None:
     async def main() -> None:
         network, router, client = MemoryNetwork(), Recorder(), Recorder()
         network.plan(Link(window=RECORD))
-        limits = Limits(outbox_high=100_000, outbox_low=20_000)
+        limits = SessionLimits(outbox_high=100_000, outbox_low=20_000)
         async with serving(smp_router(), router, network) as port:
             session = await open_session(smp_client(limits=limits), client, HOST, port, network)
             await router.until("sessions")
@@ -205,7 +205,7 @@ def test_what_comes_while_closing_is_dropped() -> None:
 def test_a_burst_in_one_turn_is_bounded_too() -> None:
     async def main() -> None:
         network, client = MemoryNetwork(), Recorder()
-        limits = Limits(outbox_high=100_000, outbox_low=20_000, outbox_max=500_000)
+        limits = SessionLimits(outbox_high=100_000, outbox_low=20_000, outbox_max=500_000)
         async with serving(smp_router(), Recorder(), network) as port:
             session = await open_session(smp_client(limits=limits), client, HOST, port, network)
             count = 0
@@ -289,7 +289,7 @@ def test_what_was_sent_before_closing_arrives() -> None:
         network, router = MemoryNetwork(), Recorder()
         network.plan(SLOW, SLOW)
         async with serving(smp_router(), router, network) as port:
-            stream = await connect(smp_client(limits=Limits(close_timeout_s=60)), HOST, port, network)
+            stream = await connect(smp_client(limits=SessionLimits(close_timeout_s=60)), HOST, port, network)
             await router.until("sessions")
             for number in range(20):
                 stream.send(b"%d" % number)

@@ -21,9 +21,9 @@ from blindpost.transport.handshake import (
     Failed,
     FindService,
     Handshake,
+    HandshakeState,
     Peer,
     Send,
-    State,
     Table,
 )
 from blindpost.transport.ntf_handshake import NtfClient, NtfRouter
@@ -86,23 +86,23 @@ def only_error(effects: list[Effect]) -> errors.HandshakeError:
 
 @pytest.mark.parametrize("table", [ROUTER, CLIENT], ids=["router", "client"])
 def test_every_state_is_reached_and_leads_to_an_end(table: Table) -> None:
-    reached, new = {State.TLS}, {State.TLS}
+    reached, new = {HandshakeState.TLS}, {HandshakeState.TLS}
     while new:
         new = {after for (before, _), after in table.items() if before in new} - reached
         reached |= new
     sources = {before for before, _ in table}
-    assert sources | {State.ESTABLISHED, State.FAILED} == reached
-    assert State.ESTABLISHED not in sources
-    assert State.FAILED not in sources
+    assert sources | {HandshakeState.ESTABLISHED, HandshakeState.FAILED} == reached
+    assert HandshakeState.ESTABLISHED not in sources
+    assert HandshakeState.FAILED not in sources
     for state in sources:
         ends = {after for (before, _), after in table.items() if before is state}
-        assert ends & {State.ESTABLISHED, State.FAILED} or state is State.TLS
+        assert ends & {HandshakeState.ESTABLISHED, HandshakeState.FAILED} or state is HandshakeState.TLS
 
 
 def test_only_the_router_looks_up_services_and_only_the_client_awaits_the_answer() -> None:
-    assert State.SERVICE_LOOKUP not in {state for state, _ in CLIENT}
-    assert State.SERVICE_RESPONSE not in {state for state, _ in ROUTER}
-    assert (State.SERVICE_LOOKUP, Event.ERROR) not in ROUTER
+    assert HandshakeState.SERVICE_LOOKUP not in {state for state, _ in CLIENT}
+    assert HandshakeState.SERVICE_RESPONSE not in {state for state, _ in ROUTER}
+    assert (HandshakeState.SERVICE_LOOKUP, Event.ERROR) not in ROUTER
 
 
 @pytest.mark.claim("SVC-08")
@@ -112,10 +112,10 @@ def test_without_credentials_two_messages_complete_both_sides() -> None:
     hello, established = client.received(memoryview(server_hello))
     assert isinstance(hello, Send)
     assert isinstance(established, Established)
-    assert client.state is State.ESTABLISHED
+    assert client.state is HandshakeState.ESTABLISHED
     (answer,) = router.received(memoryview(hello.payload))
     assert isinstance(answer, Established), "the router sends nothing after the client's hello"
-    assert router.state is State.ESTABLISHED
+    assert router.state is HandshakeState.ESTABLISHED
 
 
 def test_with_credentials_the_client_is_not_established_before_the_third_message() -> None:
@@ -124,11 +124,11 @@ def test_with_credentials_the_client_is_not_established_before_the_third_message
     client = client_side(service)
     (hello,) = client.received(memoryview(server_hello))
     assert isinstance(hello, Send)
-    assert client.state is State.SERVICE_RESPONSE
+    assert client.state is HandshakeState.SERVICE_RESPONSE
     assert read_client_hello(Reader(hello.payload)).service is not None
     (request,) = router.received(memoryview(hello.payload))
     assert isinstance(request, FindService)
-    assert router.state is State.SERVICE_LOOKUP
+    assert router.state is HandshakeState.SERVICE_LOOKUP
     response, at_router = router.service_found(SERVICE_ID)
     assert isinstance(response, Send)
     assert response.payload == b"R\x18" + SERVICE_ID
@@ -154,7 +154,7 @@ def test_every_flipped_bit_of_the_proof_of_possession_is_refused() -> None:
             assert response.payload == b"EHANDSHAKE BAD_AUTH"
             assert isinstance(failed, Failed)
             assert type(failed.error) is errors.HandshakeBadAuthError
-            assert router.state is State.FAILED
+            assert router.state is HandshakeState.FAILED
     for other in (service_credentials("unrelated"), chain_of(1, algorithm=Algorithm.ED448)):
         router, _ = router_side(service.chain)
         hello = client_hello(Credentials(service.chain, other.key))
@@ -236,7 +236,7 @@ def test_the_client_checks_session_versions_and_proof() -> None:
         client = client_side()
         error = only_error(client.received(memoryview(encode(changed, write_server_hello))))
         assert type(error) is kind
-        assert client.state is State.FAILED
+        assert client.state is HandshakeState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_refusals_of_a_service_have_their_names(payload: bytes, kind: type[error
     _, server_hello = router_side()
     client.received(memoryview(server_hello))
     assert type(only_error(client.received(memoryview(payload)))) is kind
-    assert client.state is State.FAILED
+    assert client.state is HandshakeState.FAILED
 
 
 def ntf_sides() -> tuple[Handshake, bytes, Handshake, bytes]:
@@ -324,4 +324,6 @@ def test_any_bytes_end_in_effects(name: str) -> None:
             machine = make()
             effects = machine.received(memoryview(payload))
             assert effects
-            assert (machine.state is State.FAILED) is any(isinstance(effect, Failed) for effect in effects)
+            assert (machine.state is HandshakeState.FAILED) is any(
+                isinstance(effect, Failed) for effect in effects
+            )

@@ -19,9 +19,9 @@ from blindpost.transport.handshake import (
     Failed,
     FindService,
     Handshake,
+    HandshakeState,
     Peer,
     Send,
-    State,
 )
 from blindpost.transport.ntf_handshake import NtfClient, NtfRouter
 from blindpost.transport.smp_handshake import SmpClient, SmpRouter
@@ -127,13 +127,13 @@ def check_outcome(
 ) -> BlockChains | None:
     if isinstance(expected, str):
         assert expected == WAITING
-        assert machine.state not in {State.ESTABLISHED, State.FAILED}
+        assert machine.state not in {HandshakeState.ESTABLISHED, HandshakeState.FAILED}
         return None
     if "error" in expected:
         assert error_of(effects) == expected["error"]
-        assert machine.state is State.FAILED
+        assert machine.state is HandshakeState.FAILED
         return None
-    assert machine.state is State.ESTABLISHED
+    assert machine.state is HandshakeState.ESTABLISHED
     result = established(effects)
     assert shown(result) == {name: expected[name] for name in ("version", "blockEncryption")}
     assert expected["implySessId"] is (result.agreement.version >= 7)
@@ -184,7 +184,7 @@ def test_smp_handshake(vector: dict[str, Any]) -> None:
     expected = [vector["service_response"]] if vector["service_response"] else []
     assert [response.hex() for response in responses] == expected
     if responses:
-        assert client.state is State.SERVICE_RESPONSE
+        assert client.state is HandshakeState.SERVICE_RESPONSE
         client_effects = client.received(memoryview(responses[0]))
 
     client_chains = check_outcome(client_effects, vector["client_result"], client)
@@ -234,10 +234,10 @@ def test_ntf_handshake(vector: dict[str, Any]) -> None:
     ):
         if isinstance(expected, str):
             assert expected == WAITING
-            assert machine.state is State.CLIENT_HELLO
+            assert machine.state is HandshakeState.CLIENT_HELLO
         elif "error" in expected:
             assert error_of(effects) == expected["error"]
-            assert machine.state is State.FAILED
+            assert machine.state is HandshakeState.FAILED
         else:
             result = established(effects)
             assert shown(result) == {"version": expected["version"], "blockEncryption": False}

@@ -12,7 +12,7 @@ import pytest
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.entropy import system_entropy
 from blindpost.transport import errors
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.smp_handshake import SmpClient
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
@@ -31,7 +31,9 @@ from tests.support.transport.sessions import (
 from tests.support.transport.streams import connect
 
 
-async def refused(router_plan: Plan, client_plan: Plan) -> tuple[errors.TransportError, Recorder]:
+async def refused(
+    router_plan: SessionPlan, client_plan: SessionPlan
+) -> tuple[errors.TransportError, Recorder]:
     """The client's error, and a router that has closed the session too."""
     router = Recorder()
     async with serving(router_plan, router) as port:
@@ -119,7 +121,7 @@ async def test_a_service_may_have_up_to_four_certificates(length: int) -> None:
     assert router.requests[0].fingerprint == credentials.fingerprint
 
 
-def presenting(tls: Credentials, hello: Credentials) -> Plan:
+def presenting(tls: Credentials, hello: Credentials) -> SessionPlan:
     """A client that shows one identity in TLS and another in its hello."""
     plan = smp_client(service=(ServiceRole.MESSAGING, tls), limits=QUICK)
     key_hash = router_credentials().fingerprint
@@ -246,7 +248,7 @@ async def test_another_cipher_suite_than_chacha20_is_refused() -> None:
     assert type(router.reasons[0]) is errors.TlsParametersError
 
 
-def only(suite: bytes) -> Plan:
+def only(suite: bytes) -> SessionPlan:
     plan = smp_client(limits=QUICK)
     plan.context.set_tls13_ciphersuites(suite)
     return plan

@@ -13,7 +13,7 @@ from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.handshake import Effect, FindService, Handshake, Send
 from blindpost.transport.keeper import Keeper
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.session import Session, Stage
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.value import Buffer
@@ -90,7 +90,7 @@ def test_a_session_refuses_to_send_before_it_is_established() -> None:
 def test_a_store_that_never_answers_ends_in_a_timeout_on_both_sides() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Hesitant()
-        limits = Limits(handshake_timeout_s=20)
+        limits = SessionLimits(handshake_timeout_s=20)
         async with serving(smp_router(limits=limits), router, network) as port:
             with pytest.raises(errors.ConnectionCutError):
                 await connect(smp_client(service=SERVICE), HOST, port, network)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blindpost.canary.nodes import node_names, store_of
 from blindpost.canary.process import CanaryService
-from blindpost.canary.settings import Place
+from blindpost.canary.settings import CanaryPlace
 from blindpost.serving.checking import Checks
 from blindpost.serving.failures import OperatorError
 from blindpost.store import sqlite
@@ -14,7 +14,7 @@ ANY_VERSION = 1 << 31
 """Agents say for themselves whether they can read their stores."""
 
 
-def checks_of(place: Place, runs: bool) -> Checks:
+def checks_of(place: CanaryPlace, runs: bool) -> Checks:
     routers = place.settings.routers
     addresses = [RouterAddress.from_text(text) for text in routers.values()]
 

@@ -33,7 +33,7 @@ from blindpost.canary.nodes import (
     node_names,
     opened,
 )
-from blindpost.canary.settings import Place
+from blindpost.canary.settings import CanaryPlace
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_MESSAGES
@@ -87,7 +87,7 @@ class Notes:
         self._events.flush()
 
 
-class CanaryService(Service[Place]):
+class CanaryService(Service[CanaryPlace]):
     """The canary of one folder."""
 
     role = "canary"
@@ -95,7 +95,7 @@ class CanaryService(Service[Place]):
     connections_setting = "the number of routers"
 
     def __init__(
-        self, place: Place, now_us: Microseconds = clock_us, steady: Microseconds = steady_us
+        self, place: CanaryPlace, now_us: Microseconds = clock_us, steady: Microseconds = steady_us
     ) -> None:
         """Use `open`."""
         super().__init__(place)
@@ -111,12 +111,12 @@ class CanaryService(Service[Place]):
         self._stopped = asyncio.Event()
 
     @staticmethod
-    def wanted_connections(place: Place) -> int:
+    def wanted_connections(place: CanaryPlace) -> int:
         """Each agent has a connection to every router, and a few files."""
         return 16 * len(place.settings.routers)
 
     @classmethod
-    async def open(cls, place: Place, connections: int) -> CanaryService:
+    async def open(cls, place: CanaryPlace, connections: int) -> CanaryService:
         service = cls(place)
         make_folder(place.agents)
         nodes = node_names(place.settings.routers)
@@ -161,7 +161,7 @@ class CanaryService(Service[Place]):
             "waiting for all pairs": self._tell_connected,
         }
 
-    def reload(self, place: Place) -> None:
+    def reload(self, place: CanaryPlace) -> None:
         self.book.lost_after(int(place.settings.messages.lost_after_s * 1e6))
 
     async def probe(self) -> None:
@@ -175,7 +175,7 @@ class CanaryService(Service[Place]):
         return None
 
     @staticmethod
-    def secrets(place: Place) -> Sequence[Path]:
+    def secrets(place: CanaryPlace) -> Sequence[Path]:
         return *sorted(place.agents.glob("*.db")), place.file
 
     @property

@@ -57,7 +57,7 @@ class Settings(ServerSettings):
     metrics: CanaryMetricsSection = CanaryMetricsSection()
 
 
-class Place(places.Place[Settings]):
+class CanaryPlace(places.Place[Settings]):
     """A canary's configuration and its folder."""
 
     word, title = "canary", "canary"
@@ -70,7 +70,7 @@ class Place(places.Place[Settings]):
         self.pairs = self.folder / "pairs.json"
 
 
-CONFIG_NAME = Place.config_name()
+CONFIG_NAME = CanaryPlace.config_name()
 
 
 def config_text(routers: dict[str, str]) -> str:

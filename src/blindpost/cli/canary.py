@@ -36,7 +36,7 @@ def init(
     settings: SetOption = None,
 ) -> None:
     """Write a commented configuration."""
-    from blindpost.canary.settings import CONFIG_NAME, Place, config_text
+    from blindpost.canary.settings import CONFIG_NAME, CanaryPlace, config_text
 
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the canary.")
@@ -48,7 +48,7 @@ def init(
         routers[name] = address
     file = folder / CONFIG_NAME
     text = with_set(config_text(routers), settings).encode()
-    Place.parse(text, file)
+    CanaryPlace.parse(text, file)
     make_folder(folder)
     write_file(file, text)
     say(f"The canary is set up in {folder}. Start it with `blindpost canary start -c {folder}`.")
@@ -58,25 +58,25 @@ def init(
 def start(config: ConfigOption = HERE) -> None:
     """Connect every two routers, send and measure until SIGTERM or SIGINT."""
     from blindpost.canary.process import CanaryService
-    from blindpost.canary.settings import Place
+    from blindpost.canary.settings import CanaryPlace
     from blindpost.serving.process import serve
 
-    serve(CanaryService, Place.read(config))
+    serve(CanaryService, CanaryPlace.read(config))
 
 
 @app.command()
 def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
     from blindpost.canary.checking import checks_of
-    from blindpost.canary.settings import Place
+    from blindpost.canary.settings import CanaryPlace
     from blindpost.cli.checking import tell_checks
 
-    tell_checks(Place, checks_of, config, as_json=as_json)
+    tell_checks(CanaryPlace, checks_of, config, as_json=as_json)
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running canary has seen, in numbers."""
-    from blindpost.canary.settings import Place
+    from blindpost.canary.settings import CanaryPlace
 
-    show_status(Place.read(config), as_json=as_json)
+    show_status(CanaryPlace.read(config), as_json=as_json)

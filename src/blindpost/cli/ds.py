@@ -20,14 +20,14 @@ import typer
 from blindpost.cli.output import HERE, JsonOption, SetOption, say, show_status, with_set
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
-from blindpost.ds.settings import CONFIG_NAME, Place, read_tokens
+from blindpost.ds.settings import CONFIG_NAME, DsPlace, read_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
 if TYPE_CHECKING:
-    from blindpost.ds.client import Client
+    from blindpost.ds.client import DsClient
 
 _T = TypeVar("_T")
 
@@ -115,10 +115,10 @@ def init(
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
     text = with_set(_CONFIG.format(port=port), settings).encode()
-    Place.parse(text, folder / CONFIG_NAME)
+    DsPlace.parse(text, folder / CONFIG_NAME)
     make_folder(folder)
     write_file(folder / CONFIG_NAME, text)
-    place = Place.read(folder)
+    place = DsPlace.read(folder)
     certificate, key = make_certificate(host, int(time.time()))
     write_file(place.key, key)
     write_file(place.certificate, certificate, 0o644)
@@ -137,7 +137,7 @@ def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
 
     A running service uses it after SIGHUP.
     """
-    place, identity = Place.read(config), _bytes(identity_key, "the key", KEY_SIZE)
+    place, identity = DsPlace.read(config), _bytes(identity_key, "the key", KEY_SIZE)
     made = secrets.token_urlsafe(32)
     read_tokens(place.tokens)
     before = place.tokens.read_bytes() if place.tokens.exists() else b""
@@ -155,7 +155,7 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.ds.process import DsService
     from blindpost.serving.process import serve
 
-    serve(DsService, Place.read(config))
+    serve(DsService, DsPlace.read(config))
 
 
 @app.command()
@@ -164,13 +164,13 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.cli.checking import tell_checks
     from blindpost.ds.checking import checks_of
 
-    tell_checks(Place, checks_of, config, as_json=as_json)
+    tell_checks(DsPlace, checks_of, config, as_json=as_json)
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running service does, in numbers."""
-    show_status(Place.read(config), as_json=as_json)
+    show_status(DsPlace.read(config), as_json=as_json)
 
 
 @app.command()
@@ -251,7 +251,7 @@ def import_(
     from blindpost.ds.moving import import_file
     from blindpost.ds.process import open_store
 
-    place = Place.read(config)
+    place = DsPlace.read(config)
 
     async def work() -> tuple[int, int, int]:
         with contextlib.closing(await open_store(place)) as store, _progress("importing") as progress:
@@ -277,7 +277,7 @@ def export(
     from blindpost.ds.moving import export_file
     from blindpost.ds.process import open_store
 
-    place = Place.read(config)
+    place = DsPlace.read(config)
 
     async def work() -> tuple[int, int]:
         with contextlib.closing(await open_store(place)) as store, _progress("exporting") as progress:
@@ -302,14 +302,14 @@ def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-async def _connect(server: str, token: str, fingerprint: str, quic: bool) -> Client:
-    from blindpost.ds.client import Client
+async def _connect(server: str, token: str, fingerprint: str, quic: bool) -> DsClient:
+    from blindpost.ds.client import DsClient
 
     host, _, port = server.rpartition(":") if server.count(":") == 1 else (server, "", "")
     if port and not port.isdigit():
         raise OperatorError(f"--server: HOST or HOST:PORT expected, not {server!r}.")
     pinned = _bytes(fingerprint, "the fingerprint", 32) if fingerprint else None
-    return await Client.connect(
+    return await DsClient.connect(
         host, int(port or DS_PORT), token=token.encode(), fingerprint=pinned, quic=quic
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blindpost.cli.output import JsonOption, place_of, say
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.serving.failures import OperatorError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def export(
     _tell(moved, place, certificate or folder / "export-certificate.json", as_json=as_json)
 
 
-def _tell(moved: Moved, place: Place, certificate: Path | None, *, as_json: bool) -> None:
+def _tell(moved: Moved, place: RouterPlace, certificate: Path | None, *, as_json: bool) -> None:
     """Print what was done and the certificate; end with exit code 1 if its sides differ."""
     from blindpost.router.running.moves import save_certificate
 

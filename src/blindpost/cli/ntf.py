@@ -28,7 +28,7 @@ from blindpost.cli.output import (
 )
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
-from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, Place
+from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, NtfPlace
 from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
@@ -102,9 +102,9 @@ def init(
     def text(fingerprint: bytes) -> bytes:
         return with_set(config_text(host, port, b64(fingerprint), store.value, dsn), settings).encode()
 
-    checked = Place.parse(text(bytes(32)), file)
+    checked = NtfPlace.parse(text(bytes(32)), file)
     make_folder(folder)
-    place = Place(file.absolute(), checked)
+    place = NtfPlace(file.absolute(), checked)
     credentials = Identity(place.keys, KIND).create(host[0], Algorithm[key_algorithm.name])
     write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
     write_file(place.vapid_file, new_key_pem(system_entropy))
@@ -134,7 +134,7 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.ntf.process import NtfService
     from blindpost.serving.process import serve
 
-    serve(NtfService, Place.read(config))
+    serve(NtfService, NtfPlace.read(config))
 
 
 @app.command()
@@ -143,13 +143,13 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.cli.checking import tell_checks
     from blindpost.ntf.checking import checks_of
 
-    tell_checks(Place, checks_of, config, as_json=as_json)
+    tell_checks(NtfPlace, checks_of, config, as_json=as_json)
 
 
 @app.command()
 def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show what a running router does, in numbers."""
-    show_status(Place.read(config), as_json=as_json)
+    show_status(NtfPlace.read(config), as_json=as_json)
 
 
 @app.command()
@@ -158,7 +158,7 @@ def address(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.ntf.process import KIND
     from blindpost.serving.identity import Identity
 
-    place = Place.read(config)
+    place = NtfPlace.read(config)
     credentials = Identity(place.keys, KIND).load(place.fingerprint)
     _print_address(place, credentials.fingerprint, as_json=as_json)
 
@@ -175,7 +175,7 @@ def rotate_cert(
     from blindpost.ntf.process import KIND
     from blindpost.serving.identity import Identity
 
-    place = Place.read(config)
+    place = NtfPlace.read(config)
     Identity(place.keys, KIND).rotate(place.settings.address.hosts[0], ca_key)
     tell_rotated(place.control, as_json=as_json)
 
@@ -196,7 +196,7 @@ def rotate_push_key(
     """Make a new key for Web Push; a running router uses it for new devices at once."""
     from blindpost.ntf.push_keys import day_text, rotate, vapid_of
 
-    place = Place.read(config)
+    place = NtfPlace.read(config)
     until = rotate(place, overlap_days)
     fresh = vapid_of(place)
     public = "" if fresh is None else fresh.current.public
@@ -219,10 +219,10 @@ def rotate_push_key(
 @app.command("move-ca-key")
 def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief would."""
-    move_ca_key(Place.read(config), to, as_json=as_json)
+    move_ca_key(NtfPlace.read(config), to, as_json=as_json)
 
 
-def _print_address(place: Place, key_hash: bytes, *, as_json: bool) -> None:
+def _print_address(place: NtfPlace, key_hash: bytes, *, as_json: bool) -> None:
     found = place.settings.router_address(key_hash).text
     if as_json:
         typer.echo(json.dumps({"address": found, "fingerprint": b64(key_hash)}))

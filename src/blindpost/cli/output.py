@@ -17,11 +17,10 @@ import typer
 
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError, about_file
-from blindpost.serving.place import Place as AnyPlace
-from blindpost.serving.place import ask_running
+from blindpost.serving.place import Place, ask_running
 
 if TYPE_CHECKING:
-    from blindpost.router.running.settings import Place
+    from blindpost.router.running.settings import RouterPlace
 
 
 class IdentifiedPlace(Protocol):
@@ -59,10 +58,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 HERE = Path()
 
 
-def place_of(config: Path) -> Place:
-    from blindpost.router.running.settings import Place
+def place_of(config: Path) -> RouterPlace:
+    from blindpost.router.running.settings import RouterPlace
 
-    return Place.read(config)
+    return RouterPlace.read(config)
 
 
 @contextlib.contextmanager
@@ -112,7 +111,7 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
 
 
-def show_status(place: AnyPlace[Any], *, as_json: bool) -> None:
+def show_status(place: Place[Any], *, as_json: bool) -> None:
     """What the running server of a place says about itself."""
     show(ask_running(place, "status"), as_json=as_json, title=place.title.capitalize())
 

@@ -190,9 +190,9 @@ def _hang_up(parts: list[Child]) -> None:
 async def _audited(folder: Path) -> str:
     """What `blindpost router audit` would say."""
     from blindpost.router.running.auditing import audit_place
-    from blindpost.router.running.settings import Place
+    from blindpost.router.running.settings import RouterPlace
 
-    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(Place.read(folder), repairs=False)))
+    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(RouterPlace.read(folder), repairs=False)))
     sums = {name: count for name, count in found.values().items() if count or name in _ALWAYS_TOLD}
     told = ", ".join(f"{name} {count:,}" for name, count in sums.items())
     return f"{'Everything agrees' if found.clean else 'There are differences'}: {told}."

@@ -30,7 +30,7 @@ from blindpost.cli.output import (
     working,
 )
 from blindpost.router.running.first import Given, first_settings, read_old
-from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, Place
+from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, RouterPlace
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
@@ -135,9 +135,9 @@ def init(
         raise typer.BadParameter("say where users reach the router", param_hint="--host")
     given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
     old = read_old(adopt, given) if adopt is not None else None
-    checked = Place.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
+    checked = RouterPlace.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
     make_folder(folder)
-    place = Place(file.absolute(), checked)
+    place = RouterPlace(file.absolute(), checked)
     identity = Identity(place.keys)
     credentials = (
         identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
@@ -185,7 +185,7 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.cli.checking import tell_checks
     from blindpost.router.running.checking import checks_of
 
-    tell_checks(Place, checks_of, config, as_json=as_json)
+    tell_checks(RouterPlace, checks_of, config, as_json=as_json)
 
 
 @app.command()
@@ -202,7 +202,7 @@ def address(
     print_address(place, credentials.fingerprint, qr=qr, as_json=as_json)
 
 
-def print_address(place: Place, key_hash: bytes, *, qr: bool, as_json: bool) -> None:
+def print_address(place: RouterPlace, key_hash: bytes, *, qr: bool, as_json: bool) -> None:
     found = place.settings.router_address(key_hash)
     if as_json:
         values = {

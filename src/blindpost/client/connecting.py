@@ -7,17 +7,17 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from blindpost.client.connection import Client
+from blindpost.client.connection import AnyClient
 from blindpost.client.hosts import Place
 from blindpost.client.options import Options
 from blindpost.transport.ends import open_session
 from blindpost.transport.errors import TransportError
-from blindpost.transport.plan import Limits, Plan
+from blindpost.transport.plan import SessionLimits, SessionPlan
 
-AnyClient = TypeVar("AnyClient", bound=Client[Any, Any])
+ClientT = TypeVar("ClientT", bound=AnyClient[Any, Any])
 
 
-def client_limits(limits: Limits) -> Limits:
+def client_limits(limits: SessionLimits) -> SessionLimits:
     """Such that a session is congested from a block's sending until the network has taken all of it."""
     return replace(limits, outbox_high=1, outbox_low=0)
 
@@ -26,9 +26,9 @@ async def connect_any(
     places: list[Place],
     identity: bytes,
     options: Options,
-    plan: Callable[[bytes], Plan],
-    client: Callable[[], AnyClient],
-) -> AnyClient:
+    plan: Callable[[bytes], SessionPlan],
+    client: Callable[[], ClientT],
+) -> ClientT:
     """A connection to the first place that accepts one, or the last place's error; the others in notes."""
     gate = options.gate
     failures: list[TransportError] = []

@@ -42,7 +42,7 @@ CORR_ID_SIZE = 24
 _CLOSE_ENOUGH_S = 0.01
 
 
-class Client(Handler, Generic[C, R]):
+class AnyClient(Handler, Generic[C, R]):
     """What `SmpClient` and `NtfClient` have in common."""
 
     def __init__(self, dialect: Callable[[Agreement, int], Dialect[C, R]], options: Options) -> None:

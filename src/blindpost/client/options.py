@@ -11,7 +11,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.transport.certificates import Now
 from blindpost.transport.network import TCP, Network
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.plans import BACKGROUND as BACKGROUND_LIMITS
 from blindpost.transport.plans import INTERACTIVE as INTERACTIVE_LIMITS
 from blindpost.wire.smp.handshake import ServiceRole
@@ -22,7 +22,7 @@ from blindpost.wire.versions import VersionRange
 class Timing:
     """How long to wait for what."""
 
-    limits: Limits = BACKGROUND_LIMITS
+    limits: SessionLimits = BACKGROUND_LIMITS
     """Of connecting, TLS and handshake."""
     response_s: float = 30.0
     ping_after_s: float = 600.0

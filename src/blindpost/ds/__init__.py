@@ -4,6 +4,6 @@ It never looks into a payload. Values in `model`, rules in `checks` and `queues`
 `state`, the store in `tables`, the engine's side in `plan`, sockets in `server` and `streams`.
 """
 
-from blindpost.ds.client import Client, ConnectionLostError, DsError, RefusedError
+from blindpost.ds.client import ConnectionLostError, DsClient, DsError, RefusedError
 
-__all__ = ["Client", "ConnectionLostError", "DsError", "RefusedError"]
+__all__ = ["ConnectionLostError", "DsClient", "DsError", "RefusedError"]

@@ -7,7 +7,7 @@ import socket
 from cryptography import x509
 
 from blindpost.ds.process import DsService, server_tls
-from blindpost.ds.settings import Place, read_tokens
+from blindpost.ds.settings import DsPlace, read_tokens
 from blindpost.ds.tables import MIGRATIONS, OWNER
 from blindpost.engine.loop import StoreFailedError
 from blindpost.serving.checking import Checks, DoubtError, Port, told_certificates, told_store
@@ -17,7 +17,7 @@ from blindpost.store import lmdb
 from blindpost.store.contract import StoreVersionError
 
 
-def checks_of(place: Place, runs: bool) -> Checks:
+def checks_of(place: DsPlace, runs: bool) -> Checks:
     async def certificate() -> str:
         server_tls(place)
         found = x509.load_pem_x509_certificates(read_file(place.certificate))[:1]
@@ -49,7 +49,7 @@ def checks_of(place: Place, runs: bool) -> Checks:
     )
 
 
-async def _told_store(place: Place, runs: bool) -> str:
+async def _told_store(place: DsPlace, runs: bool) -> str:
     database = place.settings.store.database
     if not database:
         seen = lmdb.look(place.store, OWNER, len(MIGRATIONS), runs=runs)

@@ -1,12 +1,12 @@
 """A client of the delivery service.
 
-    async with await Client.connect("ds.example.org", token=token, fingerprint=fingerprint) as client:
+    async with await DsClient.connect("ds.example.org", token=token, fingerprint=fingerprint) as client:
         await client.enqueue(recipient_key, b"...")
         async for payload in client.receive(own_key):
             ...
 
 `receive` leases and acknowledges: each payload is yielded once, even across lost connections if the same
-`Client` calls `reconnect`, and is removed from the service when the loop asks for the next one.
+`DsClient` calls `reconnect`, and is removed from the service when the loop asks for the next one.
 `fetch` is the older, simpler call: what it returned has left the queue.
 """
 
@@ -186,7 +186,7 @@ class _Wire(asyncio.Protocol):
             self._transport.close()
 
 
-class Client:
+class DsClient:
     """One connection to one delivery service, for one identity. Use `connect`."""
 
     def __init__(self, dial: Callable[[], Any], auth: Auth) -> None:
@@ -206,7 +206,7 @@ class Client:
         fingerprint: bytes | str | None = None,
         authorities: Path | None = None,
         quic: bool = False,
-    ) -> Client:
+    ) -> DsClient:
         """Connect over TLS, or over QUIC.
 
         `token` is what `blindpost ds token` prints, `fingerprint` what `blindpost ds init` does: the SHA-256

@@ -13,7 +13,7 @@ from blindpost.ds.lab import DsLab
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, is_of, number_and_tag
 from blindpost.ds.quotas import Quotas
-from blindpost.ds.state import Peer, State, Wait
+from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
@@ -121,7 +121,7 @@ class DsPlan:
     ) -> None:
         self.undo = Undo()
         self._quotas = Quotas()
-        self.state = State(self.undo)
+        self.state = DsState(self.undo)
         self.meters = DsMeters()
         self.lab: DsLab | None = None
         """Hears what happens in the queues of the operator's own recipients."""

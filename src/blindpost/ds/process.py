@@ -18,7 +18,7 @@ from blindpost.ds.lab import DsLab
 from blindpost.ds.metrics import render
 from blindpost.ds.quic import QuicListener
 from blindpost.ds.server import OVERDUE_LOOK_S, DeliveryService
-from blindpost.ds.settings import Place, read_tokens
+from blindpost.ds.settings import DsPlace, read_tokens
 from blindpost.ds.streams import TlsListener, server_context
 from blindpost.ds.tables import DsStore, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
@@ -36,7 +36,7 @@ from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability, StoreVersionError
 
 
-def open_embedded_store(place: Place) -> LmdbTables:
+def open_embedded_store(place: DsPlace) -> LmdbTables:
     """The store in the service's folder."""
     try:
         return LmdbTables(place.store, Durability(place.settings.store.durability))
@@ -44,7 +44,7 @@ def open_embedded_store(place: Place) -> LmdbTables:
         raise OperatorError(f"{place.store}: {error}") from error
 
 
-async def open_store(place: Place) -> DsStore:
+async def open_store(place: DsPlace) -> DsStore:
     """The store that the configuration names."""
     settings = place.settings.store
     if not settings.database:
@@ -55,13 +55,13 @@ async def open_store(place: Place) -> DsStore:
         raise OperatorError(str(error)) from error
 
 
-def authority_of(place: Place) -> Authority:
+def authority_of(place: DsPlace) -> Authority:
     if place.settings.auth.mode == "open":
         return Open()
     return Tokens(read_tokens(place.tokens))
 
 
-def server_tls(place: Place) -> ssl.SSLContext:
+def server_tls(place: DsPlace) -> ssl.SSLContext:
     """What callers are shown: the service's certificate."""
     for file in (place.certificate, place.key):
         if not file.exists():
@@ -78,13 +78,13 @@ def server_tls(place: Place) -> ssl.SSLContext:
         ) from error
 
 
-class DsService(Service[Place]):
+class DsService(Service[DsPlace]):
     """The delivery service of one place."""
 
     role = "ds"
     reloads = frozenset({"auth", "limits", *PER_ADDRESS})
 
-    def __init__(self, place: Place, store: DsStore, connections: int) -> None:
+    def __init__(self, place: DsPlace, store: DsStore, connections: int) -> None:
         """Use `open`."""
         super().__init__(place)
         self._context = server_tls(place)
@@ -94,11 +94,11 @@ class DsService(Service[Place]):
         self._quic = QuicListener(self.service, place.certificate, place.key)
 
     @staticmethod
-    def wanted_connections(place: Place) -> int:
+    def wanted_connections(place: DsPlace) -> int:
         return place.settings.listen.connections
 
     @classmethod
-    async def open(cls, place: Place, connections: int) -> DsService:
+    async def open(cls, place: DsPlace, connections: int) -> DsService:
         store = await open_store(place)
         try:
             return cls(place, store, connections)
@@ -143,7 +143,7 @@ class DsService(Service[Place]):
     async def close(self) -> None:
         self.service.store.close()
 
-    def reload(self, place: Place) -> None:
+    def reload(self, place: DsPlace) -> None:
         authority = authority_of(place)
         server_tls(place)
         self._context.load_cert_chain(place.certificate, place.key)
@@ -172,7 +172,7 @@ class DsService(Service[Place]):
         return self.service.limits.sizes
 
     @staticmethod
-    def secrets(place: Place) -> Sequence[Path]:
+    def secrets(place: DsPlace) -> Sequence[Path]:
         return place.key, place.tokens, place.file
 
     @property

@@ -97,7 +97,7 @@ class Settings(ServerSettings):
         return DsRules(**self.limits.model_dump())
 
 
-class Place(places.Place[Settings]):
+class DsPlace(places.Place[Settings]):
     """A delivery service's configuration and its folder."""
 
     word, title = "ds", "delivery service"
@@ -126,7 +126,7 @@ class Place(places.Place[Settings]):
         return len(SCHEMA.migrations)
 
 
-CONFIG_NAME = Place.config_name()
+CONFIG_NAME = DsPlace.config_name()
 
 
 def read_tokens(file: Path) -> dict[bytes, bytes]:

@@ -63,7 +63,7 @@ class Wait(Value):
     deadline: float
 
 
-class State:
+class DsState:
     """All of it; every change can be taken back."""
 
     def __init__(self, undo: Undo) -> None:

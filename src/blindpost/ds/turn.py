@@ -10,7 +10,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.ds.checks import Refusal
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Entry, is_of
-from blindpost.ds.state import Peer, State, Wait
+from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.view import View
 from blindpost.engine import turn as engine
 from blindpost.engine.undo import Undo
@@ -82,7 +82,7 @@ class Turn(engine.Turn[Meter]):
     def __init__(
         self,
         undo: Undo,
-        state: State,
+        state: DsState,
         rules: DsRules,
         meters: DsMeters,
         entropy: Entropy,

@@ -8,7 +8,7 @@ from blindpost.client.outbound import Outbound
 from blindpost.ntf.process import KIND, NtfService, providers_of
 from blindpost.ntf.push_keys import vapid_of
 from blindpost.ntf.schema_sqlite import MIGRATIONS
-from blindpost.ntf.settings import Place
+from blindpost.ntf.settings import NtfPlace
 from blindpost.serving.checking import Checks, DoubtError, Port, told_ca_key, told_certificates, told_store
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
@@ -17,7 +17,7 @@ from blindpost.store import sqlite
 APPLE = "api.push.apple.com"
 
 
-def checks_of(place: Place, runs: bool) -> Checks:
+def checks_of(place: NtfPlace, runs: bool) -> Checks:
     settings, identity = place.settings, Identity(place.keys, KIND)
 
     async def certificate() -> str:
@@ -60,7 +60,7 @@ def checks_of(place: Place, runs: bool) -> Checks:
     )
 
 
-async def _told_store(place: Place, runs: bool) -> str:
+async def _told_store(place: NtfPlace, runs: bool) -> str:
     settings = place.settings.store
     if settings.kind == "sqlite":
         seen = sqlite.look(place.database, sqlite.NTF, len(MIGRATIONS))
@@ -73,7 +73,7 @@ async def _told_store(place: Place, runs: bool) -> str:
     return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
 
 
-def _told_push(place: Place) -> str:
+def _told_push(place: NtfPlace) -> str:
     """Which push services there are keys for, all of which must be readable."""
     settings = place.settings
     vapid = vapid_of(place)

@@ -29,7 +29,7 @@ from blindpost.ntf.ports import (
     SubscriberEvent,
     SubscriptionsChanged,
 )
-from blindpost.ntf.state import Client, State
+from blindpost.ntf.state import Client, NtfState
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.turn import Effect, Happened, Outgoing, Push, Turn
 from blindpost.ntf.view import Needed, View, Wanted
@@ -128,7 +128,7 @@ class NtfPlan:
         self, store: NtfStore, rules: NtfRules, verifier: Verifier, entropy: Entropy, shell: Shell
     ) -> None:
         self.undo = Undo()
-        self.state = State(self.undo)
+        self.state = NtfState(self.undo)
         self.meters = NtfMeters()
         self.lab: NtfLab | None = None
         """Hears what happens to notifications of the operator's own devices."""

@@ -58,7 +58,7 @@ class RetryLater:
 PushOutcome = Accepted | TokenInvalid | Failed | RetryLater
 
 
-class PushProvider(Protocol):
+class Provider(Protocol):
     """One push service. `push` is one attempt; it raises nothing but cancellation."""
 
     async def push(self, token: DeviceToken, push: Push) -> PushOutcome: ...

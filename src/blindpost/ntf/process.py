@@ -19,7 +19,7 @@ from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.lab import NtfLab
 from blindpost.ntf.metrics import render
 from blindpost.ntf.model import Carrier, LedgerState, NtfRules
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Provider
 from blindpost.ntf.push.apns import Endpoint
 from blindpost.ntf.push.http2 import tls_context
 from blindpost.ntf.push.null import NullProvider
@@ -30,7 +30,7 @@ from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.ntf.push_keys import day_text, former_files, vapid_of
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
-from blindpost.ntf.settings import ApnsSection, Place
+from blindpost.ntf.settings import ApnsSection, NtfPlace
 from blindpost.ntf.subscriber.options import WATCHFUL, SubscriberOptions
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore, ledger_of, ledger_total
@@ -56,7 +56,7 @@ KIND = "ntf"
 IDLE_CHECK_S = 600.0
 
 
-async def open_store(place: Place) -> NtfStore:
+async def open_store(place: NtfPlace) -> NtfStore:
     """The store that the configuration names, with its key."""
     settings, sealer = place.settings.store, Sealer(place.store_key())
     durability = Durability(settings.durability)
@@ -71,7 +71,7 @@ async def open_store(place: Place) -> NtfStore:
         raise OperatorError(f"{place.file}, [store]: {error}.") from error
 
 
-async def make_store(place: Place) -> None:
+async def make_store(place: NtfPlace) -> None:
     """An empty store for a new router."""
     store = await open_store(place)
     try:
@@ -84,7 +84,9 @@ async def make_store(place: Place) -> None:
         store.close()
 
 
-def _web_push(place: Place, outbound: Outbound, tokens: VapidTokens | None) -> dict[PushProvider, Provider]:
+def _web_push(
+    place: NtfPlace, outbound: Outbound, tokens: VapidTokens | None
+) -> dict[PushProvider, Provider]:
     if tokens is None:
         return {}
     try:
@@ -96,7 +98,9 @@ def _web_push(place: Place, outbound: Outbound, tokens: VapidTokens | None) -> d
     return {PushProvider.WEB_PUSH: WebPush(Way(outbound.network, outbound.gate, tls), tokens)}
 
 
-def providers_of(place: Place, outbound: Outbound, vapid: VapidTokens | None) -> dict[PushProvider, Provider]:
+def providers_of(
+    place: NtfPlace, outbound: Outbound, vapid: VapidTokens | None
+) -> dict[PushProvider, Provider]:
     """Every push service that the configuration has a key for."""
     web = _web_push(place, outbound, vapid)
     apns = place.settings.apns
@@ -126,23 +130,23 @@ def _file(folder: Path, name: str) -> str | None:
     return str(folder / name) if name else None
 
 
-def _rules(place: Place, vapid: VapidTokens | None) -> NtfRules:
+def _rules(place: NtfPlace, vapid: VapidTokens | None) -> NtfRules:
     rules = place.settings.ntf_rules()
     return rules if vapid is None else replace(rules, web_push=True, web_key=vapid.current.name)
 
 
-def _subscriber_options(place: Place, outbound: Outbound) -> SubscriberOptions:
+def _subscriber_options(place: NtfPlace, outbound: Outbound) -> SubscriberOptions:
     use_services = place.settings.subscriber.use_services
     return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
 
 
-class NtfService(Service[Place]):
+class NtfService(Service[NtfPlace]):
     """The notification router of one place."""
 
     role = KIND
     reloads = frozenset({"rules", "address", *PER_ADDRESS})
 
-    def __init__(self, place: Place, store: NtfStore, credentials: Credentials, connections: int) -> None:
+    def __init__(self, place: NtfPlace, store: NtfStore, credentials: Credentials, connections: int) -> None:
         """Use `open`."""
         super().__init__(place)
         self.credentials = credentials
@@ -160,11 +164,11 @@ class NtfService(Service[Place]):
         self.server = LimitedServer(ntf_router_plan(credentials), self.router)
 
     @staticmethod
-    def wanted_connections(place: Place) -> int:
+    def wanted_connections(place: NtfPlace) -> int:
         return place.settings.listen.connections
 
     @classmethod
-    async def open(cls, place: Place, connections: int) -> NtfService:
+    async def open(cls, place: NtfPlace, connections: int) -> NtfService:
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
         store = await open_store(place)
         try:
@@ -209,7 +213,7 @@ class NtfService(Service[Place]):
         if closed:
             log.info("closed %d idle connections", closed)
 
-    def reload(self, place: Place) -> None:
+    def reload(self, place: NtfPlace) -> None:
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
         self.credentials = credentials
         self.server.renew(ntf_router_plan(credentials))
@@ -240,7 +244,7 @@ class NtfService(Service[Place]):
         return self.limits.sizes
 
     @staticmethod
-    def secrets(place: Place) -> Sequence[Path]:
+    def secrets(place: NtfPlace) -> Sequence[Path]:
         identity = Identity(place.keys, KIND)
         key_file = place.settings.apns.key_file
         apple = [place.folder / key_file] if key_file else []

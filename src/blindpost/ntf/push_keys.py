@@ -12,7 +12,7 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.webpush import new_key_pem
 from blindpost.ntf.push.provider_tokens import SigningKey, SigningKeyError
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
-from blindpost.ntf.settings import Place
+from blindpost.ntf.settings import NtfPlace
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file, write_file
 
@@ -20,7 +20,7 @@ _UNTIL = re.compile(r"-until-([0-9]{1,12})", re.ASCII)
 DAY_S = 86_400
 
 
-def vapid_of(place: Place) -> VapidTokens | None:
+def vapid_of(place: NtfPlace) -> VapidTokens | None:
     """What push services know this router by; None where Web Push is off or has no key."""
     section = place.settings.webpush
     if not section.enabled or not place.vapid_file.exists():
@@ -32,7 +32,7 @@ def vapid_of(place: Place) -> VapidTokens | None:
     return VapidTokens([current, *others], subject, time.time)
 
 
-def rotate(place: Place, overlap_days: int, entropy: Entropy = system_entropy) -> int | None:
+def rotate(place: NtfPlace, overlap_days: int, entropy: Entropy = system_entropy) -> int | None:
     """Make a new key; until when the one that it replaces is used, if it is used at all.
 
     The former key is written first: killed in between, the router has one key twice, never none.
@@ -51,7 +51,7 @@ def rotate(place: Place, overlap_days: int, entropy: Entropy = system_entropy) -
     return until if overlap_days else None
 
 
-def former_files(place: Place) -> list[tuple[int, Path]]:
+def former_files(place: NtfPlace) -> list[tuple[int, Path]]:
     """Until when each key that was replaced is used, and its file; the newest first."""
     return sorted(_named(place.vapid_file), reverse=True)
 

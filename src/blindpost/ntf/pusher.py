@@ -14,8 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
 from blindpost.ntf.model import PushKind
-from blindpost.ntf.ports import Failed, ManyServices, PushOutcome, RetryLater
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Failed, ManyServices, Provider, PushOutcome, RetryLater
 from blindpost.ntf.turn import Push
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
 from blindpost.wire.ntf.pushes import Push as WirePush

@@ -27,8 +27,7 @@ from blindpost.ntf.plan import (
     Unused,
     Unverified,
 )
-from blindpost.ntf.ports import Notifier, PushOutcome, Subscriber, SubscriberEvent
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Notifier, Provider, PushOutcome, Subscriber, SubscriberEvent
 from blindpost.ntf.pusher import Pusher
 from blindpost.ntf.state import Client
 from blindpost.ntf.tables import NtfStore

@@ -166,7 +166,7 @@ class Settings(ServerSettings):
         return RouterAddress(Scheme.NTF, Server(hosts, port, key_hash))
 
 
-class Place(places.Place[Settings]):
+class NtfPlace(places.Place[Settings]):
     """A notification router's configuration and its folder."""
 
     word, title = "ntf", "notification router"
@@ -213,4 +213,4 @@ def _key(written: str, source: str) -> bytes:
     return key
 
 
-CONFIG_NAME = Place.config_name()
+CONFIG_NAME = NtfPlace.config_name()

@@ -51,7 +51,7 @@ class Job(Value):
     """Something newer came while it was in flight."""
 
 
-class State:
+class NtfState:
     """All of it; every change can be taken back."""
 
     def __init__(self, undo: Undo) -> None:

@@ -16,7 +16,7 @@ from blindpost.engine.undo import Table
 from blindpost.ntf.meters import Meter, NtfMeters
 from blindpost.ntf.model import Carrier, Notification, NtfRules, PushKind, Token
 from blindpost.ntf.ports import Notifier
-from blindpost.ntf.state import Client, State
+from blindpost.ntf.state import Client, NtfState
 from blindpost.ntf.view import View
 from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.responses import Response
@@ -109,7 +109,7 @@ class Turn(engine.Turn[Meter]):
 
     def __init__(
         self,
-        state: State,
+        state: NtfState,
         rules: NtfRules,
         meters: NtfMeters,
         entropy: Entropy,

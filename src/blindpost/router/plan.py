@@ -30,7 +30,7 @@ from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain
 from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
 from blindpost.router.relaying import relay_answered
-from blindpost.router.state import Client, State
+from blindpost.router.state import Client, RouterState
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
@@ -71,7 +71,7 @@ class RouterPlan:
         perform: Callable[[RelayEffect], None],
     ) -> None:
         self.undo = Undo()
-        self.state = State(self.undo)
+        self.state = RouterState(self.undo)
         self.meters = RouterMeters()
         self.rules = rules
         self._store = store

@@ -186,7 +186,7 @@ class Registry:
         return self._holders.pop(entity_id)
 
 
-class State:
+class RouterState:
     """The registries: single queues and whole services, for messages and for notifications."""
 
     def __init__(self, undo: Undo) -> None:

@@ -16,7 +16,7 @@ from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain, StoredMessage, day_of
-from blindpost.router.state import Client, State
+from blindpost.router.state import Client, RouterState
 from blindpost.router.view import View
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import PFWD
@@ -73,7 +73,7 @@ class Turn(engine.Turn[Meter]):
 
     def __init__(
         self,
-        state: State,
+        state: RouterState,
         rules: RouterRules,
         meters: RouterMeters,
         entropy: Entropy,

@@ -16,7 +16,7 @@ from blindpost.transport import errors
 from blindpost.transport.ends import Server
 from blindpost.transport.handshake import FindService
 from blindpost.transport.network import TCP, Network
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.session import Handler, Session, Stage
 from blindpost.wire.batch import Packed
 from blindpost.wire.primitives import Writer
@@ -179,7 +179,7 @@ class _Door(Handler):
 class LimitedServer(Server):
     """Accepts sessions within a room's limits, and tells the room of those that are established."""
 
-    def __init__(self, plan: Plan, room: BlockConnections[Any, Any]) -> None:
+    def __init__(self, plan: SessionPlan, room: BlockConnections[Any, Any]) -> None:
         self._limits = limits = room.limits
         # The limits count; those whom they close are still here for a moment.
         super().__init__(plan, _Door(room, limits), 2 * limits.sizes.connections + _LEAVING)

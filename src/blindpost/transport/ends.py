@@ -8,13 +8,15 @@ import logging
 from blindpost.transport import errors
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.network import TCP, HostRefusedError, Listener, Network
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.session import Handler, Session
 
 logger = logging.getLogger(__name__)
 
 
-async def open_session(plan: Plan, handler: Handler, host: str, port: int, network: Network = TCP) -> Session:
+async def open_session(
+    plan: SessionPlan, handler: Handler, host: str, port: int, network: Network = TCP
+) -> Session:
     """Connect and shake hands. The session is established, or a `TransportError` says why it is not.
 
     `handler` is called for everything that follows, including `closed` for a session that was never
@@ -63,7 +65,7 @@ class _Opening(Handler):
 class Server(Keeper):
     """Accepts sessions and hands all of them to one handler."""
 
-    def __init__(self, plan: Plan, handler: Handler, connections_max: int) -> None:
+    def __init__(self, plan: SessionPlan, handler: Handler, connections_max: int) -> None:
         super().__init__(plan.limits.release_after_s)
         self._plan = plan
         self._handler = handler
@@ -101,7 +103,7 @@ class Server(Keeper):
                 session.abort()
         await stopping
 
-    def renew(self, plan: Plan) -> None:
+    def renew(self, plan: SessionPlan) -> None:
         """New sessions follow `plan`, for example with new certificates; existing ones stay as they are."""
         self._plan = plan
 
@@ -124,7 +126,7 @@ class Server(Keeper):
 
 
 async def listen(
-    plan: Plan,
+    plan: SessionPlan,
     handler: Handler,
     host: str | None,
     port: int,

@@ -25,7 +25,7 @@ from blindpost.wire.value import Buffer, Value
 from blindpost.wire.versions import VersionRange
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """What one side of a handshake waits for."""
 
     TLS = auto()
@@ -48,27 +48,27 @@ class Event(Enum):
     ERROR = auto()
 
 
-Table = Mapping[tuple[State, Event], State]
+Table = Mapping[tuple[HandshakeState, Event], HandshakeState]
 
 ROUTER: Table = {
-    (State.TLS, Event.TLS_COMPLETE): State.CLIENT_HELLO,
-    (State.TLS, Event.ERROR): State.FAILED,
-    (State.CLIENT_HELLO, Event.HELLO): State.ESTABLISHED,
-    (State.CLIENT_HELLO, Event.HELLO_WITH_SERVICE): State.SERVICE_LOOKUP,
-    (State.CLIENT_HELLO, Event.ERROR): State.FAILED,
-    (State.SERVICE_LOOKUP, Event.SERVICE_FOUND): State.ESTABLISHED,
-    (State.SERVICE_LOOKUP, Event.SERVICE_REFUSED): State.FAILED,
+    (HandshakeState.TLS, Event.TLS_COMPLETE): HandshakeState.CLIENT_HELLO,
+    (HandshakeState.TLS, Event.ERROR): HandshakeState.FAILED,
+    (HandshakeState.CLIENT_HELLO, Event.HELLO): HandshakeState.ESTABLISHED,
+    (HandshakeState.CLIENT_HELLO, Event.HELLO_WITH_SERVICE): HandshakeState.SERVICE_LOOKUP,
+    (HandshakeState.CLIENT_HELLO, Event.ERROR): HandshakeState.FAILED,
+    (HandshakeState.SERVICE_LOOKUP, Event.SERVICE_FOUND): HandshakeState.ESTABLISHED,
+    (HandshakeState.SERVICE_LOOKUP, Event.SERVICE_REFUSED): HandshakeState.FAILED,
 }
 """The router's hello leaves with TLS_COMPLETE, its answer about a service with the last two events."""
 
 CLIENT: Table = {
-    (State.TLS, Event.TLS_COMPLETE): State.SERVER_HELLO,
-    (State.SERVER_HELLO, Event.HELLO): State.ESTABLISHED,
-    (State.SERVER_HELLO, Event.HELLO_WITH_SERVICE): State.SERVICE_RESPONSE,
-    (State.SERVER_HELLO, Event.ERROR): State.FAILED,
-    (State.SERVICE_RESPONSE, Event.SERVICE_FOUND): State.ESTABLISHED,
-    (State.SERVICE_RESPONSE, Event.SERVICE_REFUSED): State.FAILED,
-    (State.SERVICE_RESPONSE, Event.ERROR): State.FAILED,
+    (HandshakeState.TLS, Event.TLS_COMPLETE): HandshakeState.SERVER_HELLO,
+    (HandshakeState.SERVER_HELLO, Event.HELLO): HandshakeState.ESTABLISHED,
+    (HandshakeState.SERVER_HELLO, Event.HELLO_WITH_SERVICE): HandshakeState.SERVICE_RESPONSE,
+    (HandshakeState.SERVER_HELLO, Event.ERROR): HandshakeState.FAILED,
+    (HandshakeState.SERVICE_RESPONSE, Event.SERVICE_FOUND): HandshakeState.ESTABLISHED,
+    (HandshakeState.SERVICE_RESPONSE, Event.SERVICE_REFUSED): HandshakeState.FAILED,
+    (HandshakeState.SERVICE_RESPONSE, Event.ERROR): HandshakeState.FAILED,
 }
 """The client's hello leaves with HELLO, or with HELLO_WITH_SERVICE when it presents a service in it."""
 
@@ -152,7 +152,7 @@ class Handshake(ABC):
     """One side of one handshake. The effects that a method returns must be carried out in their order."""
 
     table: Table
-    state = State.TLS
+    state = HandshakeState.TLS
 
     @abstractmethod
     def start(self) -> list[Effect]:

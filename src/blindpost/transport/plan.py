@@ -12,7 +12,7 @@ from blindpost.transport.tls import ChainCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """How long each stage may take and how much may wait to be sent."""
 
     connect_timeout_s: float = 45.0
@@ -26,7 +26,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SessionPlan:
     """How each of these sessions is made."""
 
     context: SSL.Context
@@ -34,4 +34,4 @@ class Plan:
     handshake: Callable[[Peer], Handshake]
     block_size: int
     server: bool
-    limits: Limits
+    limits: SessionLimits

@@ -8,7 +8,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.transport.certificates import Now, client_chain_check, router_chain_check
 from blindpost.transport.ntf_handshake import NtfClient, NtfRouter
-from blindpost.transport.plan import Limits, Plan
+from blindpost.transport.plan import SessionLimits, SessionPlan
 from blindpost.transport.smp_handshake import SmpClient, SmpRouter
 from blindpost.transport.tls import client_context, router_context
 from blindpost.wire.batch import NTF_BLOCK_SIZE, SMP_BLOCK_SIZE
@@ -22,8 +22,8 @@ SMP_ALPN = b"smp/1"
 WEB_ALPNS = (b"h2", b"http/1.1")
 """Protocol names that clients use on port 443; behind any of them they speak our protocols."""
 
-INTERACTIVE = Limits(connect_timeout_s=15.0, tls_timeout_s=15.0, handshake_timeout_s=15.0)
-BACKGROUND = Limits(connect_timeout_s=45.0, tls_timeout_s=45.0, handshake_timeout_s=45.0)
+INTERACTIVE = SessionLimits(connect_timeout_s=15.0, tls_timeout_s=15.0, handshake_timeout_s=15.0)
+BACKGROUND = SessionLimits(connect_timeout_s=45.0, tls_timeout_s=45.0, handshake_timeout_s=45.0)
 """Limits of clients: while a person waits, and when nobody does."""
 
 
@@ -31,19 +31,19 @@ def smp_router_plan(
     credentials: Credentials,
     *,
     versions: VersionRange = SMP_VERSIONS,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     now: Now = time.time,
     entropy: Entropy = system_entropy,
-) -> Plan:
+) -> SessionPlan:
     router = SmpRouter(credentials, entropy, versions)
     key = credentials.key.for_certificates()
-    return Plan(
+    return SessionPlan(
         context=router_context(credentials.chain, key, (SMP_ALPN, *WEB_ALPNS)),
         check=client_chain_check(now),
         handshake=router.handshake,
         block_size=SMP_BLOCK_SIZE,
         server=True,
-        limits=limits or Limits(),
+        limits=limits or SessionLimits(),
     )
 
 
@@ -55,17 +55,17 @@ def smp_client_plan(
     proxy: bool = False,
     service: tuple[ServiceRole, Credentials] | None = None,
     offer_key: bool = True,
-    limits: Limits = BACKGROUND,
+    limits: SessionLimits = BACKGROUND,
     now: Now = time.time,
     entropy: Entropy = system_entropy,
-) -> Plan:
+) -> SessionPlan:
     """How to connect to the router whose identity has the fingerprint `key_hash`."""
     client = SmpClient(key_hash, entropy, versions, proxy, service, offer_key)
     if service is None:
         context = client_context(alpn)
     else:
         context = client_context(alpn, service[1].chain, service[1].key.for_certificates())
-    return Plan(
+    return SessionPlan(
         context=context,
         check=router_chain_check(key_hash, now),
         handshake=client.handshake,
@@ -79,19 +79,19 @@ def ntf_router_plan(
     credentials: Credentials,
     *,
     versions: VersionRange = NTF_VERSIONS,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     now: Now = time.time,
     entropy: Entropy = system_entropy,
-) -> Plan:
+) -> SessionPlan:
     router = NtfRouter(credentials, entropy, versions)
     key = credentials.key.for_certificates()
-    return Plan(
+    return SessionPlan(
         context=router_context(credentials.chain, key, (NTF_ALPN, *WEB_ALPNS)),
         check=client_chain_check(now),
         handshake=router.handshake,
         block_size=NTF_BLOCK_SIZE,
         server=True,
-        limits=limits or Limits(),
+        limits=limits or SessionLimits(),
     )
 
 
@@ -100,11 +100,11 @@ def ntf_client_plan(
     *,
     versions: VersionRange = NTF_VERSIONS,
     alpn: bytes | None = NTF_ALPN,
-    limits: Limits = BACKGROUND,
+    limits: SessionLimits = BACKGROUND,
     now: Now = time.time,
-) -> Plan:
+) -> SessionPlan:
     client = NtfClient(key_hash, versions)
-    return Plan(
+    return SessionPlan(
         context=client_context(alpn),
         check=router_chain_check(key_hash, now),
         handshake=client.handshake,

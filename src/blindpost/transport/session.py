@@ -28,7 +28,7 @@ from blindpost.transport.handshake import (
     Send,
 )
 from blindpost.transport.keeper import Keeper
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.tls import Tls, scratch
 from blindpost.wire.primitives import Writer
 from blindpost.wire.value import Buffer
@@ -105,7 +105,7 @@ class Session(asyncio.BufferedProtocol):
         "stage",
     )
 
-    def __init__(self, plan: Plan, handler: Handler, keeper: Keeper) -> None:
+    def __init__(self, plan: SessionPlan, handler: Handler, keeper: Keeper) -> None:
         self._plan = plan
         self._keeper = keeper
         self._tls = Tls(plan.context, plan.check, server=plan.server)

@@ -22,10 +22,10 @@ from blindpost.transport.handshake import (
     Failed,
     FindService,
     Handshake,
+    HandshakeState,
     Peer,
     Send,
     ServiceSession,
-    State,
     router_key,
 )
 from blindpost.wire.keys import Algorithm, PublicKey
@@ -195,7 +195,7 @@ class _ClientHandshake(Handshake):
         return []
 
     def _read(self, payload: Buffer) -> list[Effect]:
-        if self.state is State.SERVICE_RESPONSE:
+        if self.state is HandshakeState.SERVICE_RESPONSE:
             return self._read_response(payload)
         client = self._client
         hello = self._hello = read_server_hello(Reader(payload))

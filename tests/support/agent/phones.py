@@ -32,10 +32,10 @@ from blindpost.agent.core import Core
 from blindpost.agent.notifications.model import ACTIVE, NtfSubscription
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.client.calls import Call
-from blindpost.client.connection import Client
+from blindpost.client.connection import AnyClient
 from blindpost.client.errors import ResponseTimeoutError
 from blindpost.ntf.model import NtfRules
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Provider
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.ntf.push.providers import providers_at
 from blindpost.testing.apns import ApnsServer
@@ -79,9 +79,9 @@ class Asked:
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
-        original = Client.send_many
+        original = AnyClient.send_many
 
-        async def send_many(client: Client[Any, Any], calls: Iterable[Call[Any]]) -> Any:
+        async def send_many(client: AnyClient[Any, Any], calls: Iterable[Call[Any]]) -> Any:
             listed = list(calls)
             tags = [call.command.TAG.decode() for call in listed]
             self.tags += tags
@@ -98,7 +98,7 @@ class Asked:
             return await asyncio.get_running_loop().create_future()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Client, "send_many", send_many)
+            patch.setattr(AnyClient, "send_many", send_many)
             yield
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from blindpost.client.smp import SmpClient
-from blindpost.ds.client import Client as DsClient
+from blindpost.ds.client import DsClient
 from blindpost.wire.ntf.commands import PING as NTF_PING
 from blindpost.wire.ntf.responses import PONG as NTF_PONG
 from blindpost.wire.smp.commands import ACK, SEND

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blindpost.canary.book import Became
 from blindpost.canary.process import CanaryService, Microseconds, clock_us
-from blindpost.canary.settings import CONFIG_NAME, Place, config_text
+from blindpost.canary.settings import CONFIG_NAME, CanaryPlace, config_text
 from blindpost.serving.process import Process
 from blindpost.wire.addresses import RouterAddress, Scheme
 from tests.support.serving.processes import RouterInProcess, until
@@ -31,10 +31,10 @@ async def singing(folder: Path, now_us: Microseconds = clock_us) -> AsyncIterato
     """A canary all of whose pairs are connected."""
 
     class Clocked(CanaryService):
-        def __init__(self, place: Place) -> None:
+        def __init__(self, place: CanaryPlace) -> None:
             super().__init__(place, now_us)
 
-    process = await Process.open(Clocked, Place.read(folder))
+    process = await Process.open(Clocked, CanaryPlace.read(folder))
     running = asyncio.create_task(process.run(lambda: None))
     try:
         waiting = asyncio.create_task(process.service.fleet.wait_ready())

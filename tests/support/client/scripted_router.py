@@ -19,7 +19,7 @@ from blindpost.transport import ends
 from blindpost.transport.errors import TransportError
 from blindpost.transport.handshake import Effect, FindService, Handshake, Peer, Send
 from blindpost.transport.network import Network
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
@@ -193,7 +193,7 @@ class TappedHandshake(Handshake):
         return effects
 
 
-def tapped(plan: Plan, log: list[tuple[str, bytes]]) -> Plan:
+def tapped(plan: SessionPlan, log: list[tuple[str, bytes]]) -> SessionPlan:
     def handshake(peer: Peer) -> Handshake:
         return TappedHandshake(plan.handshake(peer), log)
 
@@ -201,7 +201,7 @@ def tapped(plan: Plan, log: list[tuple[str, bytes]]) -> Plan:
 
 
 @asynccontextmanager
-async def listening(router: Handler, plan: Plan, network: Network) -> AsyncIterator[int]:
+async def listening(router: Handler, plan: SessionPlan, network: Network) -> AsyncIterator[int]:
     """The port of a router that stops at the end."""
     server = ends.Server(plan, router, connections_max=100)
     port = await server.listen(HOST, 0, network)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blindpost.ds.auth import Authority, Open, Tokens, token_digest
 from blindpost.ds.certificate import fingerprint, make_certificate
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
 from blindpost.ds.quic import QuicListener
@@ -59,10 +59,10 @@ class Running:
         self.certificate = certificate
         self.fingerprint = fingerprint(certificate.read_bytes())
 
-    async def client(self, token: bytes = b"", *, quic: bool | None = None) -> Client:
+    async def client(self, token: bytes = b"", *, quic: bool | None = None) -> DsClient:
         quic = WAY.quic if quic is None else quic
         port = self.quic_port if quic else self.port
-        return await Client.connect("127.0.0.1", port, token=token, fingerprint=self.fingerprint, quic=quic)
+        return await DsClient.connect("127.0.0.1", port, token=token, fingerprint=self.fingerprint, quic=quic)
 
     def count(self, meter: Meter) -> int:
         return self.service.plan.meters[meter]
@@ -114,14 +114,14 @@ async def running(
         store.close()
 
 
-def silent(client: Client) -> None:
+def silent(client: DsClient) -> None:
     """Let a client never say that it has taken an answer."""
     wire = client._wire
     assert wire is not None
     setattr(wire, "_finish", lambda question: None)  # noqa: B010 - a method of this one instance
 
 
-def cut(client: Client) -> None:
+def cut(client: DsClient) -> None:
     """End a client's connection in the middle, without a word."""
     wire = client._wire
     assert wire is not None

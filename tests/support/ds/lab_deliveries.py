@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 from blindpost.ds.model import LARGE_BYTES
 from tests.support.serving.waiting import a_moment
 
-Connect = Callable[[], Awaitable[Client]]
+Connect = Callable[[], Awaitable[DsClient]]
 Waiting = Callable[[], Awaitable[bool]]
 
 

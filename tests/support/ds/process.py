@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 from blindpost.serving.children import free_port
 from tests.support.serving.commands import Started, run
 
@@ -27,8 +27,8 @@ class StartedDs(Started):
     def hang_up(self) -> None:
         self.child.send(signal.SIGHUP)
 
-    async def client(self, token: bytes = b"", *, quic: bool = False) -> Client:
-        return await Client.connect(
+    async def client(self, token: bytes = b"", *, quic: bool = False) -> DsClient:
+        return await DsClient.connect(
             "127.0.0.1", self.port, token=token, fingerprint=self.fingerprint, quic=quic
         )
 

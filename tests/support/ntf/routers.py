@@ -19,8 +19,7 @@ from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.keys import PrivateKey
 from blindpost.ntf.model import LedgerState, NtfRules
-from blindpost.ntf.ports import Accepted, NmsgReceived, Notifier, PushOutcome
-from blindpost.ntf.ports import PushProvider as Provider
+from blindpost.ntf.ports import Accepted, NmsgReceived, Notifier, Provider, PushOutcome
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter

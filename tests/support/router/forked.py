@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from blindpost.router.running.process import RouterService
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.serving.process import Process, serve
 from tests.support.serving.forking import lives, ready
 
@@ -18,7 +18,7 @@ def live(folder: Path) -> None:
         (port, *_) = process.ports
         ready(int(port))
 
-    serve(RouterService, Place.read(folder), serving)
+    serve(RouterService, RouterPlace.read(folder), serving)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from blindpost.router.tables_postgres import PostgresTables
 from blindpost.store.contract import Durability
 from blindpost.transport.ends import listen
 from blindpost.transport.network import TCP, Network
-from blindpost.transport.plan import Limits
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.plans import smp_router_plan
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.keys import Algorithm
@@ -77,7 +77,7 @@ async def running_router(
     rules: RouterRules | None = None,
     *,
     credentials: Credentials | None = None,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     budget: Budget | None = None,
     verifier: Verifier | None = None,
     now: Callable[[], float] = time.time,

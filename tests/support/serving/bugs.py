@@ -121,9 +121,9 @@ async def _ntf_block(started: Started, made: dict[str, Any]) -> tuple[list[bool]
 
 
 async def _ds_block(started: Started, made: dict[str, Any]) -> tuple[list[bool], Stored]:
-    async def opened() -> ds.Client:
+    async def opened() -> ds.DsClient:
         fingerprint = bytes.fromhex(str(made["fingerprint"]))
-        return await ds.Client.connect(
+        return await ds.DsClient.connect(
             "127.0.0.1", int(started.status["ports"]["tls"]), fingerprint=fingerprint
         )
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from blindpost.cli.main import GROUPS
 from blindpost.client.ntf import NtfClient
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 from blindpost.serving.children import free_port
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
@@ -60,7 +60,7 @@ async def _use_ntf(started: Started, made: dict[str, Any]) -> None:
 async def _use_ds(started: Started, made: dict[str, Any]) -> None:
     fingerprint = bytes.fromhex(str(made["fingerprint"]))
     port = int(started.status["ports"]["tls"])
-    async with await Client.connect("127.0.0.1", port, fingerprint=fingerprint) as client:
+    async with await DsClient.connect("127.0.0.1", port, fingerprint=fingerprint) as client:
         await client.enqueue(KEY, b"payload")
 
 

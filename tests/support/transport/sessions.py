@@ -16,7 +16,7 @@ from blindpost.transport.ends import Server
 from blindpost.transport.errors import BlockError, TransportError
 from blindpost.transport.handshake import FindService
 from blindpost.transport.network import TCP, Network
-from blindpost.transport.plan import Limits, Plan
+from blindpost.transport.plan import SessionLimits, SessionPlan
 from blindpost.transport.plans import ntf_client_plan, ntf_router_plan, smp_client_plan, smp_router_plan
 from blindpost.transport.session import Handler, Session
 
@@ -44,26 +44,26 @@ def service_credentials(seed: str = "service") -> Credentials:
     return make_service(NOW - 1000, seeded(seed))
 
 
-def smp_router(**options: Any) -> Plan:
+def smp_router(**options: Any) -> SessionPlan:
     credentials = options.pop("credentials", None) or router_credentials()
     return smp_router_plan(credentials, now=at_now, **options)
 
 
-def smp_client(**options: Any) -> Plan:
+def smp_client(**options: Any) -> SessionPlan:
     key_hash = options.pop("key_hash", None) or router_credentials().fingerprint
     return smp_client_plan(key_hash, now=at_now, **options)
 
 
-def ntf_router(**options: Any) -> Plan:
+def ntf_router(**options: Any) -> SessionPlan:
     return ntf_router_plan(router_credentials(), now=at_now, **options)
 
 
-def ntf_client(**options: Any) -> Plan:
+def ntf_client(**options: Any) -> SessionPlan:
     key_hash = options.pop("key_hash", None) or router_credentials().fingerprint
     return ntf_client_plan(key_hash, now=at_now, **options)
 
 
-QUICK = Limits(
+QUICK = SessionLimits(
     connect_timeout_s=5, tls_timeout_s=5, handshake_timeout_s=5, close_timeout_s=5, release_after_s=0.05
 )
 
@@ -120,7 +120,7 @@ class Recorder(Handler):
 
 @asynccontextmanager
 async def serving(
-    plan: Plan, handler: Handler, network: Network = TCP, connections_max: int = 1000
+    plan: SessionPlan, handler: Handler, network: Network = TCP, connections_max: int = 1000
 ) -> AsyncIterator[int]:
     """A server on a free port, stopped at the end."""
     server = Server(plan, handler, connections_max)

@@ -8,7 +8,7 @@ from collections import deque
 from blindpost.transport import errors
 from blindpost.transport.ends import open_session
 from blindpost.transport.network import TCP, Network
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.session import Handler, Session
 from blindpost.wire.primitives import Writer
 from blindpost.wire.value import Buffer
@@ -94,7 +94,7 @@ class BlockStream(Handler):
             self._waiter.set_result(None)
 
 
-async def connect(plan: Plan, host: str, port: int, network: Network = TCP) -> BlockStream:
+async def connect(plan: SessionPlan, host: str, port: int, network: Network = TCP) -> BlockStream:
     """As `open_session`, for code that awaits."""
     stream = BlockStream()
     await open_session(plan, stream, host, port, network)

@@ -8,7 +8,7 @@ import time
 
 from blindpost.demo.figures import Row, Say, quantile_ms
 from blindpost.demo.stage import Served
-from blindpost.ds.client import Client
+from blindpost.ds.client import DsClient
 
 PAYLOADS = 25
 SIZE = 4_000
@@ -22,8 +22,8 @@ async def play(service: Served, fingerprint: bytes, say: Say) -> list[Row]:
     waits: list[float] = []
     got: list[bytes] = []
     async with (
-        await Client.connect("127.0.0.1", port, fingerprint=fingerprint) as reader,
-        await Client.connect("127.0.0.1", port, fingerprint=fingerprint) as writer,
+        await DsClient.connect("127.0.0.1", port, fingerprint=fingerprint) as reader,
+        await DsClient.connect("127.0.0.1", port, fingerprint=fingerprint) as writer,
     ):
         for payload in sent:
             waiting = asyncio.create_task(reader.fetch_wait(key, CHANNEL, timeout_s=30))

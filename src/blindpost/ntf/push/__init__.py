@@ -1,1 +1,1 @@
-"""Push providers: the services that wake a phone, each behind `ports.PushProvider`."""
+"""Push providers: the services that wake a phone, each behind `ports.Provider`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
-from blindpost.ntf.ports import PushProvider
+from blindpost.ntf.ports import Provider
 from blindpost.ntf.push.apns import DEVELOPMENT_HOST, PORT, PRODUCTION_HOST, TOPIC, Apns, Endpoint
 from blindpost.ntf.push.null import NullProvider
 from blindpost.ntf.push.provider_tokens import ProviderTokens
@@ -19,9 +19,9 @@ def apple_endpoints(tls: ssl.SSLContext, topic: str = TOPIC) -> dict[Kind, Endpo
     return {kind: Endpoint(host, PORT, tls, topic) for kind, host in APPLE_HOSTS.items()}
 
 
-def providers_at(endpoints: Mapping[Kind, Endpoint], tokens: ProviderTokens) -> dict[Kind, PushProvider]:
+def providers_at(endpoints: Mapping[Kind, Endpoint], tokens: ProviderTokens) -> dict[Kind, Provider]:
     """Providers at these places, and the one that goes nowhere. Nothing is connected to yet."""
-    found: dict[Kind, PushProvider] = {Kind.APNS_NULL: NullProvider()}
+    found: dict[Kind, Provider] = {Kind.APNS_NULL: NullProvider()}
     for kind, endpoint in endpoints.items():
         found[kind] = Apns(endpoint, tokens)
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.audit import Findings, audit, repair
 from blindpost.router.bulk_lmdb import LmdbBulk
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import OpenStore, in_database, open_any_store, store_name
 from blindpost.router.tables import LmdbTables
 from blindpost.serving.failures import OperatorError
@@ -17,7 +17,7 @@ from blindpost.serving.locking import RunningError
 from blindpost.store.lmdb import copy_store
 
 
-async def audit_place(place: Place, *, repairs: bool) -> Findings:
+async def audit_place(place: RouterPlace, *, repairs: bool) -> Findings:
     """Audit the store of a router; while it runs, a copy of it, which cannot be repaired."""
     try:
         with place.locked():
@@ -28,7 +28,7 @@ async def audit_place(place: Place, *, repairs: bool) -> Findings:
     return await _audit_copy(place)
 
 
-async def _audit_copy(place: Place) -> Findings:
+async def _audit_copy(place: RouterPlace) -> Findings:
     with telling(place.folder), tempfile.TemporaryDirectory(prefix=".audit-", dir=place.folder) as folder:
         try:
             copy_store(place.store, Path(folder))
@@ -38,7 +38,7 @@ async def _audit_copy(place: Place) -> Findings:
             raise OperatorError(f"{place.store}: {error}.") from error
 
 
-async def _audited(place: Place, store: OpenStore, *, repairs: bool) -> Findings:
+async def _audited(place: RouterPlace, store: OpenStore, *, repairs: bool) -> Findings:
     try:
         found = await audit(store.bulk)
         if repairs:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import blindpost
 from blindpost.engine.loop import StoreFailedError
-from blindpost.router.running.settings import CONFIG_NAME, Place
+from blindpost.router.running.settings import CONFIG_NAME, RouterPlace
 from blindpost.router.running.stores import DATA_FILE, in_database
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, read_file, sync_folder, telling, write_file
@@ -21,7 +21,7 @@ KEYS, STORE, COUNTERS = "keys", "store", "counters.json"
 _FORMAT = 1
 
 
-def back_up(place: Place, target: Path, *, with_ca_key: bool) -> int:
+def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> int:
     """Write a backup to a new folder; returns its size in bytes. The router may be running."""
     if target.exists():
         raise OperatorError(f"{target}: there is something already. Name a folder that does not exist yet.")
@@ -97,12 +97,14 @@ def _check(backup: Path) -> None:
         )
     if not (backup / STORE / DATA_FILE).exists():
         raise OperatorError(f"{backup}: the store is missing in this backup.")
-    settings = Place.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME)
-    Identity(backup / KEYS).load(Place(backup / CONFIG_NAME, settings).fingerprint)
+    settings = RouterPlace.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME)
+    Identity(backup / KEYS).load(RouterPlace(backup / CONFIG_NAME, settings).fingerprint)
 
 
-def _place(backup: Path, folder: Path) -> Place:
-    place = Place(folder / CONFIG_NAME, Place.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME))
+def _place(backup: Path, folder: Path) -> RouterPlace:
+    place = RouterPlace(
+        folder / CONFIG_NAME, RouterPlace.parse(read_file(backup / CONFIG_NAME), backup / CONFIG_NAME)
+    )
     if (place.keys, place.store) != (folder / KEYS, folder / STORE):
         raise OperatorError(
             f"{backup}: its configuration keeps keys or store in other places than {folder}. "

@@ -7,7 +7,7 @@ from cryptography import x509
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running.process import RouterService
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import in_database, store_name
 from blindpost.router.running.web import web_certificate
 from blindpost.router.tables import MIGRATIONS, OWNER, mark_key
@@ -19,7 +19,7 @@ from blindpost.store import lmdb
 from blindpost.store.contract import StoreVersionError
 
 
-def checks_of(place: Place, runs: bool) -> Checks:
+def checks_of(place: RouterPlace, runs: bool) -> Checks:
     settings, identity = place.settings, Identity(place.keys)
 
     async def certificate() -> str:
@@ -55,7 +55,7 @@ def checks_of(place: Place, runs: bool) -> Checks:
     )
 
 
-async def _told_store(place: Place, runs: bool) -> str:
+async def _told_store(place: RouterPlace, runs: bool) -> str:
     if in_database(place):
         # Imported only when a database is used.
         from blindpost.router.postgres_schema import SCHEMA
@@ -75,7 +75,7 @@ async def _told_store(place: Place, runs: bool) -> str:
     return told
 
 
-def _told_access(place: Place) -> str:
+def _told_access(place: RouterPlace) -> str:
     rules = place.settings.rules
     if not rules.new_queues:
         return "none are created"
@@ -86,7 +86,7 @@ def _told_access(place: Place) -> str:
     return "only with the password"
 
 
-def _told_web(place: Place) -> str:
+def _told_web(place: RouterPlace) -> str:
     certificate = web_certificate(place)
     assert certificate is not None
     chain = x509.load_pem_x509_certificates(read_file(place.folder / place.settings.web.certificate))

@@ -11,7 +11,7 @@ from blindpost.router.config import RouterRules
 from blindpost.router.running.settings import LimitsSection, Settings
 from blindpost.serving.limits import LimitSizes
 from blindpost.store.contract import Durability
-from blindpost.transport.plan import Limits as SessionLimits
+from blindpost.transport.plan import SessionLimits
 
 LIMITS_OF_NEW_CONNECTIONS = frozenset(
     f"limits.{name}"

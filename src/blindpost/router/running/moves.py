@@ -18,7 +18,7 @@ from blindpost.router.moving.exporting import Files, certificate_of_files, expor
 from blindpost.router.moving.importing import Importer, Source
 from blindpost.router.moving.progress import Progress, Report
 from blindpost.router.running import choices
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import OpenStore, open_any_store, open_store, store_name
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.serving.failures import OperatorError
@@ -52,7 +52,7 @@ class Moved:
         return json.dumps({**sides, "equal": not self.differing, "differing": self.differing}, indent=2)
 
 
-async def import_files(to: Place, source: Source, report: Path, progress: Progress) -> Moved:
+async def import_files(to: RouterPlace, source: Source, report: Path, progress: Progress) -> Moved:
     """Import everything from `source` into the empty store of a router, or resume such an import."""
     source = _usable(source)
     with to.locked():
@@ -60,7 +60,7 @@ async def import_files(to: Place, source: Source, report: Path, progress: Progre
             return await _import(to, source, store, bulk, report, progress)
 
 
-async def rehearse_files(to: Place, source: Source, report: Path, progress: Progress) -> Moved:
+async def rehearse_files(to: RouterPlace, source: Source, report: Path, progress: Progress) -> Moved:
     """The same import into a store that is thrown away."""
     source = _usable(source)
     with tempfile.TemporaryDirectory(prefix="blindpost-rehearsal-", dir=to.folder) as folder:
@@ -72,7 +72,7 @@ async def rehearse_files(to: Place, source: Source, report: Path, progress: Prog
 
 
 async def _import(
-    to: Place, source: Source, store: RouterStore, bulk: BulkStore, report: Path, progress: Progress
+    to: RouterPlace, source: Source, store: RouterStore, bulk: BulkStore, report: Path, progress: Progress
 ) -> Moved:
     rules = choices.router_rules(to.settings)
     importer = Importer(source, store, bulk, report, rules, progress=progress)
@@ -86,7 +86,7 @@ async def _import(
     return moved
 
 
-async def copy(source: Place, to: Place, progress: Progress) -> Moved:
+async def copy(source: RouterPlace, to: RouterPlace, progress: Progress) -> Moved:
     """Copy everything from one router's store into the empty one of another, or resume such a copy."""
     if source.file == to.file:
         raise OperatorError(f"{to.file}: a router cannot be copied into itself.")
@@ -101,7 +101,7 @@ async def copy(source: Place, to: Place, progress: Progress) -> Moved:
             return moved
 
 
-async def export_files(source: Place, files: Files, report_path: Path, progress: Progress) -> Moved:
+async def export_files(source: RouterPlace, files: Files, report_path: Path, progress: Progress) -> Moved:
     """Write everything that a router's store holds, as far as the files can tell it."""
     with source.locked(), telling(files.store_log):
         async with _opened(source) as (_, bulk):
@@ -143,7 +143,7 @@ def _written(report: Path) -> Path | None:
 
 @contextlib.asynccontextmanager
 async def _opened(
-    place: Place, opening: Callable[[Place], Awaitable[OpenStore]] = open_store
+    place: RouterPlace, opening: Callable[[RouterPlace], Awaitable[OpenStore]] = open_store
 ) -> AsyncIterator[tuple[RouterStore, BulkStore]]:
     """The store of a router that does not run."""
     opened = await opening(place)

@@ -21,7 +21,7 @@ from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
 from blindpost.router.running.operations import Operations
-from blindpost.router.running.settings import Place, Settings, TimesSection
+from blindpost.router.running.settings import RouterPlace, Settings, TimesSection
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
 from blindpost.serving.blocks import LimitedServer
@@ -32,14 +32,14 @@ from blindpost.serving.logs import log
 from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round, Service
-from blindpost.transport.plan import Plan
+from blindpost.transport.plan import SessionPlan
 from blindpost.transport.plans import smp_router_plan
 
 if TYPE_CHECKING:
     from blindpost.serving.control import Answer
 
 
-class RouterService(Service[Place]):
+class RouterService(Service[RouterPlace]):
     """The router of one place."""
 
     role = "smp"
@@ -48,7 +48,9 @@ class RouterService(Service[Place]):
     )
     connections_setting = "limits.connections"
 
-    def __init__(self, place: Place, store: OpenStore, credentials: Credentials, connections: int) -> None:
+    def __init__(
+        self, place: RouterPlace, store: OpenStore, credentials: Credentials, connections: int
+    ) -> None:
         """Use `open`."""
         super().__init__(place)
         settings = place.settings
@@ -76,11 +78,11 @@ class RouterService(Service[Place]):
         self._readings = RouterReadings(self.router, self.server, self._bulk, self.activity)
 
     @staticmethod
-    def wanted_connections(place: Place) -> int:
+    def wanted_connections(place: RouterPlace) -> int:
         return place.settings.limits.connections
 
     @classmethod
-    async def open(cls, place: Place, connections: int) -> RouterService:
+    async def open(cls, place: RouterPlace, connections: int) -> RouterService:
         credentials = Identity(place.keys).load(place.fingerprint)
         return cls(place, await open_store(place), credentials, connections)
 
@@ -158,7 +160,7 @@ class RouterService(Service[Place]):
         self.counters.save()
         self.activity.save()
 
-    def reload(self, place: Place) -> None:
+    def reload(self, place: RouterPlace) -> None:
         credentials = Identity(place.keys).load(place.fingerprint)
         self.credentials = credentials
         settings = place.settings
@@ -167,7 +169,7 @@ class RouterService(Service[Place]):
         self.limits.sizes = choices.limit_sizes(settings, self.limits.sizes.connections)
         self.router.plan.rules = choices.router_rules(settings)
 
-    def _plan(self, credentials: Credentials, settings: Settings) -> Plan:
+    def _plan(self, credentials: Credentials, settings: Settings) -> SessionPlan:
         return smp_router_plan(credentials, limits=choices.session_limits(settings))
 
     async def probe(self) -> None:
@@ -189,7 +191,7 @@ class RouterService(Service[Place]):
         return self.limits.sizes
 
     @staticmethod
-    def secrets(place: Place) -> Sequence[Path]:
+    def secrets(place: RouterPlace) -> Sequence[Path]:
         identity = Identity(place.keys)
         return identity.ca_key, identity.online, place.file
 

@@ -17,7 +17,7 @@ from typing import Any
 from blindpost.crypto.link_data import contact_link_secrets
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.bulk import CHUNK_ITEMS, chunks
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import in_database, store_name
 from blindpost.router.state_reading import lmdb_state, postgres_state
 from blindpost.serving.failures import OperatorError
@@ -98,7 +98,7 @@ class OperatorLog:
         return found
 
 
-def log_of(place: Place) -> OperatorLog:
+def log_of(place: RouterPlace) -> OperatorLog:
     named = place.settings.queues.log
     return OperatorLog(place.folder / named if named else None)
 
@@ -113,7 +113,7 @@ class Blocked:
     note: str
 
 
-async def blocked_queues(place: Place) -> list[Blocked]:
+async def blocked_queues(place: RouterPlace) -> list[Blocked]:
     """All blocked queues of the store at this moment, with what the log says about them."""
     logged = log_of(place).blocks()
     opened = postgres_state(place.settings.store.dsn) if in_database(place) else lmdb_state(place.store)

@@ -165,7 +165,7 @@ class Settings(ServerSettings):
         return RouterAddress(Scheme.SMP, Server(hosts, port, key_hash), password)
 
 
-class Place(places.Place[Settings]):
+class RouterPlace(places.Place[Settings]):
     """A router's configuration and its folder."""
 
     word, title = "router", "router"
@@ -195,4 +195,4 @@ class Place(places.Place[Settings]):
         return len(SCHEMA.migrations)
 
 
-CONFIG_NAME = Place.config_name()
+CONFIG_NAME = RouterPlace.config_name()

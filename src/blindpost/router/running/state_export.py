@@ -16,7 +16,7 @@ from blindpost.journal.keeping import can_seal
 from blindpost.router.bulk import CHUNK_ITEMS, chunks
 from blindpost.router.model import Domain, ServiceRecord
 from blindpost.router.running.journaling import SERVICE_ROLES
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import DATA_FILE, in_database, store_name
 from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmdb_state, postgres_state
 from blindpost.serving.failures import OperatorError
@@ -53,7 +53,7 @@ class Exported:
 
 
 async def export_state(
-    place: Place, target: Path, progress: Progress, certificate: Path | None = None
+    place: RouterPlace, target: Path, progress: Progress, certificate: Path | None = None
 ) -> Exported:
     """Write the state of all queues, and the certificate of an import, to a journal's folder."""
     if not can_seal():
@@ -75,7 +75,7 @@ async def export_state(
         raise OperatorError(f"{store_name(place)}: {error}.") from error
 
 
-def _is_running(place: Place) -> bool:
+def _is_running(place: RouterPlace) -> bool:
     try:
         with place.locked():
             return False

@@ -9,7 +9,7 @@ from blindpost.router.bulk import BulkStore
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running import choices
-from blindpost.router.running.settings import Place
+from blindpost.router.running.settings import RouterPlace
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
@@ -26,16 +26,16 @@ class OpenStore:
     bulk: BulkStore
 
 
-def in_database(place: Place) -> bool:
+def in_database(place: RouterPlace) -> bool:
     return place.settings.store.kind == "postgres"
 
 
-def store_name(place: Place) -> str:
+def store_name(place: RouterPlace) -> str:
     """How messages name the store; not by its database address, which may contain a password."""
     return f"{place.file}, [store] dsn" if in_database(place) else str(place.store)
 
 
-async def make_store(place: Place) -> None:
+async def make_store(place: RouterPlace) -> None:
     """An empty store for a new router."""
     if not in_database(place):
         make_folder(place.store)
@@ -50,7 +50,7 @@ async def make_store(place: Place) -> None:
         opened.tables.close()
 
 
-async def open_store(place: Place) -> OpenStore:
+async def open_store(place: RouterPlace) -> OpenStore:
     """The store, if a router may run with it."""
     opened = await open_any_store(place)
     try:
@@ -67,7 +67,7 @@ async def open_store(place: Place) -> OpenStore:
     return opened
 
 
-async def open_any_store(place: Place) -> OpenStore:
+async def open_any_store(place: RouterPlace) -> OpenStore:
     """The store, which must be there: an empty one in its place would look like lost messages."""
     if not in_database(place) and not (place.store / DATA_FILE).exists():
         raise OperatorError(
@@ -77,7 +77,7 @@ async def open_any_store(place: Place) -> OpenStore:
     return await _open(place)
 
 
-async def _open(place: Place) -> OpenStore:
+async def _open(place: RouterPlace) -> OpenStore:
     durability = choices.durability(place.settings)
     try:
         if not in_database(place):

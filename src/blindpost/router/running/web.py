@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import blindpost
-from blindpost.router.running.settings import Place, RulesSection
+from blindpost.router.running.settings import RouterPlace, RulesSection
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.listening import listen_at
 from blindpost.transport.network import TCP, Network
@@ -26,7 +26,7 @@ CERTIFICATE_LOOK_S = 60.0
 class RouterSite:
     """What browsers get from one router; without a certificate and a plain port, nothing."""
 
-    def __init__(self, place: Place, fingerprint: bytes) -> None:
+    def __init__(self, place: RouterPlace, fingerprint: bytes) -> None:
         self._place = place
         self._fingerprint = fingerprint
         self.visitors = Visitors()
@@ -92,7 +92,7 @@ class RouterSite:
         )
 
 
-def web_certificate(place: Place) -> WebCertificate | None:
+def web_certificate(place: RouterPlace) -> WebCertificate | None:
     """What browsers are shown, if the settings name it."""
     web = place.settings.web
     if not web.certificate:
