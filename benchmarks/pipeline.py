@@ -1,17 +1,18 @@
 """The pipeline as a whole and in parts: Spark jobs, processor seconds and rows.
 
-python -m benchmarks.pipeline [--rows 1e7] [--ledger 1e6]
+python -m benchmarks.pipeline [--rows 1e7 [--rows 1e8]] [--fleet 1e4] [--ledger 1e6]
 
 Whole runs, each in a process of its own, from starting Java to the report: a demonstration's size,
 `make pipeline`, and one table of many rows, of which silver's share is told. Then the sums beside DuckDB on
-the same files, and the ledger when nearly all files are known. Processor seconds are those of Java, of
-Spark's Python and of the driver.
+the same files, a day of a large fleet with a file for each router, and the ledger when nearly all files are
+known. Processor seconds are those of Java, of Spark's Python and of the driver.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 
 from blindpost.pipeline.bench import data
 from blindpost.pipeline.bench.measure import Java, against, run
+from blindpost.pipeline.bench.rival import peak_bytes
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.generate.fleet import JOURNAL, generate
 from blindpost.pipeline.generate.plan import DAY_S, Plan, start_s
@@ -51,6 +53,10 @@ class Whole:
     stages_s: dict[str, float]
     """Of these: starting, bronze, silver, gold, report."""
     clock_s: float
+    peak_bytes: int
+    """Of Java and of the driver's Python together."""
+    again_s: float
+    """Processor seconds of a second run, in which nothing is new."""
 
 
 def child(journal: str, lake_folder: str, tables: list[str]) -> Whole:
@@ -73,8 +79,11 @@ def child(journal: str, lake_folder: str, tables: list[str]) -> Whole:
         build(gather(lake, None, None, NOW_S))
         count(Step("report", "", ""))
         rows = sum(folder.rows for folder in lake.ledger.folders().values())
-        total = java.cpu_s() + time.process_time()
-        return Whole(rows, java.jobs(), total, stages, time.perf_counter() - began)
+        total, jobs, clock_s = at, java.jobs(), time.perf_counter() - began
+        compute(lake, wanted)
+        again_s = java.cpu_s() + time.process_time() - at
+        peak = java.peak_bytes() + peak_bytes("self")
+        return Whole(rows, jobs, total, stages, clock_s, peak, again_s)
 
 
 def whole(journal: Path, tables: list[str]) -> dict[str, Any]:
@@ -89,7 +98,8 @@ def _told(name: str, found: dict[str, Any]) -> None:
     parts = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found["stages_s"].items())
     print(
         f"{name}: {found['rows']:,} rows, {found['jobs']} jobs, {found['cpu_s']:.1f} CPU s ({parts}), "
-        f"{found['clock_s']:.0f} s by the clock",
+        f"{found['clock_s']:.0f} s by the clock, peak {found['peak_bytes'] / 1e6:.0f} MB; "
+        f"again with nothing new {found['again_s']:.1f} CPU s",
         flush=True,
     )
 
@@ -102,16 +112,20 @@ def smallest() -> None:
     _tell_ledger(20)
 
 
-def main(rows: int, ledger: int, repeat: int) -> None:
+def main(sizes: list[int], fleets: list[int], ledger: int, repeat: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
             folder = Path(place, name)
             generate(plan, folder, lambda *_: None)
             for _ in range(repeat):
                 _told(name, whole(folder / JOURNAL, []))
-        if rows:
-            journal = data.journal(Plan(routers=data.ROUTERS), rows, Path(place, "many"))
+        for routers in fleets:
+            journal = data.fleet(Plan(), routers, Path(place, f"fleet-{routers}"))
+            _told(f"a day of {routers:,} routers, a file each", whole(journal, ONE_TABLE))
+        for rows in sizes:
+            journal = data.journal(Plan(routers=data.ROUTERS), rows, Path(place, f"many-{rows}"))
             _told(f"one table of {rows:,} rows", whole(journal, ONE_TABLE))
+            shutil.rmtree(journal)
             with spark_session(SparkOptions("local[2]")) as spark:
                 results = list(
                     run(spark, Path(place), [rows], ["audit", "meters"], 2, repeat, lambda *_: None)
@@ -142,7 +156,8 @@ if __name__ == "__main__":
         print(json.dumps(asdict(child(sys.argv[2], sys.argv[3], sys.argv[4:]))))
     else:
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--rows", type=float, default=1e7, help="Rows of the large table; 0 for none.")
+        parser.add_argument("--rows", type=float, action="append", help="Rows of the large table (1e7).")
+        parser.add_argument("--fleet", type=float, action="append", help="Routers of a fleet (1e3, 1e4).")
         parser.add_argument("--ledger", type=float, default=1e6, help="Files of the ledger; 0 for none.")
         parser.add_argument("--repeat", type=int, default=2)
         parser.add_argument("--smallest", action="store_true", help="Everything once, as quickly as can be.")
@@ -150,4 +165,6 @@ if __name__ == "__main__":
         if given.smallest:
             smallest()
         else:
-            main(int(given.rows), int(given.ledger), given.repeat)
+            sizes = [int(rows) for rows in given.rows or [1e7] if rows]
+            fleets = [int(routers) for routers in given.fleet or [1e3, 1e4] if routers]
+            main(sizes, fleets, int(given.ledger), given.repeat)

@@ -12,10 +12,10 @@ from blindpost.pipeline.session import SparkOptions, spark_session
 from tests.support.pipeline.lakes import QUICK
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-"""Tests are short: a compiler that starts at once beats one that optimises."""
+"""Tests are short: a compiler that starts at once beats one that optimises, in clusters of tests too."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(SparkOptions("local[2]", settings=QUICK)) as session:
+    with spark_session(SparkOptions("local[2]", settings=QUICK, small=True)) as session:
         yield session

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import P_COUNTERS, S_QUEUES
-from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS, Sums, combined, of_file, summed
+from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS, Sums, combined, of_files, summed
 from tests.support.pipeline.lakes import Row, arrow_rows, plain, seal_rows, silver_frame
 from tests.support.pipeline.native import native
 
@@ -64,8 +64,8 @@ def test_the_kernel_equals_sparks_own_plan(
 def test_content_that_spark_brought_is_read_like_a_file(spark: SparkSession, tmp_path: Path) -> None:
     rows = _counters(random.Random(3), 10)
     file = seal_rows(tmp_path / "one.parquet", P_COUNTERS, rows)
-    by_path = list(of_file(COUNTER_HOURS, str(file)))
-    assert by_path == list(of_file(COUNTER_HOURS, file.read_bytes()))
+    by_path = list(of_files(COUNTER_HOURS, [str(file)]))
+    assert by_path == list(of_files(COUNTER_HOURS, [file.read_bytes()]))
     parts = spark.createDataFrame(pa.Table.from_batches(by_path))
     assert sum(row["count"] for row in combined(COUNTER_HOURS, parts).collect()) == len(rows)
 
@@ -73,4 +73,4 @@ def test_content_that_spark_brought_is_read_like_a_file(spark: SparkSession, tmp
 def test_a_file_without_rows_has_no_sums(tmp_path: Path) -> None:
     file = seal_rows(tmp_path / "none.parquet", P_COUNTERS, [])
     assert arrow_rows(P_COUNTERS, []).num_rows == 0
-    assert list(of_file(COUNTER_HOURS, str(file))) == []
+    assert list(of_files(COUNTER_HOURS, [str(file)])) == []

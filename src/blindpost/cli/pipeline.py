@@ -150,7 +150,14 @@ def chosen(names: Collection[str] | None) -> list[Dataset]:
 def watched() -> Iterator[Callable[[Step], None]]:
     """Progress bars on a terminal; an observer for `run`."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     bars = Progress(
@@ -158,6 +165,8 @@ def watched() -> Iterator[Callable[[Step], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[what]}"),
         console=console,
         disable=not console.is_terminal,
@@ -196,6 +205,12 @@ def run(
     report: Annotated[
         Path | None, typer.Option("--report", help="Then write the report to this file.", show_default=False)
     ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics", help="Write numbers of each run to this file, for Prometheus.", show_default=False
+        ),
+    ] = None,
     config: ConfigOption = None,
     as_of: AsOfOption = None,
     master: MasterOption = None,
@@ -220,9 +235,11 @@ def run(
         if not follow:
             from blindpost.pipeline.runner import run as run_all
 
+            began = time.monotonic()
             with watched() as observe:
                 summary = run_all(lake, wanted, days, observe)
             tell(summary, as_json=as_json)
+            _measure(metrics, [summary], began)
             if report is not None:
                 said = write_report(lake, report, first and first.date(), last and last.date())
                 if not as_json:
@@ -230,7 +247,14 @@ def run(
             if summary.failed or summary.unfinished:
                 raise typer.Exit(1)
             return
-        _follow(lake, wanted, every, as_json=as_json)
+        _follow(lake, wanted, every, metrics, as_json=as_json)
+
+
+def _measure(file: Path | None, summaries: Sequence[Summary], began: float) -> None:
+    if file is not None and summaries:
+        from blindpost.cli.pipeline_metrics import write_metrics
+
+        write_metrics(file, summaries[-1], time.time(), time.monotonic() - began)
 
 
 def write_report(lake: Lake, file: Path, first: date | None, last: date | None) -> str:
@@ -246,14 +270,18 @@ def write_report(lake: Lake, file: Path, first: date | None, last: date | None) 
     return f"{file}: {len(page) / 1e3:,.0f} kB about {facts.days[0]} to {facts.days[-1]}."
 
 
-def _follow(lake: Lake, wanted: list[Dataset], every: float | None, *, as_json: bool) -> None:
+def _follow(
+    lake: Lake, wanted: list[Dataset], every: float | None, metrics: Path | None, *, as_json: bool
+) -> None:
     from blindpost.pipeline.follow import follow
 
     again = True  # an earlier process may have left something undone
     try:
         while True:
+            began = time.monotonic()
             with watched() as observe:
                 summaries = follow(lake, wanted, observe, again=again)
+            _measure(metrics, summaries, began)
             for summary in summaries:
                 if summary.computed or summary.failed or summary.unfinished:
                     tell(summary, as_json=as_json)

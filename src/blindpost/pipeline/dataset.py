@@ -9,6 +9,7 @@ and a stream are the same code.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,18 +75,30 @@ class Dataset:
     """STATE: it names queues, and stays in the trust zone beside its inputs."""
     version: int = 1
     """Raised when the function changes what it computes: old partitions are then recomputed."""
+    rows_of: tuple[str, ...] = ()
+    """Without rows of these inputs it has none: then nothing is computed."""
     sums: tuple[Sums, ...] = ()
     """Sums over its inputs that the function gets beside them, by their names."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """What the function gets beside the silver tables, by name, in the order in which it is made."""
 
+    @property
+    def asks_for(self) -> set[str]:
+        """The silver tables and sums that its functions get; the other inputs only say when it is stale."""
+        return set(self._named).union(*(part.of for part in self.kept.values())) - self.kept.keys()
+
     def computed(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """The rows that come of these silver tables and of the sums over them."""
+        """The rows that come of what it asks for."""
         known = dict(frames)
         for name, part in self.kept.items():
             made = part.make(*(known[of] for of in part.of))
             known[name] = made.sparkSession.createDataFrame(made.toArrow(), made.schema)
-        return self.compute(**known)
+        return self.compute(**{name: known[name] for name in self._named})
+
+    @property
+    def _named(self) -> list[str]:
+        parameters = inspect.signature(self.compute).parameters.values()
+        return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
 
 
 def datasets() -> dict[str, Dataset]:

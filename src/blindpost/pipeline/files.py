@@ -48,6 +48,9 @@ def name_of(path: str) -> str:
 class Files(ABC):
     """What can be done with files of one file system."""
 
+    local = False
+    """Whether any program on this machine can open them by their paths."""
+
     @abstractmethod
     def listed(self, root: str) -> Iterator[FileInfo]:
         """All files below a folder, in any order; none if it is not there."""
@@ -90,6 +93,8 @@ class Files(ABC):
 
 class LocalFiles(Files):
     """Files of this machine, or mounted on it."""
+
+    local = True
 
     def listed(self, root: str) -> Iterator[FileInfo]:
         for _, files in self.folders(root):

@@ -81,6 +81,23 @@ def java_home(java: Path, folder: Path | None = None) -> Path:
     raise PipelineError(f"No folder to write to: neither {caches} nor {tempfile.gettempdir()}.")
 
 
+def shared_classes(home: Path, jars: Path) -> str:
+    """Options that let Java take Spark's classes from an archive, which the first short run leaves behind.
+
+    Loading and verifying some 25,000 classes is much of what a short run costs. Java itself looks whether the
+    archive fits to it and to Spark's jars, and goes on without it if not.
+    """
+    try:
+        known = f"{jars} {jars.stat().st_mtime_ns} {(home / REAL_JAVA).read_text()}"
+    except OSError:
+        return ""
+    archive = home / f"spark-{zlib.crc32(known.encode()):x}.jsa"
+    if any(letter.isspace() for letter in str(archive)) or not os.access(home, os.W_OK):
+        return ""
+    how = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
+    return f"-XX:{how}={archive} -Xlog:disable"
+
+
 def _put(file: Path, text: str) -> None:
     """Other processes may be doing the same."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from blindpost.journal.schema import TABLES, Table, Tier
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.delta import follow_manifest
-from blindpost.pipeline.files import join, literal, open_root
+from blindpost.pipeline.files import Files, join, literal, local_path, open_root
 from blindpost.pipeline.ledger import Ledger
 from blindpost.pipeline.publish import TableStore
 from blindpost.pipeline.settings import Settings
 from blindpost.pipeline.sizing import SMALL_ROWS, planned_small
-from blindpost.pipeline.sums import Sums, combined, of_file, summed
-from blindpost.pipeline.types import silver_schema
+from blindpost.pipeline.sums import Sums, merged, of_files, summed, with_day
+from blindpost.pipeline.types import arrow_schema, silver_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,10 +52,15 @@ class Lake:
         self.settings = Settings() if settings is None else settings
         self.clock = clock
         self.small = False
+        self._sums: dict[tuple[str, tuple[str, ...]], DataFrame] = {}
         self.journal_files, self.journal = open_root(spark, journal)
         self.files, self.out = open_root(spark, out)
         self._zone_files, self.zone = open_root(spark, join(out, ZONE) if zone is None else zone)
         self.ledger = Ledger(self.files, self.out)
+
+    def files_of(self, table: Table) -> Files:
+        """Where the rows of a silver table are."""
+        return self._zone_files if table.tier is Tier.STATE else self.files
 
     def silver_store(self, table: Table) -> TableStore:
         if table.tier is Tier.STATE:
@@ -72,17 +77,40 @@ class Lake:
         table = TABLES[name]
         return self.frame(silver_schema(table), self.silver_store(table).paths(days))
 
+    def few(self, name: str, days: Iterable[str], columns: list[str]) -> pa.Table | None:
+        """Columns of a silver table, here and without Spark; None if they are too many for that."""
+        table = TABLES[name]
+        store, files = self.silver_store(table), self.files_of(table)
+        partitions, wanted = store.current().partitions, set(days)
+        if sum(kept.rows for day, kept in partitions.items() if day in wanted) > SMALL_ROWS:
+            return None
+        contents = (files.read(path) for path in store.paths(wanted))
+        parts = [
+            pq.read_table(pa.BufferReader(content), columns=columns)
+            for content in contents
+            if content is not None
+        ]
+        return pa.concat_tables(parts) if parts else arrow_schema(table).empty_table().select(columns)
+
     def summed(self, sums: Sums, days: Iterable[str] | None = None) -> DataFrame:
         """Sums over the rows of a silver table that count now."""
-        store = self.silver_store(sums.table)
-        paths = store.paths(days)
+        paths = self.silver_store(sums.table).paths(days)
         if paths and not self.small:
             return summed(self.spark, sums, paths)
-        files = self._zone_files if sums.table.tier is Tier.STATE else self.files
-        contents = (files.read(path) for path in paths)
-        parts = [part for content in contents if content is not None for part in of_file(sums, content)]
-        rows = pa.Table.from_batches(parts, sums.schema)
-        return combined(sums, self.spark.createDataFrame(rows))
+        known = sums.name, tuple(paths)
+        if known not in self._sums:
+            rows = with_day(sums, merged(sums, list(of_files(sums, self._sources(sums, paths)))))
+            self._sums[known] = self.spark.createDataFrame(rows)
+        return self._sums[known]
+
+    def _sources(self, sums: Sums, paths: Iterable[str]) -> Iterator[str | bytes]:
+        """Files as this machine can read them: by their paths, else their contents."""
+        files = self.files_of(sums.table)
+        for path in paths:
+            if (local := local_path(path)) is not None:
+                yield local
+            elif (content := files.read(path)) is not None:
+                yield content
 
     def gold(self, dataset: Dataset, days: Iterable[str] | None = None) -> DataFrame:
         """The rows of a published table that count now."""
@@ -128,6 +156,7 @@ class Lake:
                 yield
         finally:
             self.small = False
+            self._sums.clear()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """What the jobs over counters share: sums of hours and days, one row per counter or one column.
 
-Rows are summed by name before names become columns: a journal has a row per minute and counter, and asking
-each of them for every name that is wanted would cost far more than the sums.
+Rows are summed by name (`COUNTER_HOURS`) before names become columns: a journal has a row per minute and
+counter, and asking each of them for every name that is wanted would cost far more than the sums.
 """
 
 from __future__ import annotations
@@ -26,18 +26,9 @@ def since_start(levels: DataFrame, p_boots: DataFrame) -> DataFrame:
     return joined.withColumn("started_s", F.coalesce("started_s", F.lit(0)))
 
 
-def summed(p_counters: DataFrame, *keys: str) -> DataFrame:
-    """The sum of each counter by these keys."""
-    return p_counters.groupBy(*keys, "name").agg(F.sum("value").alias("value"))
-
-
-def hours(p_counters: DataFrame) -> DataFrame:
-    """The sum of each counter of each router and hour."""
-    return summed(p_counters.withColumn("hour_s", hour_of("minute_s")), *HOUR)
-
-
-def beside(sums: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """Sums of hours with a column for each of these counters; null where there is none."""
-    return sums.groupBy(*HOUR).agg(
+def beside(counter_hours: DataFrame, role: str, names: Mapping[str, str]) -> DataFrame:
+    """Sums of hours with a column for each of these counters of a role; null where there is none."""
+    wanted = counter_hours.where((F.col("role") == role) & F.col("name").isin(*names.values()))
+    return wanted.groupBy(*HOUR).agg(
         *(F.sum(F.when(F.col("name") == meter, F.col("value"))).alias(name) for name, meter in names.items())
     )

@@ -34,6 +34,8 @@ from blindpost.pipeline.quality import Outcome
 CURRENT = "_CURRENT"
 MANIFEST_VERSION = 1
 SUFFIX = ".parquet"
+MADE_OF = "_MADE_OF"
+"""Beside the files of a day: what they were made of. Readers of tables pass over such a name."""
 
 
 def fingerprint(value: object) -> str:
@@ -83,6 +85,10 @@ class Finished:
     folder: str | None
     inputs: str
     outcome: Outcome
+    made_of: frozenset[str] = frozenset()
+    """What it was made of, one by one, where the next run may add to it."""
+    added: bool = False
+    """The rows that are published already stay, and these come beside them."""
 
 
 class TableStore:
@@ -174,20 +180,40 @@ class TableStore:
     def _place(self, done: Finished, old: Partition | None) -> Partition:
         target = self._version(done.day, done.inputs)
         before = None if old is None else old.before if old.inputs == done.inputs else old.inputs
-        if done.folder is not None and not (old is not None and old.inputs == done.inputs):
-            self._files.remove(target)  # only a killed run can have left it there
-            self._files.move(done.folder, target)
-        names = sorted(name_of(file.path) for file in self._files.listed(target) if _is_data(file.path))
         outcome = done.outcome
+        if not (old is not None and old.inputs == done.inputs):
+            self._files.remove(target)  # only a killed run can have left it there
+            if done.folder is not None:
+                self._files.move(done.folder, target)
+            if done.added and old is not None:
+                self._keep(self._version(done.day, old.inputs), target)
+                outcome = outcome.beside(Outcome(old.rows, old.content, dict(old.broken)))
+            if done.made_of:
+                self._files.replace(join(target, MADE_OF), "\n".join(sorted(done.made_of)).encode())
+        names = sorted(name_of(file.path) for file in self._files.listed(target) if _is_data(file.path))
         return Partition(
             done.inputs,
-            tuple(names) if done.folder is not None else (),
+            tuple(names),
             outcome.rows,
             outcome.content,
             outcome.broken,
             int(time.time()),
             before,
         )
+
+    def _keep(self, version: str, target: str) -> None:
+        """Let the files of a version be seen in another, with what is kept beside them."""
+        for file in list(self._files.listed(version)):
+            if (name := name_of(file.path)) != MADE_OF:
+                self._files.show(file.path, join(target, name))
+
+    def made_of(self, day: str) -> frozenset[str]:
+        """What a published day was made of, one by one; empty if that is not known."""
+        kept = self.current().partitions.get(day)
+        if kept is None or kept.erased:
+            return frozenset()
+        content = self._files.read(join(self._version(day, kept.inputs), MADE_OF))
+        return frozenset() if content is None else frozenset(content.decode().splitlines())
 
     def _show(self, day: str, partition: Partition) -> None:
         visible = join(self._folder, f"{day}{SUFFIX}")

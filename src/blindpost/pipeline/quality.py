@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from blindpost.pipeline.rowhash import in_spark
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
@@ -63,6 +65,15 @@ class Outcome:
     """The same for the same rows in any order: their number and the XOR of their hashes."""
     broken: dict[str, int]
 
+    def beside(self, other: Outcome) -> Outcome:
+        """Of both their rows together."""
+        lanes = int(self.content.partition("-")[2], 16) ^ int(other.content.partition("-")[2], 16)
+        rows = self.rows + other.rows
+        broken = {
+            rule: self.broken.get(rule, 0) + other.broken.get(rule, 0) for rule in self.broken | other.broken
+        }
+        return Outcome(rows, f"{rows}-{lanes:016x}", broken)
+
 
 HASH = "hash of the row"
 NOTHING = Outcome(0, "0-0000000000000000", {})
@@ -83,7 +94,8 @@ def judged(frame: DataFrame, rules: Sequence[Rule], names: Sequence[str]) -> Dat
     def broken(rule: Rule) -> Column:
         return F.coalesce(~F.expr(rule.condition), F.lit(False)).alias(_column(rule))
 
-    return frame.select("*", F.xxhash64(*names).alias(HASH), *map(broken, rules))
+    fields = [frame.schema[name] for name in names]
+    return frame.select("*", in_spark(fields).alias(HASH), *map(broken, rules))
 
 
 def _column(rule: Rule) -> str:

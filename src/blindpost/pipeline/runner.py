@@ -23,8 +23,10 @@ from blindpost.pipeline.bronze import TRIES, take_stock
 from blindpost.pipeline.dataset import Dataset, Input, datasets
 from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
+from blindpost.pipeline.growing import ByDay, Meeting, growing, made_of, meeting
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry
+from blindpost.pipeline.passing import copy_all, each_once
 from blindpost.pipeline.publish import Finished, Manifest, Partition, TableStore, fingerprint
 from blindpost.pipeline.quality import (
     NOTHING,
@@ -38,7 +40,7 @@ from blindpost.pipeline.quality import (
     told,
 )
 from blindpost.pipeline.silver import CONFLICT, REVISION, SILVER_VERSION, compared, is_revised, passed
-from blindpost.pipeline.spans import WRITTEN_BY, alone, writers_of
+from blindpost.pipeline.spans import WRITTEN_BY
 from blindpost.pipeline.types import silver_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -95,6 +97,9 @@ class Summary:
     """Tables that could not be computed, and why; what was published of them before stays."""
     erased: dict[str, list[str]] = field(default_factory=dict)
     """The days of each table that were past their retention."""
+    files: int = 0
+    rows: int = 0
+    """What the ledger knows of the journal: files, and rows in those that are read."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """Tables whose rows are published but of which something else could not be done, and what."""
 
@@ -108,8 +113,6 @@ NO_LOG = (
     "the table's folder _delta_log; the next run writes it anew."
 )
 NOT_ERASED = "Days whose time is over could not be erased and are still there; the next run tries again."
-WRITERS_MOST = 1_000
-"""With more writers than this whose files are gone, silver's own rows are not told apart by writer."""
 
 
 class _VanishedError(PipelineError):
@@ -156,8 +159,9 @@ class _Run:
         count = sum(folder.files for folder in known)
         self._observe(Step("bronze", "files", "published", count, count))
         self._summary.set_aside = lake.ledger.set_aside()
+        self._summary.files, self._summary.rows = count, sum(folder.rows for folder in known)
         self._erase()
-        with lake.sized(sum(folder.rows for folder in known)):
+        with lake.sized(self._summary.rows):
             self._compute()
         for store, schema in lake.logged(TABLES, datasets().values()):
             with self._aside(store.name, NO_LOG):
@@ -248,34 +252,83 @@ class _Run:
 
     def _silver_days(self, table: Table, store: TableStore, stale: Mapping[str, str]) -> None:
         by_day = self._lake.ledger.read_by(table.name, stale)
-        used = {entry.path: entry for found in by_day.values() for entry in found}
+        known = {day: store.made_of(day) for day in by_day}
+        held = {day: len(kept.files) for day, kept in store.current().partitions.items()}
+        added = growing(table, by_day, known, held)
         try:
-            rows = self._once(table, store, list(used.values()), stale)
-            self._publish("silver", store, rows, silver_schema(table), (), (), stale)
+            if added:
+                new = Meeting(_once_each(added), [], None)
+                self._silver_parts(table, store, by_day, {day: stale[day] for day in added}, new, adds=True)
+            whole = {day: found for day, found in by_day.items() if day not in added}
+            if whole:
+                files = self._few_once(table, meeting(_once_each(whole)))
+                self._silver_parts(
+                    table, store, by_day, {day: stale[day] for day in whole}, files, adds=False
+                )
         except Exception as error:
-            there = (self._lake.journal_files.exists(path) for path in self._paths(used.values()))
+            there = (self._lake.journal_files.exists(path) for path in self._paths(_once_each(by_day)))
             if not all(there):
                 raise _VanishedError(
                     "Files of the journal were removed while they were read. Run it again."
                 ) from error
             raise
 
+    def _silver_parts(
+        self,
+        table: Table,
+        store: TableStore,
+        by_day: ByDay,
+        days: Mapping[str, str],
+        files: Meeting,
+        *,
+        adds: bool,
+    ) -> None:
+        """Write days of silver: copy what meets nothing, compare the rest."""
+        copies = self._can_copy(table)
+
+        def make(staging: str) -> dict[str, Outcome]:
+            outcomes: dict[str, Outcome] = {}
+            if files.compared or (files.passing and not copies):
+                rows = self._once(table, store, files, days, passing=not copies)
+                outcomes = self._computed(store, rows, silver_schema(table), (), (), staging, days)
+            if files.passing and copies:
+                sources = [(join(self._lake.journal, entry.path), entry.rows) for entry in files.passing]
+                spark = None if self._lake.small else self._lake.spark
+                for one in copy_all(spark, table, staging, list(days), sources):
+                    found = outcomes.get(one.day, Outcome(0, NOTHING.content, {CONFLICTS: 0}))
+                    outcomes[one.day] = found.beside(one.outcome)
+            return outcomes
+
+        def finished(day: str, folder: str | None, outcome: Outcome) -> Finished:
+            return Finished(day, folder, days[day], outcome, made_of(table, by_day[day]), added=adds)
+
+        self._publish("silver", store, (), days, make, finished)
+
+    def _can_copy(self, table: Table) -> bool:
+        """Whether rows can be copied without Spark's own reader and writer: where Python can open files."""
+        return self._lake.journal_files.local and self._lake.files_of(table).local
+
+    def _few_once(self, table: Table, files: Meeting) -> Meeting:
+        """Few files that state no ranges are looked into: mostly no record is in them twice."""
+        every = [*files.passing, *files.compared]
+        if not files.compared or any(entry.gone for entry in every):
+            return files
+        if not (self._lake.small and self._can_copy(table) and each_once(table, self._paths(every))):
+            return files
+        return Meeting(every, [], None)
+
     def _paths(self, entries: Iterable[Entry]) -> list[str]:
         return sorted(join(self._lake.journal, entry.path) for entry in entries if not entry.gone)
 
-    def _once(self, table: Table, store: TableStore, used: list[Entry], days: Mapping[str, str]) -> DataFrame:
-        """Each record of the files once. Files that overlap no other are passed through as they are."""
-        gone = [entry for entry in used if entry.gone]
-        left = {writer for entry in gone for writer in writers_of(entry.spans)}
-        single: set[str] = set()
-        if all(entry.spans for entry in gone) and len(left) <= WRITERS_MOST:
-            single = alone({entry.path: entry.spans for entry in used if not entry.gone}, left)
-        meeting = [entry for entry in used if entry.path not in single]
+    def _once(
+        self, table: Table, store: TableStore, files: Meeting, days: Mapping[str, str], *, passing: bool
+    ) -> DataFrame:
+        """Each record of the files once."""
         parts = []
-        if passing := self._paths(entry for entry in used if entry.path in single):
-            parts.append(passed(table, self._lake.frame(spark_schema(table), passing)))
-        if meeting:
-            rows = self._rows(table, store, meeting, days, left if single else None)
+        if passing and files.passing:
+            parts.append(passed(table, self._lake.frame(spark_schema(table), self._paths(files.passing))))
+        if files.compared:
+            rows = self._rows(table, store, files.compared, days, files.writers)
             parts.append(compared(table, rows).hint("rebalance", "day"))
         return functools.reduce(lambda one, other: one.unionByName(other), parts)
 
@@ -334,11 +387,22 @@ class _Run:
                 given.table: [day for day in manifests[given.table] if day in range_of.widened(given)]
                 for given in dataset.inputs
             }
-            frames = {table: lake.silver(table, days) for table, days in used.items()}
-            frames |= {sums.name: lake.summed(sums, used[sums.table.name]) for sums in dataset.sums}
             rules = (not_null(dataset.schema), *dataset.rules)
-            frame = shaped(dataset.computed(frames), dataset)
-            self._publish("gold", store, frame, dataset.schema, dataset.key, rules, stale)
+            there = {table: any(manifests[table][day].rows for day in days) for table, days in used.items()}
+
+            def make(staging: str) -> dict[str, Outcome]:
+                if not all(there[table] for table in dataset.rows_of):
+                    return {}
+                asked = dataset.asks_for
+                frames = {table: lake.silver(table, days) for table, days in used.items() if table in asked}
+                frames |= {sums.name: lake.summed(sums, used[sums.table.name]) for sums in dataset.sums}
+                frame = shaped(dataset.computed(frames), dataset)
+                return self._computed(store, frame, dataset.schema, dataset.key, rules, staging, stale)
+
+            def finished(day: str, folder: str | None, outcome: Outcome) -> Finished:
+                return Finished(day, folder, stale[day], outcome)
+
+            self._publish("gold", store, rules, stale, make, finished)
         self._tell(store, dataset.rules, known)
 
     def _known(self, dataset: Dataset, manifests: Mapping[str, Mapping[str, Partition]]) -> set[str]:
@@ -363,20 +427,15 @@ class _Run:
         self,
         stage: str,
         store: TableStore,
-        frame: DataFrame,
-        schema: StructType,
-        key: tuple[str, ...],
         rules: tuple[Rule, ...],
-        stale: Mapping[str, str],
+        stale: Collection[str],
+        make: Callable[[str], dict[str, Outcome]],
+        finished: Callable[[str, str | None, Outcome], Finished],
     ) -> None:
         """Write the stale days, check what was written, and let it be seen."""
         self._observe(Step(stage, store.name, "found"))
         staging = store.new_staging()
-        days = frame.where(frame["day"].cast("string").isin(sorted(stale)))
-        if self._lake.small:
-            outcomes = self._fetch(store, days, key, rules, staging)
-        else:
-            outcomes = self._write(store, days, schema, key, rules, staging, stale)
+        outcomes = make(staging)
         folders = store.staged(staging)
         self._observe(Step(stage, store.name, "computed"))
         for day, outcome in sorted(outcomes.items()):
@@ -386,12 +445,24 @@ class _Run:
                     "What was published before stays. This is a fault of the pipeline: please report it."
                 )
         self._observe(Step(stage, store.name, "checked"))
-        store.publish(
-            Finished(day, folders.get(day), inputs, outcomes.get(day, NOTHING))
-            for day, inputs in sorted(stale.items())
-        )
-        self._summary.computed[store.name] = sorted(stale)
+        store.publish(finished(day, folders.get(day), outcomes.get(day, NOTHING)) for day in sorted(stale))
+        self._summary.computed[store.name] = sorted({*self._summary.computed.get(store.name, ()), *stale})
         self._observe(Step(stage, store.name, "published"))
+
+    def _computed(
+        self,
+        store: TableStore,
+        frame: DataFrame,
+        schema: StructType,
+        key: tuple[str, ...],
+        rules: tuple[Rule, ...],
+        staging: str,
+        stale: Collection[str],
+    ) -> dict[str, Outcome]:
+        days = frame.where(frame["day"].cast("string").isin(sorted(stale)))
+        if self._lake.small:
+            return self._fetch(store, days, key, rules, staging)
+        return self._write(store, days, schema, key, rules, staging, stale)
 
     def _write(
         self,
@@ -439,6 +510,10 @@ class _Run:
                 of_day = of_day.sort_by([(name, "ascending") for name in key])
             store.stage(staging, day.isoformat(), of_day.select(names))
         return outcomes
+
+
+def _once_each(by_day: ByDay) -> list[Entry]:
+    return list({entry.path: entry for found in by_day.values() for entry in found}.values())
 
 
 def _first_line(error: Exception) -> str:

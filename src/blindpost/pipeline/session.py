@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from blindpost.pipeline.errors import PipelineError
-from blindpost.pipeline.java import find_java, java_home
+from blindpost.pipeline.java import find_java, java_home, shared_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,12 +93,13 @@ def start(options: SparkOptions) -> SparkSession:
     builder = SparkSession.builder.appName(APP_NAME)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:  # spark-submit has started Java and knows its master
-        os.environ["JAVA_HOME"] = str(java_home(find_java()))
+        home = java_home(find_java())
+        os.environ["JAVA_HOME"] = str(home)
         master = options.master or LOCAL
         _reach_master(master)
         builder = builder.master(master)
         for name, value in {
-            **_driver(small=options.small),
+            **_driver(home, small=options.small),
             **(_local() if master.startswith("local") else {}),
         }.items():
             builder = builder.config(name, value)
@@ -162,9 +163,14 @@ def is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _driver(*, small: bool) -> dict[str, str]:
+def _driver(home: Path, *, small: bool) -> dict[str, str]:
     """What must be known before Java starts. Jobs want throughput, not short pauses: hence the collector."""
-    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if small else "-XX:+UseParallelGC"
+    import pyspark
+
+    java = "-XX:+UseParallelGC"
+    if small:
+        jars = Path(pyspark.__file__).parent / "jars"
+        java = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {shared_classes(home, jars)}".rstrip()
     folder = Path(tempfile.gettempdir()) / f"blindpost-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     log_settings = folder / "log4j2.properties"

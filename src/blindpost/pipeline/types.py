@@ -40,6 +40,10 @@ def silver_schema(table: Table) -> spark.StructType:
     return spark.StructType([*spark_schema(table).fields, spark.StructField("day", spark.DateType(), True)])
 
 
+def arrow_schema(table: Table) -> pa.Schema:
+    return pa.schema([(column.name, _ARROW[column.type]) for column in table.columns])
+
+
 def is_a(found: pa.DataType, wanted: Type) -> bool:
     """Whether a column of a file has this type; names of inner fields do not matter."""
     expected = _ARROW[wanted]

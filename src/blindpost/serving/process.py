@@ -17,6 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import blindpost
 from blindpost.journal.keeping import JournalKeeper
+from blindpost.journal.minutes import Reading
 from blindpost.serving import descriptors, logs, processes, vitals
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
@@ -84,9 +85,17 @@ class Process(Generic[V]):
         keeping = keeping_of(place.settings.journal, place.folder, service.journal_name)
         if keeping is None:
             return None
-        journal = JournalKeeper(keeping, service.role, service.read_meters)
+        journal = JournalKeeper(keeping, service.role, self._read_meters)
         service.journaled(journal)
         return journal
+
+    async def _read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
+        """The service's own, and the room on its fullest disk: when that ends can be told weeks before."""
+        reading = await self.service.read_meters(minute_s, with_sketches)
+        free, size = vitals.fullest(self._folders())
+        if free is not None and size is not None:
+            reading.gauges = {**reading.gauges, "disk_free_bytes": free, "disk_size_bytes": size}
+        return reading
 
     def stop(self) -> None:
         """Drain and end."""

@@ -62,7 +62,7 @@ _METRICS = {
 def look(service: Service[Any], folders: Sequence[Path]) -> Vitals:
     """What there is now."""
     bounds = service.bounds
-    free, size = _fullest(folders)
+    free, size = fullest(folders)
     chain = service.certificates()
     return Vitals(
         memory_bytes=anonymous_bytes(),
@@ -76,7 +76,7 @@ def look(service: Service[Any], folders: Sequence[Path]) -> Vitals:
     )
 
 
-def _fullest(folders: Sequence[Path]) -> tuple[int | None, int | None]:
+def fullest(folders: Sequence[Path]) -> tuple[int | None, int | None]:
     """Room and size of the disk with the least room; none if no folder can be looked at."""
     found: list[tuple[int, int]] = []
     for folder in folders:

@@ -26,7 +26,8 @@ TABLES = ("delivery_slo",)
 def main(journal: str, out: str, stage: str, point: str, how: str = "run") -> None:
     on_cluster = how.startswith("spark://")
     settings = {**QUICK, "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
-    with spark_session(SparkOptions(how if on_cluster else "local[2]", settings=settings)) as spark:
+    master = how if on_cluster else "local[2]"
+    with spark_session(SparkOptions(master, settings=settings, small=True)) as spark:
 
         def observe(step: Step) -> None:
             if (step.stage, step.point) == (stage, point):

@@ -15,7 +15,7 @@ from blindpost.journal.schema import METADATA_TABLE, METADATA_VERSION, TABLES, T
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.settings import Keep, Settings
 from blindpost.pipeline.silver import silver
-from blindpost.pipeline.sums import Sums, combined, kernel
+from blindpost.pipeline.sums import Sums, kernel, merged, with_day
 from blindpost.pipeline.types import spark_schema
 
 Row = dict[str, Any]
@@ -86,8 +86,8 @@ def silver_frame(spark: SparkSession, name: str, rows: Sequence[Row]) -> DataFra
 def sums_frame(rows: DataFrame, sums: Sums) -> DataFrame:
     """Sums over the rows of a silver table, by the kernel."""
     batches = rows.toArrow().combine_chunks().to_batches()
-    parts = pa.Table.from_batches([kernel(sums, batch) for batch in batches if len(batch)], sums.schema)
-    return combined(sums, rows.sparkSession.createDataFrame(parts))
+    parts = [kernel(sums, batch) for batch in batches if len(batch)]
+    return rows.sparkSession.createDataFrame(with_day(sums, merged(sums, parts)))
 
 
 def computed(spark: SparkSession, dataset: Dataset, journal: Mapping[str, Sequence[Row]]) -> list[Row]:

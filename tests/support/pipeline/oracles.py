@@ -360,6 +360,9 @@ def daily_statistics(journal: Journal) -> list[Row]:
             for days in (7, 30):
                 row[f"{begin}_{days}d"] = active(sketch, day - timedelta(days=days - 1))
         row["queues_blocked"] = sums[day, router, "qBlocked"]
+        for name in ("disk_free_bytes", "disk_size_bytes"):
+            last = max(levels[day, router, name], default=None)
+            row[name] = None if last is None else int(last[-1])
         of_day = [of for of in boots if of[:2] == (day, router)]
         written = sum(max(len(minutes.get(of, ())), kept.get(of, 0)) for of in of_day)
         seen = [minutes.get(of, set()) for of in of_day]

@@ -52,6 +52,31 @@ def journal(plan: Plan, rows: int, folder: Path) -> Path:
     return made.root
 
 
+def fleet(plan: Plan, routers: int, folder: Path) -> Path:
+    """A day of many routers, a file each, with one minute of every hour: what counts is how many they are."""
+    made = Journal(folder)
+    rng = plan.rng("bench", "fleet")
+    rows = 24 * NAMES
+    hour = np.arange(rows) // NAMES
+    names = words([f"counter{place:02d}" for place in range(NAMES)], np.arange(rows) % NAMES)
+    for number in range(routers):
+        router = f"smp-{number:05d}"
+        found = build(
+            P_COUNTERS,
+            {
+                "router": same(router, rows),
+                "role": same("smp", rows),
+                "boot": same(plan.hex_id("bench", router), rows),
+                "seq": hour,
+                "minute_s": start_s(plan.first) + hour * 3_600,
+                "name": names,
+                "value": rng.poisson(40, rows),
+            },
+        )
+        made.put(P_COUNTERS, plan.first, f"{router}-smp", found)
+    return made.root
+
+
 def _with_day(table: Table, rows: pa.Table) -> pa.Table:
     unit_s = 1_000_000 if table.time.endswith("_us") else 1
     day = rows[table.time].to_numpy() // (DAY_S * unit_s)

@@ -205,6 +205,10 @@ def _services(
     return rows, counts
 
 
+DISK_BYTES, DISK_USED, STORED_BYTES = 100e9, 0.2, 20_000
+"""The disk of a generated router: its size, what else is on it, and what a queue or a message takes."""
+
+
 def _levels(router: Router, counts: Counts, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """What was there at the end of each minute, from what changed it."""
     queues = router.queues + np.cumsum(counts["qCreated"] - counts["qDeletedAll"])
@@ -224,6 +228,8 @@ def _levels(router: Router, counts: Counts, rng: np.random.Generator) -> dict[st
         "service_queues_notifier": 0 * steady,
         "connections": rng.poisson(router.queues / 20, MINUTES).astype(float),
         "subscriptions": np.round(queues * 0.6),
+        "disk_free_bytes": np.maximum(DISK_BYTES * (1 - DISK_USED) - STORED_BYTES * (messages + queues), 0),
+        "disk_size_bytes": DISK_BYTES * steady,
     }
 
 

@@ -59,6 +59,7 @@ DATASET = Dataset(
     ),
     key=("from_router", "to_router", "number", "sent_us", "fault"),
     inputs=(Input("l_messages", days_before=1, spills=1),),
+    rows_of=("l_messages",),
     compute=compute,
     rules=(Rule("kept promise", "fault <> 'lost' OR stage = 'sent'", "OK means that it will be delivered."),),
     where="where the lab's lake is: events of our own canaries, kept for 7 days",

@@ -51,6 +51,7 @@ DATASET = Dataset(
     ),
     key=("from_router", "to_router"),
     inputs=(Input("l_messages", days_before=1, spills=1),),
+    rows_of=("l_messages",),
     compute=compute,
     rules=(
         Rule(

@@ -12,13 +12,16 @@ from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StringT
 
 from blindpost.journal.schema import DAILY_COLUMNS, DailyColumn, Source
 from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.meters import since_start, summed
+from blindpost.pipeline.meters import since_start
 from blindpost.pipeline.quality import Breaking, Rule
+from blindpost.pipeline.sums import COUNTER_HOURS
 from blindpost.pipeline.types import columns
 
 RECORD = ("day", "router", "boot")
 LONGEST_DAYS, DAY_MINUTES = 31, 1_440
 EXTRA_COUNTERS = {"queues_blocked": "qBlocked"}
+DISK = ("disk_free_bytes", "disk_size_bytes")
+"""Levels that the reference does not have, under their own names; unknown where an older router wrote."""
 ACTIVE = {"queues": "active_queues", "queues_notify": "active_queues_ntf"}
 """Sketches of message routers, and how the columns beside the reference's begin."""
 
@@ -29,14 +32,14 @@ def column_name(name: str) -> str:
 
 
 def compute(
-    p_counters: DataFrame,
+    counter_hours: DataFrame,
     p_gauges: DataFrame,
     p_day: DataFrame,
     p_sketches: DataFrame,
     p_day_sketches: DataFrame,
     p_boots: DataFrame,
 ) -> DataFrame:
-    minutes = [frame.where(F.col("role") == "smp") for frame in (p_counters, p_gauges)]
+    minutes = [frame.where(F.col("role") == "smp") for frame in (counter_hours, p_gauges)]
     days = p_day.where(F.col("role") == "smp")
     covered = _covered(minutes[1], days)
     levels = _levels(minutes[1], days, covered, p_boots)
@@ -85,14 +88,14 @@ def _written(gauges: DataFrame, covered: DataFrame) -> DataFrame:
 
 def _sums(counters: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame:
     """One column for each counter."""
-    by_minute = summed(counters, *RECORD).withColumn("from_day", F.lit(False))
+    by_hour = counters.select(*RECORD, "name", "value", F.lit(False).alias("from_day"))
     by_day = days.where(F.col("kind") == "counter").select(
         *RECORD, "name", F.col("value").cast("long").alias("value"), F.lit(True).alias("from_day")
     )
-    chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
+    chosen = by_hour.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
     names = [*_metrics(Source.COUNTER), *EXTRA_COUNTERS.values()]
-    return chosen.groupBy("day", "router").agg(
-        *(F.sum(F.when(F.col("name") == name, F.col("value"))).alias(f"sum {name}") for name in names)
+    return _side_by_side(
+        chosen.groupBy("day", "router", "name").agg(F.sum("value").alias("value")), "sum", names
     )
 
 
@@ -112,12 +115,16 @@ def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame, p_boots: Dat
     chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
     at = F.struct("last_s", "started_s", "boot", "seq", "value")
     chosen = since_start(chosen, p_boots)
-    return chosen.groupBy("day", "router").agg(
-        *(
-            F.max(F.when(F.col("name") == name, at))["value"].cast("long").alias(f"level {name}")
-            for name in _metrics(Source.GAUGE)
-        )
-    )
+    last = chosen.groupBy("day", "router", "name").agg(F.max(at)["value"].cast("long").alias("value"))
+    return _side_by_side(last, "level", [*_metrics(Source.GAUGE), *DISK])
+
+
+def _side_by_side(rows: DataFrame, kind: str, names: list[str]) -> DataFrame:
+    """A column for each of these names: a look into a map is far cheaper than a sum under a condition."""
+    wanted = rows.where(F.col("name").isin(*names)).groupBy("day", "router")
+    found = wanted.agg(F.map_from_entries(F.collect_list(F.struct("name", "value"))).alias("found"))
+    columns = [F.try_element_at("found", F.lit(name)).alias(f"{kind} {name}") for name in names]
+    return found.select("day", "router", *columns)
 
 
 def _metrics(source: Source) -> list[str]:
@@ -202,7 +209,7 @@ def _beside() -> list[Column]:
         F.coalesce(F.col(f"sum {meter}"), F.lit(0)).cast("long").alias(name)
         for name, meter in EXTRA_COUNTERS.items()
     ]
-    return [*rolling, *counters]
+    return [*rolling, *counters, *(F.col(f"level {name}").alias(name) for name in DISK)]
 
 
 _SOURCES = {
@@ -241,6 +248,8 @@ DATASET = Dataset(
             LongType(),
             "Queues blocked on the day, which the reference counts and never prints.",
         ),
+        ("disk_free_bytes", LongType(), "Room on the fullest disk that it writes to, at the end of the day."),
+        ("disk_size_bytes", LongType(), "Size of that disk."),
         ("minutes", IntegerType(), "Minutes of the day that are recorded; sums cover no more than these."),
         (
             "minutes_twice",
@@ -248,7 +257,7 @@ DATASET = Dataset(
             "Of these, how many several starts of a router wrote.",
         ),
         ("boots", IntegerType(), "Starts of the router that wrote on the day."),
-        nullable=tuple(name for name, _, _ in _REFERENCE if name.endswith(("_week", "_month"))),
+        nullable=(*(name for name, _, _ in _REFERENCE if name.endswith(("_week", "_month"))), *DISK),
     ),
     key=("router",),
     inputs=(
@@ -260,6 +269,7 @@ DATASET = Dataset(
         Input("p_boots"),
     ),
     compute=compute,
+    sums=(COUNTER_HOURS,),
     rules=(
         Rule(
             "whole day",
@@ -287,6 +297,6 @@ DATASET = Dataset(
     ),
     where="anywhere: sums and sketches only",
     size="4 M rows of minutes a day for 20 routers, and 31 days of sketches of 4 KB",
-    version=2,
+    version=3,
     why_spark="a year of history is 1.5 billion rows, and backfill computes it at once",
 )

@@ -63,6 +63,7 @@ DATASET = Dataset(
     ),
     key=("router", "hour_s"),
     inputs=(Input("l_delivery"),),
+    rows_of=("l_delivery",),
     compute=compute,
     rules=(Rule("depth", "depth_max >= 0", "A queue is never less than empty."),),
     where="where the lab's lake is: events of load tests, kept for 7 days",

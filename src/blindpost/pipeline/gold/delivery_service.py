@@ -9,8 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input
-from blindpost.pipeline.meters import HOUR, beside, hour_of, hours, since_start
+from blindpost.pipeline.meters import HOUR, beside, hour_of, since_start
 from blindpost.pipeline.quality import Rule
+from blindpost.pipeline.sums import COUNTER_HOURS
 from blindpost.pipeline.types import columns
 
 COUNTERS = (
@@ -30,11 +31,10 @@ QUANTILES = {"wait_s_p50": 0.5, "wait_s_p95": 0.95}
 
 
 def compute(
-    p_counters: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame, p_boots: DataFrame
+    counter_hours: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame, p_boots: DataFrame
 ) -> DataFrame:
     """One row per service and hour in which it wrote anything."""
-    wanted = p_counters.where((F.col("role") == "ds") & F.col("name").isin(*COUNTERS))
-    counted = beside(hours(wanted), {name: name for name in COUNTERS})
+    counted = beside(counter_hours, "ds", {name: name for name in COUNTERS})
     depth = F.when(F.col("name") == "payloads", F.col("value"))
     wanted_levels = p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))
     last = F.struct("minute_s", "started_s", "boot", "seq")
@@ -141,6 +141,7 @@ DATASET = Dataset(
     key=("router", "hour_s"),
     inputs=(Input("p_counters"), Input("p_gauges"), Input("p_histograms"), Input("p_boots")),
     compute=compute,
+    sums=(COUNTER_HOURS,),
     rules=(
         Rule(
             "leaves once",

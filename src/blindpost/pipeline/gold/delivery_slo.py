@@ -90,6 +90,7 @@ DATASET = Dataset(
     ),
     key=("hour_s", "role", "from_router", "to_router"),
     inputs=(Input("l_messages", days_before=1, days_after=1),),
+    rows_of=("l_messages",),
     compute=compute,
     rules=(
         Rule(

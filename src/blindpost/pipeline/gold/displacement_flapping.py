@@ -8,6 +8,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.quality import Rule
+from blindpost.pipeline.sums import COUNTER_HOURS
 from blindpost.pipeline.types import columns
 
 TIMES = 10
@@ -17,7 +18,7 @@ MINUTES = 5
 _ENDS = {"rcvServices.subEnd": "messaging", "ntfServices.subEnd": "notifier"}
 
 
-def compute(p_services: DataFrame, p_counters: DataFrame) -> DataFrame:
+def compute(p_services: DataFrame, counter_hours: DataFrame) -> DataFrame:
     """One row for each service, role and hour that flaps, beside the router's count of displaced ones."""
     hour = (F.col("minute_s") - F.col("minute_s") % 3600).alias("hour_s")
     often = (
@@ -31,8 +32,8 @@ def compute(p_services: DataFrame, p_counters: DataFrame) -> DataFrame:
     )
     role = F.when(F.col("name") == "rcvServices.subEnd", "messaging").otherwise("notifier")
     ends = (
-        p_counters.where(F.col("name").isin(*_ENDS))
-        .groupBy("router", "boot", role.alias("service_role"), hour)
+        counter_hours.where(F.col("name").isin(*_ENDS))
+        .groupBy("router", "boot", role.alias("service_role"), "hour_s")
         .agg(F.sum("value").alias("ends"))
     )
     return often.join(ends, ["router", "boot", "service_role", "hour_s"], "left").select(
@@ -66,7 +67,9 @@ DATASET = Dataset(
     ),
     key=("router", "boot", "ordinal", "service_role", "hour_s"),
     inputs=(Input("p_services"), Input("p_counters")),
+    rows_of=("p_services",),
     compute=compute,
+    sums=(COUNTER_HOURS,),
     rules=(
         Rule("displaced", "ends > 0", "Without a displaced session it only reconnects: look at its network."),
     ),

@@ -17,9 +17,7 @@ WITHIN_S = 86_400
 """Only an export that began this soon after the import is compared with it."""
 
 
-def compute(
-    s_migration: DataFrame, s_snapshot: DataFrame, summed: DataFrame, **_whole: DataFrame
-) -> DataFrame:
+def compute(s_migration: DataFrame, s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
     lines = s_migration.groupBy(*LINE).agg(
         F.min("at_s").alias("at_s"),
         *(
@@ -150,6 +148,7 @@ DATASET = Dataset(
     ),
     key=("router", "migration", "name", "service", "role"),
     inputs=(Input("s_migration"), Input("s_queues", days_after=1), Input("s_snapshot", days_after=1)),
+    rows_of=("s_migration",),
     compute=compute,
     sums=(QUEUE_SETS,),
     kept={"summed": Kept((QUEUE_SETS.name,), sums)},

@@ -78,6 +78,7 @@ DATASET = Dataset(
     ),
     key=("router",),
     inputs=(Input("l_notifications", days_before=1, spills=1),),
+    rows_of=("l_notifications",),
     compute=compute,
     rules=(
         Rule(

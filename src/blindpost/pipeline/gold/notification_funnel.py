@@ -51,6 +51,7 @@ DATASET = Dataset(
     ),
     key=("router", "provider"),
     inputs=(Input("p_funnel"),),
+    rows_of=("p_funnel",),
     compute=compute,
     rules=(
         Rule(

@@ -7,10 +7,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input, Kept
-from blindpost.pipeline.meters import HOUR, beside, hour_of, hours, since_start
+from blindpost.pipeline.meters import HOUR, beside, hour_of, since_start
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, sums
-from blindpost.pipeline.sums import QUEUE_SETS
+from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 COUNTED = {
@@ -25,16 +25,14 @@ BEFORE_S = 86_400
 
 
 def compute(
-    p_counters: DataFrame,
+    counter_hours: DataFrame,
     p_gauges: DataFrame,
     s_queues: DataFrame,
     p_boots: DataFrame,
     exported: DataFrame,
-    **_: DataFrame,
 ) -> DataFrame:
     waiting = _waiting(p_gauges, p_boots)
-    wanted = p_counters.where((F.col("role") == "smp") & F.col("name").isin(*COUNTED.values()))
-    counted = beside(hours(wanted), COUNTED)
+    counted = beside(counter_hours, "smp", COUNTED)
     joined = waiting.join(counted, list(HOUR), "left").fillna(0, list(COUNTED))
     deleted = (
         F.col("backlog_before") + F.col("accepted") - F.col("acked") - F.col("expired") - F.col("backlog")
@@ -137,8 +135,9 @@ DATASET = Dataset(
         Input("s_snapshot"),
         Input("p_boots", days_before=1),
     ),
+    rows_of=("p_gauges",),
     compute=compute,
-    sums=(QUEUE_SETS,),
+    sums=(COUNTER_HOURS, QUEUE_SETS),
     kept={"exported": Kept((QUEUE_SETS.name, "s_snapshot"), _exported)},
     rules=(
         Rule(

@@ -22,7 +22,6 @@ def compute(
     summed: DataFrame,
     chosen: DataFrame,
     different: DataFrame,
-    **_: DataFrame,
 ) -> DataFrame:
     picked = F.broadcast(chosen.select(*EXPORT))
     sets = summed.join(picked, list(EXPORT))
@@ -156,6 +155,7 @@ DATASET = Dataset(
     ),
     key=("router", "service", "role"),
     inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
+    rows_of=("s_snapshot",),
     compute=compute,
     sums=(QUEUE_SETS,),
     kept=KEPT,

@@ -14,7 +14,7 @@ from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 
-def compute(s_queues: DataFrame, chosen: DataFrame, different: DataFrame, **_: DataFrame) -> DataFrame:
+def compute(s_queues: DataFrame, chosen: DataFrame, different: DataFrame) -> DataFrame:
     found = different_queues(s_queues, chosen, different)
     subscribing = F.when(F.col("role") == "messaging", "SUB").otherwise("NSUB")
     repair = (
@@ -44,6 +44,7 @@ DATASET = Dataset(
     ),
     key=("router", "service_id", "role", "queue_id"),
     inputs=(Input("s_queues"), Input("s_snapshot")),
+    rows_of=("s_snapshot",),
     compute=compute,
     sums=(QUEUE_SETS,),
     kept=KEPT,

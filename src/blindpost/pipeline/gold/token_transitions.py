@@ -53,6 +53,7 @@ DATASET = Dataset(
     ),
     key=("router", "from_state", "to_state", "reason"),
     inputs=(Input("p_token_transitions"),),
+    rows_of=("p_token_transitions",),
     compute=compute,
     rules=(
         Rule("legal", "legal", "A transition that the protocol does not have is a fault of the router."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blindpost.pipeline.report import canaries, others, routers, unusual
+from blindpost.pipeline.report import canaries, each, others, routers, unusual
 from blindpost.pipeline.report.facts import Facts, count, moment
 from blindpost.pipeline.report.page import Report, Section, render
 
@@ -20,8 +20,8 @@ SECTIONS = (
 
 
 def sections(facts: Facts) -> list[Section]:
-    """Every question, imports if there were any, and what is unusual if enough days are there."""
-    more = (unusual.section(facts), routers.migrations(facts))
+    """Every question; imports, disks, what is unusual and each router where there is something to say."""
+    more = (unusual.section(facts), routers.migrations(facts), each.disks(facts), each.routers(facts))
     return [section(facts) for section in SECTIONS] + [section for section in more if section is not None]
 
 

@@ -120,15 +120,15 @@ def days_before(day: str, count: int) -> str:
 
 def _heard(lake: Lake, days: Sequence[str]) -> dict[str, tuple[str, int]]:
     """The newest minute of each server in these days; servers of two kinds that share a name are two."""
-    rows = lake.silver("p_gauges", days).groupBy("router", "role").agg({"minute_s": "max"}).collect()
-    shared = {name for name, many in Counter(row["router"] for row in rows).items() if many > 1}
-    return {
-        f"{row['router']} ({row['role']})" if row["router"] in shared else row["router"]: (
-            row["role"],
-            row["max(minute_s)"],
-        )
-        for row in rows
-    }
+    few = lake.few("p_gauges", days, ["router", "role", "minute_s"])
+    if few is None:
+        newest = lake.silver("p_gauges", days).groupBy("router", "role").agg({"minute_s": "max"}).collect()
+        rows = [tuple(row) for row in newest]
+    else:
+        ends = few.group_by(["router", "role"]).aggregate([("minute_s", "max")])
+        rows = [(row["router"], row["role"], row["minute_s_max"]) for row in ends.to_pylist()]
+    shared = {name for name, many in Counter(router for router, _, _ in rows).items() if many > 1}
+    return {f"{router} ({role})" if router in shared else router: (role, at) for router, role, at in rows}
 
 
 def _conflicts(lake: Lake, days: Sequence[str]) -> dict[tuple[str, str, str], int]:

@@ -122,7 +122,8 @@ def _by_provider(rows: list[Row]) -> Table:
 def _ends(rows: list[Row]) -> str:
     totals = {name: sum(row[name] for row in rows) for name in TERMINAL_STATES if name != "accepted"}
     shown = sorted(totals.items(), key=lambda item: -item[1])
-    return bars([Bar(name, value, number(value)) for name, value in shown if value], "Notifications by end")
+    ends = [Bar(name.replace("_", " "), value, number(value)) for name, value in shown if value]
+    return bars(ends, "Notifications by end")
 
 
 def _reasons(invalid: list[Row]) -> list[Bar]:

@@ -20,6 +20,26 @@ FOOTER = (
 )
 
 
+WORDS = {
+    "acked": "fetched",
+    "backlog": "waiting",
+    "backlog_max": "most waiting",
+    "expired": "aged out",
+    "refused_full": "refused, queue full",
+    "router_stored": "queues at the router",
+    "subscriber_stored": "queues at the service",
+    "source_count": "in the source",
+    "result_count": "in the result",
+    "stored_agrees": "still stored",
+    "accepted_ms_p95": "accepted within, ms (95 %)",
+    "leased_age_ms_p95": "age when leased, ms (95 %)",
+    "leased_age_ms_max": "age when leased, ms (most)",
+    "woken_ms_p95": "woken within, ms (95 %)",
+    "depth_max": "most waiting",
+}
+"""Columns of tables in the words of somebody who reads only this page."""
+
+
 class State(Enum):
     """The state of a section, in the order in which somebody must look at it."""
 
@@ -49,6 +69,16 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """All about one server, folded until somebody asks for it."""
+
+    name: str
+    said: str
+    plots: Sequence[Plot] = field(default=())
+    tables: Sequence[Table] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One question of the operator and its answer."""
 
@@ -58,6 +88,7 @@ class Section:
     verdict: str
     plots: Sequence[Plot] = field(default=())
     tables: Sequence[Table] = field(default=())
+    pages: Sequence[Page] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +165,45 @@ def _badge(state: State) -> str:
 
 
 def _section(section: Section) -> str:
-    plots = "".join(
-        f"<figure><h3>{escape(plot.title)}</h3>{plot.drawing}"
-        f"<figcaption><b>Decides:</b> {escape(plot.decision)}</figcaption></figure>"
-        for plot in section.plots
-    )
     return (
         f'<section id="{escape(section.key)}"><h2>{escape(section.title)} {_badge(section.state)}</h2>'
-        f'<p class="verdict">{escape(section.verdict)}</p>'
-        f'<div class="plots">{plots}</div>{"".join(_table(table) for table in section.tables)}</section>'
+        f'<p class="verdict">{escape(section.verdict)}</p>{_inside(section.plots, section.tables)}'
+        f"{''.join(map(_page, section.pages))}</section>"
     )
+
+
+def _page(page: Page) -> str:
+    return (
+        f'<details class="page" id="server-{escape(page.name)}"><summary>{escape(page.name)} '
+        f"<span>{escape(page.said)}</span></summary>{_inside(page.plots, page.tables)}</details>"
+    )
+
+
+def _inside(plots: Sequence[Plot], tables: Sequence[Table]) -> str:
+    drawn = "".join(
+        f"<figure><h3>{escape(plot.title)}</h3>{plot.drawing}"
+        f"<figcaption><b>Decides:</b> {escape(plot.decision)}</figcaption></figure>"
+        for plot in plots
+    )
+    return f'<div class="plots">{drawn}</div>{"".join(map(_table, tables))}'
+
+
+_LONG = ' class="long"'
+"""A cell that takes a line of its own on a phone."""
 
 
 def _table(table: Table) -> str:
     if not table.rows:
         return ""
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    names = [escape(WORDS.get(column, column.replace("_", " "))) for column in table.columns]
+    head = "".join(f"<th>{name}</th>" for name in names)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(shown(value))}</td>" for value in row) + "</tr>"
+        "<tr>"
+        + "".join(
+            f'<td data-name="{name}"{_LONG if len(shown(value)) > 22 else ""}>{escape(shown(value))}</td>'
+            for name, value in zip(names, row, strict=True)
+        )
+        + "</tr>"
         for row in table.rows[: table.most]
     )
     left = len(table.rows) - table.most

@@ -42,8 +42,15 @@ svg .dot.s4,i.s4{fill:var(--s4);background:var(--s4)}
 .legend i{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:5px;vertical-align:3px}
 .nothing,.more,footer{color:var(--soft);font-size:14px}
 details{margin-top:12px}summary{cursor:pointer;font-weight:600;font-size:15px}
+.page{border-top:1px solid var(--rule);margin:0;padding:8px 0}
+.page>summary span{color:var(--soft);font-weight:400;font-size:14px}
+.page>.plots{margin-top:10px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;width:100%}
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--rule);white-space:nowrap}
 th{color:var(--soft);font-weight:600}
+@media(max-width:560px){thead{display:none}tbody tr{display:grid;grid-template-columns:1fr 1fr;gap:2px 12px;
+padding:6px 0;border-bottom:1px solid var(--rule)}td{border:0;padding:0;white-space:normal}
+td{overflow-wrap:anywhere}td.long{grid-column:1/-1}
+td::before{content:attr(data-name);display:block;color:var(--soft);font-size:12px}}
 @media print{section{break-inside:avoid}}
 """

@@ -151,7 +151,7 @@ def nothing(label: str) -> str:
     return f'<p class="nothing">{escape(label)}: nothing was recorded in this period.</p>'
 
 
-LETTER = 7.2
+LETTER, CAPITAL = 7.2, 9.0
 """The width of a letter on a phone, where text is largest."""
 LETTERS = 22
 """The longest label; a longer one loses its middle, and no two become equal."""
@@ -179,7 +179,8 @@ def shortened(text: str, size: int) -> str:
 
 
 def _width(names: Sequence[str]) -> float:
-    return max((len(name) for name in names), default=0) * LETTER + 10
+    wide = (sum(CAPITAL if letter.isupper() else LETTER for letter in name) for name in names)
+    return max(wide, default=0) + 10
 
 
 def _line(one: Series, colour: int, at: _At, unit: str) -> Iterable[str]:

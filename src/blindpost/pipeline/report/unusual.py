@@ -13,7 +13,7 @@ from datetime import date
 from statistics import median
 
 from blindpost.pipeline.report.facts import Facts, Row, count, moment, named
-from blindpost.pipeline.report.page import Plot, Section, State, Table
+from blindpost.pipeline.report.page import WORDS, Plot, Section, State, Table
 from blindpost.pipeline.report.svg import Bar, bars, number
 
 METERS = ("accepted", "acked", "expired", "refused_full", "queues_deleted", "backlog_max")
@@ -37,6 +37,10 @@ class Unusual:
     value: float
     usual: float
     score: float
+
+    @property
+    def words(self) -> str:
+        return WORDS.get(self.meter, self.meter.replace("_", " "))
 
 
 def unusual(rows: Sequence[Row], wanted_from_s: int) -> list[Unusual]:
@@ -67,6 +71,8 @@ class Forecast:
 
     now: float
     later: float
+    a_day: float
+    """How much it changes in a day."""
     error: float
     """How wrong it was on held-out days, as a share of what they were."""
 
@@ -82,7 +88,7 @@ def forecast(days: Mapping[str, float]) -> Forecast | None:
     error = sum(abs(told(x) - y) for x, y in unseen) / max(sum(y for _, y in unseen), 1.0)
     line = _Line(points)
     last = points[-1][0]
-    return Forecast(line(last), max(line(last + AHEAD_DAYS), 0.0), error)
+    return Forecast(line(last), max(line(last + AHEAD_DAYS), 0.0), line.slope, error)
 
 
 class _Line:
@@ -92,11 +98,11 @@ class _Line:
         slopes = [
             (y2 - y1) / (x2 - x1) for place, (x1, y1) in enumerate(points) for x2, y2 in points[place + 1 :]
         ]
-        self._slope = median(slopes)
-        self._start = median(y - self._slope * x for x, y in points)
+        self.slope = median(slopes)
+        self._start = median(y - self.slope * x for x, y in points)
 
     def __call__(self, x: float) -> float:
-        return self._start + self._slope * x
+        return self._start + self.slope * x
 
 
 FORECAST = {"msgSent": "messages sent in a day", "qCount": "queues stored", "msgCount": "messages stored"}
@@ -121,7 +127,11 @@ def section(facts: Facts) -> Section | None:
         "where to look first when nothing else tells: bars are in usual distances from the median.",
         bars(
             [
-                Bar(f"{one.router} {one.meter} {moment(one.hour_s)[5:13]}h", one.score, number(one.score))
+                Bar(
+                    f"{one.router} {one.words} {moment(one.hour_s)[5:13]}h",
+                    one.score,
+                    number(one.score),
+                )
                 for one in found[:10]
             ],
             title,
@@ -130,7 +140,7 @@ def section(facts: Facts) -> Section | None:
     strange = Table(
         "Hours unlike others",
         ("router", "meter", "hour", "value", "usual", "distance"),
-        [(one.router, one.meter, moment(one.hour_s), one.value, one.usual, one.score) for one in found],
+        [(one.router, one.words, moment(one.hour_s), one.value, one.usual, one.score) for one in found],
     )
     return Section(
         key,
