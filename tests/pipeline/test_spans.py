@@ -8,7 +8,7 @@ import random
 import pytest
 
 from blindpost.journal.schema import ALL_TABLES, L_MESSAGES, P_COUNTERS, P_DAY, S_QUEUES, Table
-from blindpost.pipeline.spans import alone, spans_of
+from blindpost.pipeline.spans import alone, placed, spans_of
 from tests.support.pipeline.lakes import Row, arrow_rows
 
 
@@ -44,7 +44,7 @@ def test_a_key_that_is_there_twice_has_no_range() -> None:
 def test_one_row_of_any_table_has_a_range_or_none(table: Table) -> None:
     plain = {"string": "", "binary": b"", "bool": False}
     row: Row = {c.name: plain.get(c.type.value, [] if "list" in c.type.value else 0) for c in table.columns}
-    assert len(_spans(table, [row])) == ("seq" in table.key)
+    assert len(_spans(table, [row])) == ("seq" in table.key or "snapshot" in table.key)
 
 
 def test_sums_of_days_may_be_written_again_and_have_no_range() -> None:
@@ -56,7 +56,14 @@ def test_a_range_never_holds_the_id_of_a_queue() -> None:
     """The ledger keeps ranges, and it is not for those who may see ids only."""
     named = {"snapshot": "s", "router": "r", "side": "router", "role": "messaging", "at_s": 0}
     queue: Row = dict.fromkeys(S_QUEUES.by_name) | named | {"queue_id": bytes(24)}
-    assert _spans(S_QUEUES, [queue]) == ()
+    spans = _spans(S_QUEUES, [queue])
+    assert spans == ("r router s",)
+    assert placed(spans, "r-router-s-000003.parquet") == (f"r router s\t{3:020d}\t{3:020d}",)
+    assert placed(spans, "r-router-s-5-9.parquet") == (f"r router s\t{5:020d}\t{9:020d}",)
+    for other in ("r-router-s-000003-copy.parquet", "r-router-t-000003.parquet", "x.parquet", "s.parquet"):
+        assert placed(spans, other) == ()
+    assert _spans(S_QUEUES, [queue, queue]) == ()
+    assert _spans(S_QUEUES, [queue, {**queue, "snapshot": "t"}]) == ()
 
 
 @pytest.mark.parametrize("seed", range(200))

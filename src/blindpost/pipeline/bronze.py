@@ -20,6 +20,7 @@ from blindpost.pipeline.examine import Reason, Verdict, examine, examine_batches
 from blindpost.pipeline.files import FileInfo, Files, literal
 from blindpost.pipeline.ledger import Entry, Ledger, listing, summed
 from blindpost.pipeline.publish import SUFFIX
+from blindpost.pipeline.spans import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,8 @@ def take_stock(spark: SparkSession, files: Files, journal: str, ledger: Ledger, 
             found |= _examined(spark, files, others, now_s)
         break
     for path, entry in found.items():
-        _replace(changed[path.rpartition("/")[0]].entries, path, entry)
+        folder, _, name = path.rpartition("/")
+        _replace(changed[folder].entries, path, replace(entry, spans=placed(entry.spans, name)))
     ledger.write({folder: (summed(one.seen, one.entries), one.entries) for folder, one in changed.items()})
 
 

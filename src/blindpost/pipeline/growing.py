@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from blindpost.journal.schema import Table
@@ -36,8 +37,8 @@ def growing(
 
     `known` is what each day was made of when it was published, `files` how many files it has.
     """
-    every = {entry.path: entry.spans for found in by_day.values() for entry in found}
-    single = alone(every)
+    every = {entry.path: entry for found in by_day.values() for entry in found}
+    single = _alone(list(every.values()))
     added: dict[str, list[Entry]] = {}
     for day, found in by_day.items():
         before = known.get(day, frozenset())
@@ -52,6 +53,13 @@ def growing(
                 if other != day and entry not in added.get(other, [entry]):
                     del added[other]
     return added
+
+
+def _alone(entries: Sequence[Entry], elsewhere: Collection[str] = ()) -> set[str]:
+    """The files that share no record with another; one that is there under two names does."""
+    copies = Counter(entry.sha256 for entry in entries)
+    single = alone({entry.path: entry.spans for entry in entries}, elsewhere)
+    return {entry.path for entry in entries if entry.path in single and copies[entry.sha256] == 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ def meeting(used: Sequence[Entry]) -> Meeting:
     left = {writer for entry in gone for writer in writers_of(entry.spans)}
     single: set[str] = set()
     if all(entry.spans for entry in gone) and len(left) <= WRITERS_MOST:
-        single = alone({entry.path: entry.spans for entry in used if not entry.gone}, left)
+        single = _alone([entry for entry in used if not entry.gone], left)
     return Meeting(
         [entry for entry in used if entry.path in single],
         [entry for entry in used if entry.path not in single],

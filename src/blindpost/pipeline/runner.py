@@ -40,7 +40,7 @@ from blindpost.pipeline.quality import (
     told,
 )
 from blindpost.pipeline.silver import CONFLICT, REVISION, SILVER_VERSION, compared, is_revised, passed
-from blindpost.pipeline.spans import WRITTEN_BY
+from blindpost.pipeline.spans import written_by
 from blindpost.pipeline.types import silver_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class _Run:
         if gone:
             before = self._lake.frame(silver_schema(table), store.paths(days)).drop("day")
             if writers is not None:
-                before = before.where(F.concat_ws(" ", *WRITTEN_BY).isin(*sorted(writers)))
+                before = before.where(F.concat_ws(" ", *written_by(table)).isin(*sorted(writers)))
             if is_revised(table):
                 before = before.withColumn(REVISION, F.lit(max(gone)).cast("long"))
             rows = rows.unionByName(before)

@@ -6,6 +6,7 @@ Their rows are passed through; only rows of overlapping files are compared to fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -16,16 +17,29 @@ from blindpost.journal.schema import Table
 SPANS_MOST = 64
 """A file of more writers than this is compared with all others."""
 _NUMBERED = ("router", "boot")
+_EXPORTED = ("router", "side", "snapshot")
+_PARTS = re.compile(r"-([0-9]+)(?:-([0-9]+))?\.parquet")
+
+
+def written_by(table: Table) -> tuple[str, ...]:
+    """The columns that together name who wrote a record: a boot, or an export."""
+    return _EXPORTED if set(_EXPORTED) <= set(table.key) else _NUMBERED
 
 
 def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
     """For each writer in the file: its name, first and last record, separated by tabs. Empty if unknown.
 
     Only numbered records have ranges. Queues of an export have none: a range would be two of their ids, and
-    the ledger that keeps ranges is read by those who may not see ids.
+    the ledger that keeps ranges is read by those who may not see ids. There it is only the export's name, and
+    the name of the file says which part of it this is (`placed`).
     """
     if not rows.num_rows:
         return ()
+    if written_by(table) == _EXPORTED:
+        exports = rows.select(list(_EXPORTED)).group_by(list(_EXPORTED), use_threads=False).aggregate([])
+        if len(exports) > 1 or not _unique(table, rows):
+            return ()
+        return (" ".join(str(exports[name][0]) for name in _EXPORTED),)
     if table.key[: len(_NUMBERED)] != _NUMBERED or "seq" not in table.key or not _each_once(table, rows):
         return ()
     ends = rows.group_by(list(_NUMBERED), use_threads=False).aggregate([("seq", "min"), ("seq", "max")])
@@ -41,8 +55,27 @@ def _each_once(table: Table, rows: pa.Table) -> bool:
         numbers = first.combine_chunks()
         if pc.all(pc.less(numbers[:-1], numbers[1:])).as_py() in (True, None):
             return True
+    return _unique(table, rows)
+
+
+def _unique(table: Table, rows: pa.Table) -> bool:
     keys = rows.select(list(table.key))
     return bool(keys.group_by(list(table.key), use_threads=False).aggregate([]).num_rows == rows.num_rows)
+
+
+def placed(spans: Sequence[str], file_name: str) -> tuple[str, ...]:
+    """The ranges, with those of exports from the name of the file: `...-SNAPSHOT-PART.parquet`."""
+    found = []
+    for line in spans:
+        if "\t" not in line:
+            _, between, rest = file_name.rpartition(line.rpartition(" ")[2])
+            part = _PARTS.fullmatch(rest)
+            if not between or part is None:
+                return ()
+            first, last = int(part[1]), int(part[2] or part[1])
+            line = f"{line}\t{first:020d}\t{last:020d}"
+        found.append(line)
+    return tuple(found)
 
 
 def _line(row: Mapping[str, object]) -> str:
@@ -53,10 +86,6 @@ def _line(row: Mapping[str, object]) -> str:
 
 def writers_of(spans: Iterable[str]) -> set[str]:
     return {line.partition("\t")[0] for line in spans}
-
-
-WRITTEN_BY = _NUMBERED
-"""The columns that together name a writer, as `writers_of` has it."""
 
 
 def alone(files: Mapping[str, Sequence[str]], elsewhere: Collection[str] = ()) -> set[str]:

@@ -78,7 +78,7 @@ COUNTER_HOURS = Sums(
 )
 """The sum of each counter of each boot and hour."""
 
-KEPT = (COUNTER_HOURS,)
+KEPT = (COUNTER_HOURS, QUEUE_SETS)
 """Sums that are kept beside each file of silver, so that a day costs what is new of it."""
 
 
