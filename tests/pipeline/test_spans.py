@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from blindpost.journal.schema import ALL_TABLES, L_MESSAGES, P_COUNTERS, P_DAY, S_QUEUES, Table
+from blindpost.journal.schema import ALL_TABLES, L_MESSAGES, P_COUNTERS, P_DAY, P_FUNNEL, S_QUEUES, Table
 from blindpost.pipeline.spans import alone, placed, spans_of
 from tests.support.pipeline.lakes import Row, arrow_rows
 
@@ -45,6 +45,11 @@ def test_one_row_of_any_table_has_a_range_or_none(table: Table) -> None:
     plain = {"string": "", "binary": b"", "bool": False}
     row: Row = {c.name: plain.get(c.type.value, [] if "list" in c.type.value else 0) for c in table.columns}
     assert len(_spans(table, [row])) == ("seq" in table.key or "snapshot" in table.key)
+
+
+def test_a_file_of_an_earlier_version_may_lack_a_column_of_the_key() -> None:
+    row: Row = {c.name: "" if c.type.value == "string" else 0 for c in P_FUNNEL.columns}
+    assert len(spans_of(P_FUNNEL, arrow_rows(P_FUNNEL, [row], version=1))) == 1
 
 
 def test_sums_of_days_may_be_written_again_and_have_no_range() -> None:

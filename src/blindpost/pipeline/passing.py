@@ -51,7 +51,11 @@ class Copied:
 def each_once(table: Table, sources: Sequence[str]) -> bool:
     """Whether no record is twice in these few files: then none has to be compared with another."""
     key = list(table.key)
-    keys = pa.concat_tables(pq.read_table(source, columns=key, partitioning=None) for source in sources)
+    parts = []
+    for source in sources:
+        with pq.ParquetFile(source) as file:
+            parts.append(file.read([name for name in key if name in file.schema_arrow.names]))
+    keys = pa.concat_tables(parts, promote_options="default")
     return len(keys) == len(keys.group_by(key, use_threads=False).aggregate([]))
 
 

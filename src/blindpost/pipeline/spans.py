@@ -50,7 +50,7 @@ def spans_of(table: Table, rows: pa.Table) -> tuple[str, ...]:
 
 def _each_once(table: Table, rows: pa.Table) -> bool:
     """Whether no key occurs twice; checking that rows are in order is the fastest proof."""
-    first, *others = (rows[name] for name in table.key if name not in _NUMBERED)
+    first, *others = (rows[name] for name in _keys(table, rows) if name not in _NUMBERED)
     if not others and len(pc.unique(rows["boot"])) == len(pc.unique(rows["router"])) == 1:
         numbers = first.combine_chunks()
         if pc.all(pc.less(numbers[:-1], numbers[1:])).as_py() in (True, None):
@@ -59,8 +59,14 @@ def _each_once(table: Table, rows: pa.Table) -> bool:
 
 
 def _unique(table: Table, rows: pa.Table) -> bool:
-    keys = rows.select(list(table.key))
-    return bool(keys.group_by(list(table.key), use_threads=False).aggregate([]).num_rows == rows.num_rows)
+    keys = _keys(table, rows)
+    found = rows.select(keys).group_by(keys, use_threads=False).aggregate([])
+    return bool(found.num_rows == rows.num_rows)
+
+
+def _keys(table: Table, rows: pa.Table) -> list[str]:
+    """The columns of the key that a file has: one of an earlier version may lack some."""
+    return [name for name in table.key if name in rows.column_names]
 
 
 def placed(spans: Sequence[str], file_name: str) -> tuple[str, ...]:

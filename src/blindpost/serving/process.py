@@ -92,7 +92,7 @@ class Process(Generic[V]):
     async def _read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
         """The service's own, and the room on its fullest disk: when that ends can be told weeks before."""
         reading = await self.service.read_meters(minute_s, with_sketches)
-        free, size = vitals.fullest(self._folders())
+        free, size = vitals.fullest(self.place.written_folders)
         if free is not None and size is not None:
             reading.gauges = {**reading.gauges, "disk_free_bytes": free, "disk_size_bytes": size}
         return reading
