@@ -40,6 +40,9 @@ async def test_a_router_keeps_its_queues_in_a_database(tmp_path: Path, database:
         await client.send(a_message(), queue.sender_id)
         await client.close()
         assert (await router.ask("stats"))["stored"]["messages"] == 1
+        audited = run("router", "audit", "-c", folder, "--json")
+        assert (json.loads(audited.stdout)["queues"], json.loads(audited.stdout)["clean"]) == (1, True)
+        assert "is running" in run("router", "audit", "--repair", "-c", folder, code=1).stderr
         refused = run("router", "start", "-c", folder, code=1)
         assert "a router is running in this folder" in refused.stderr
         assert await router.end() == 0

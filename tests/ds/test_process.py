@@ -55,6 +55,16 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         status = json.loads(await asyncio.to_thread(command, "status", "-c", folder, "--json"))
         assert status["payloads"] == 0
         assert status["counters"]["acknowledged"] == 2
+        rotated = json.loads(await asyncio.to_thread(command, "rotate-cert", "-c", folder, "--json"))
+        assert rotated["in_use"]
+        assert "another certificate" in await asyncio.to_thread(command, *sending, "--token", token, code=1)
+        anew = (*sending, "--fingerprint", rotated["fingerprint"], "--token", token)
+        for way in ("--tls", "--quic"):
+            assert "Stored 11 bytes" in await asyncio.to_thread(command, *anew, way)
+        revoked = await asyncio.to_thread(command, "revoke", ALICE.hex(), "-c", folder)
+        assert "Revoked 1 tokens; the running service refuses them" in revoked
+        assert "authentication failed" in await asyncio.to_thread(command, *anew, code=1)
+        assert "has no token" in await asyncio.to_thread(command, "revoke", ALICE.hex(), "-c", folder, code=1)
         assert await ds.end(signal.SIGTERM) == 0
         assert token.encode() not in ds.log
         assert b"WARNING" not in ds.log, "a caller who says goodbye is nothing to warn of"

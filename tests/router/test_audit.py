@@ -44,7 +44,7 @@ def bulk_of(running: RunningRouter) -> BulkStore:
     if isinstance(store, LmdbTables):
         return LmdbBulk(store)
     assert isinstance(store, PostgresTables)
-    return PostgresBulk(store)
+    return PostgresBulk(store.store)
 
 
 @dataclass

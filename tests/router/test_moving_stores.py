@@ -60,7 +60,7 @@ async def lmdb(folder: Path) -> AsyncIterator[tuple[RouterStore, BulkStore]]:
 async def postgresql(dsn: str) -> AsyncIterator[tuple[RouterStore, BulkStore]]:
     tables = await PostgresTables.open(dsn)
     try:
-        yield tables, PostgresBulk(tables)
+        yield tables, PostgresBulk(tables.store)
     finally:
         tables.close()
 

@@ -466,7 +466,11 @@ async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_pat
     day, now = 86_400, [1_700_000_000.0]
     async with running_router(tmp_path, now=lambda: now[0]) as running:
         store = running.router.store
-        bulk = LmdbBulk(store) if isinstance(store, LmdbTables) else PostgresBulk(cast(PostgresTables, store))
+        bulk = (
+            LmdbBulk(store)
+            if isinstance(store, LmdbTables)
+            else PostgresBulk(cast(PostgresTables, store).store)
+        )
         stranger, owner, waiting = new_service(), new_service(), new_service()
         for credentials in (stranger, owner):
             line = await open_service(running, credentials)

@@ -61,7 +61,7 @@ async def test_a_reader_of_the_database_never_sees_a_set_that_does_not_fit_its_r
             await line.stream.close()
         store = running.router.store
         assert isinstance(store, PostgresTables)
-        found = await audit(PostgresBulk(store))
+        found = await audit(PostgresBulk(store.store))
         assert (found.clean, found.queues, found.services) == (True, 8, 2)
     assert looks > 1
 

@@ -305,7 +305,7 @@ async def replayed(dsn: str, batches: Sequence[Sequence[Op]]) -> None:
             await postgres.commit(view.changes)
             assert postgres.counts() == lmdb.counts()
         expected = await seen(lmdb, LmdbBulk(lmdb))
-        assert await seen(postgres, PostgresBulk(postgres)) == expected
+        assert await seen(postgres, PostgresBulk(postgres.store)) == expected
         postgres.close()
         again = await PostgresTables.open(dsn, Durability.OS)
         assert again.counts() == lmdb.counts()

@@ -20,7 +20,7 @@ def audit(
 ) -> None:
     """Compare counters and sets of services with all queues, in sums; never which queues or whose.
 
-    While the router runs, a copy of its store is compared. Exit code 1 if something is wrong and stays so.
+    While the router runs, its store of one moment is compared. Exit code 1 if something stays wrong.
     """
     from blindpost.router.running.auditing import audit_place
 

@@ -17,12 +17,26 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, SetOption, say, show_status, with_set
+from blindpost.cli.output import (
+    HERE,
+    BackupFolder,
+    BackupTarget,
+    ForceOption,
+    JsonOption,
+    RestoreTo,
+    SetOption,
+    say,
+    show_status,
+    tell_backup,
+    tell_restored,
+    told_reload,
+    with_set,
+)
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
 from blindpost.ds.settings import CONFIG_NAME, DsPlace, read_tokens
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import make_folder, write_file
+from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
@@ -121,7 +135,7 @@ def init(
     place = DsPlace.read(folder)
     certificate, key = make_certificate(host, int(time.time()))
     write_file(place.key, key)
-    write_file(place.certificate, certificate, 0o644)
+    write_file(place.certificate, certificate, PUBLIC)
     write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
     open_embedded_store(place).close()
     found = fingerprint(certificate).hex()
@@ -144,6 +158,70 @@ def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
     line = f"{token_digest(made.encode()).hex()} {identity.hex()}\n"
     write_file(place.tokens, before + line.encode())
     typer.echo(made)
+
+
+@app.command()
+def revoke(
+    identity_key: KeyArgument,
+    config: ConfigOption = HERE,
+    as_json: JsonOption = False,
+) -> None:
+    """Take all access tokens of an identity back; a running service refuses them at once."""
+    from blindpost.ds.settings import without_identity
+
+    place, identity = DsPlace.read(config), _bytes(identity_key, "the key", KEY_SIZE)
+    read_tokens(place.tokens)
+    before = place.tokens.read_text(encoding="utf-8") if place.tokens.exists() else ""
+    after, count = without_identity(before, identity)
+    if not count:
+        raise OperatorError(f"{place.tokens}: this identity has no token.")
+    write_file(place.tokens, after.encode())
+    in_use = told_reload(place.control)
+    if as_json:
+        typer.echo(json.dumps({"revoked": count, "in_use": in_use}))
+    else:
+        say(f"Revoked {count} tokens{'; the running service refuses them' if in_use else ''}.")
+
+
+@app.command("rotate-cert")
+def rotate_cert(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Make a new key and certificate for the same host; a running service uses it for new connections.
+
+    Callers who compare the fingerprint must be told the new one, which is printed.
+    """
+    from blindpost.ds.certificate import fingerprint, host_of, make_certificate
+
+    place = DsPlace.read(config)
+    certificate, key = make_certificate(host_of(read_file(place.certificate)), int(time.time()))
+    write_file(place.key, key)
+    write_file(place.certificate, certificate, PUBLIC)
+    in_use = told_reload(place.control)
+    found = fingerprint(certificate).hex()
+    if as_json:
+        typer.echo(json.dumps({"fingerprint": found, "in_use": in_use}))
+    else:
+        say(f"Fingerprint of the new certificate: {found}")
+        say("It is in use for new connections." if in_use else "It will be used at the next start.")
+
+
+@app.command()
+def backup(folder: BackupTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Copy store, configuration, certificate and tokens to a new folder, while the service runs or not."""
+    from blindpost.ds.backup import back_up
+
+    place, target = DsPlace.read(config), folder.absolute()
+    tell_backup(lambda: back_up(place, target), folder, (), as_json=as_json)
+
+
+@app.command()
+def restore(
+    backup_folder: BackupFolder, to: RestoreTo, force: ForceOption = False, as_json: JsonOption = False
+) -> None:
+    """Set up a delivery service from a backup, while none runs in that folder."""
+    from blindpost.ds.backup import restore as restored
+
+    source, target = backup_folder.absolute(), to.absolute()
+    tell_restored(lambda: restored(source, target, force=force), to, "ds", as_json=as_json)
 
 
 @app.command()

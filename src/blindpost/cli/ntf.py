@@ -16,12 +16,18 @@ import typer
 
 from blindpost.cli.output import (
     HERE,
+    BackupFolder,
+    BackupTarget,
     CaKeyTarget,
+    ForceOption,
     JsonOption,
+    RestoreTo,
     SetOption,
     move_ca_key,
     say,
     show_status,
+    tell_backup,
+    tell_restored,
     tell_rotated,
     told_reload,
     with_set,
@@ -161,6 +167,42 @@ def address(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     place = NtfPlace.read(config)
     credentials = Identity(place.keys, KIND).load(place.fingerprint)
     _print_address(place, credentials.fingerprint, as_json=as_json)
+
+
+@app.command()
+def backup(
+    folder: BackupTarget,
+    config: ConfigOption = HERE,
+    with_ca_key: Annotated[bool, typer.Option(help="Copy the CA key too.")] = False,
+    with_store_key: Annotated[
+        bool, typer.Option(help="Copy the key of the store too: whoever has both reads device tokens.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy store, configuration and keys to a new folder, consistently, while the router runs or not."""
+    from blindpost.ntf.backup import back_up
+
+    place, target = NtfPlace.read(config), folder.absolute()
+    keys = {"CA key": with_ca_key, "key of the store": with_store_key}
+    tell_backup(
+        lambda: back_up(place, target, with_ca_key=with_ca_key, with_store_key=with_store_key),
+        folder,
+        [name for name, is_in in keys.items() if not is_in],
+        as_json=as_json,
+    )
+
+
+@app.command()
+def restore(
+    backup_folder: BackupFolder, to: RestoreTo, force: ForceOption = False, as_json: JsonOption = False
+) -> None:
+    """Set up a notification router from a backup, while none runs in that folder."""
+    from blindpost.ntf.backup import restore as restored
+
+    source, target = backup_folder.absolute(), to.absolute()
+    tell_restored(lambda: restored(source, target, force=force), to, "ntf", as_json=as_json)
+    if not as_json and not NtfPlace.read(target).key_file.exists():
+        say(f"Put the key of its store back first: {NtfPlace.read(target).key_file}, or {KEY_VARIABLE}.")
 
 
 @app.command("rotate-cert")

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Protocol
@@ -109,6 +110,40 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         return with_settings(text, settings)
     except KeyError as error:
         raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
+
+
+BackupTarget = Annotated[Path, typer.Argument(help="Where to; it must not exist yet.")]
+BackupFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `backup` made.")]
+RestoreTo = Annotated[Path, typer.Option(help="The server's folder, new or, with --force, not.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace the server that is there; it is moved aside.")
+]
+
+
+def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, as_json: bool) -> None:
+    """Make a backup and say how large it is, and which keys are not in it."""
+    started = time.monotonic()
+    with working("copying ..."):
+        size = work()
+    taken = time.monotonic() - started
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
+        return
+    say(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.")
+    for key in apart:
+        say(f"The {key} is not in it; keep it apart.")
+
+
+def tell_restored(work: Callable[[], Path | None], to: Path, word: str, *, as_json: bool) -> None:
+    """Restore a backup and say where what was there before is now."""
+    with working("copying ..."):
+        aside = work()
+    if as_json:
+        typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
+        return
+    say(f"Restored to {to}. Start it with `blindpost {word} start -c {to}`.")
+    if aside is not None:
+        say(f"What was there before is now in {aside}; delete it when you are sure.")
 
 
 def show_status(place: Place[Any], *, as_json: bool) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -18,16 +17,21 @@ import typer
 from blindpost.cli.adopted import tell_adopted
 from blindpost.cli.output import (
     HERE,
+    BackupFolder,
+    BackupTarget,
     CaKeyTarget,
     ConfigOption,
+    ForceOption,
     JsonOption,
+    RestoreTo,
     SetOption,
     move_ca_key,
     place_of,
     say,
+    tell_backup,
+    tell_restored,
     tell_rotated,
     with_set,
-    working,
 )
 from blindpost.router.running.first import Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, RouterPlace
@@ -223,7 +227,7 @@ def print_address(place: RouterPlace, key_hash: bytes, *, qr: bool, as_json: boo
 
 @app.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="Where to; it must not exist yet.")],
+    folder: BackupTarget,
     config: ConfigOption = HERE,
     with_ca_key: Annotated[bool, typer.Option(help="Copy the CA key too.")] = False,
     as_json: JsonOption = False,
@@ -231,38 +235,20 @@ def backup(
     """Copy store, configuration and keys to a new folder, consistently, while the router runs or not."""
     from blindpost.router.running.backup import back_up
 
-    started = time.monotonic()
-    with working("copying ..."):
-        size = back_up(place_of(config), folder.absolute(), with_ca_key=with_ca_key)
-    taken = time.monotonic() - started
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
-    else:
-        say(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.")
-        if not with_ca_key:
-            say("The CA key is not in it; keep it apart.")
+    place, target = place_of(config), folder.absolute()
+    apart = () if with_ca_key else ("CA key",)
+    tell_backup(lambda: back_up(place, target, with_ca_key=with_ca_key), folder, apart, as_json=as_json)
 
 
 @app.command()
 def restore(
-    backup_folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `backup` made.")],
-    to: Annotated[Path, typer.Option(help="The router's folder, new or, with --force, not.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the router that is there; it is moved aside.")
-    ] = False,
-    as_json: JsonOption = False,
+    backup_folder: BackupFolder, to: RestoreTo, force: ForceOption = False, as_json: JsonOption = False
 ) -> None:
     """Set up a router from a backup, while none runs in that folder."""
-    from blindpost.router.running.backup import restore as restore_backup
+    from blindpost.router.running.backup import restore as restored
 
-    with working("copying ..."):
-        aside = restore_backup(backup_folder.absolute(), to.absolute(), force=force)
-    if as_json:
-        typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
-        return
-    say(f"Restored to {to}. Start it with `blindpost router start -c {to}`.")
-    if aside is not None:
-        say(f"What was there before is now in {aside}; delete it when you are sure.")
+    source, target = backup_folder.absolute(), to.absolute()
+    tell_restored(lambda: restored(source, target, force=force), to, "router", as_json=as_json)
 
 
 @app.command("rotate-cert")

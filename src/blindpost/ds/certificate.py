@@ -43,6 +43,14 @@ def fingerprint(certificate_pem: bytes) -> bytes:
     return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).digest()
 
 
+def host_of(certificate_pem: bytes) -> str:
+    """The host that a certificate was made for."""
+    names = x509.load_pem_x509_certificate(certificate_pem).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return str(names.value[0].value)
+
+
 def _named(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

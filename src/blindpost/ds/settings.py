@@ -129,6 +129,13 @@ class DsPlace(places.Place[Settings]):
 CONFIG_NAME = DsPlace.config_name()
 
 
+def without_identity(text: str, identity: bytes) -> tuple[str, int]:
+    """The text of a file of tokens without those of one identity, and how many they were."""
+    lines = text.splitlines(keepends=True)
+    kept = [line for line in lines if line.partition("#")[0].lower().split()[1:] != [identity.hex()]]
+    return "".join(kept), len(lines) - len(kept)
+
+
 def read_tokens(file: Path) -> dict[bytes, bytes]:
     """Identity keys by the SHA-256 of their tokens, one hexadecimal pair on each line."""
     found: dict[bytes, bytes] = {}

@@ -34,6 +34,8 @@ IsHeld = Callable[[bytes, int], bool]
 
 
 OWNER = "delivery service"
+LARGE_FOLDER = "large"
+"""Where the embedded store keeps large payloads, a file each."""
 
 
 class DsStore(Protocol):
@@ -103,7 +105,7 @@ class LmdbTables:
     def __init__(self, folder: Path, durability: Durability = Durability.FULL) -> None:
         self.store = LmdbStore(folder, TABLES, owner=OWNER, durability=durability, migrations=MIGRATIONS)
         self._synced = durability is Durability.FULL
-        self._files = LargeFiles(folder / "large", synced=self._synced)
+        self._files = LargeFiles(folder / LARGE_FOLDER, synced=self._synced)
         with self.store.read() as read:
             self._files.tidy(lambda name: read.get(LARGE, name) is not None)
         self.bytes_written = 0

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from blindpost.client.outbound import Outbound
 from blindpost.crypto.credentials import Credentials
+from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_NOTIFICATIONS
@@ -50,6 +51,7 @@ from blindpost.transport.plans import ntf_router_plan
 from blindpost.wire.ntf.tokens import PushProvider
 
 if TYPE_CHECKING:
+    from blindpost.serving.control import Answer
     from blindpost.serving.tasks import Work
 
 KIND = "ntf"
@@ -267,6 +269,21 @@ class NtfService(Service[NtfPlace]):
 
     async def measure(self, text: Text) -> None:
         render(text, self.router, self.subscriber)
+
+    def commands(self) -> Mapping[str, Answer]:
+        return {"copy-store": self._copy_store}
+
+    async def _copy_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """For a backup: no other process may open the file meanwhile."""
+        store = self.router.store
+        if not isinstance(store, SqliteTables):
+            raise OperatorError("the store is a database: back it up with pg_dump.")
+        target = Path(str(request.get("to", "")))
+        try:
+            store.store.backup(target)
+        except (OSError, StoreFailedError) as error:
+            raise OperatorError(f"{target}: {error}.") from error
+        return {}
 
     async def status(self) -> dict[str, Any]:
         """Numbers only: nothing about a device, a queue or a message router."""

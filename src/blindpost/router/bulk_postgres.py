@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from blindpost.router.bulk import Chunk, HeldMessage, Member, WholeQueue
 from blindpost.router.model import EMPTY, Domain, Ends, Notification, ServiceRecord, StoredMessage
 from blindpost.router.records import link_from_row, notification_from_row, queue_from_row, service_from_row
-from blindpost.router.tables_postgres import PostgresTables
 from blindpost.wire.primitives import Reader, Writer
 
 _MARK = "SELECT value FROM marks WHERE name = $1"
@@ -34,11 +33,18 @@ WHERE (domain, service_id, entity_id) >= ($1, $2, $3) ORDER BY domain, service_i
 """
 
 
+class Fetching(Protocol):
+    """What statements are sent through."""
+
+    async def fetch(self, statement: str, /, *arguments: Any) -> list[Any]: ...
+
+
 class PostgresBulk:
     """`BulkStore` over a router's database; starts of chunks are keys, their parts one after another."""
 
-    def __init__(self, tables: PostgresTables) -> None:
-        self._store = tables.store
+    def __init__(self, store: Fetching) -> None:
+        """Over the store that a router owns, or a snapshot of one that runs."""
+        self._store = store
 
     async def mark(self, name: bytes) -> bytes | None:
         rows = await self._store.fetch(_MARK, name)

@@ -14,18 +14,33 @@ from blindpost.router.tables import LmdbTables
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import telling
 from blindpost.serving.locking import RunningError
+from blindpost.store.contract import StoreVersionError
 from blindpost.store.lmdb import copy_store
 
 
 async def audit_place(place: RouterPlace, *, repairs: bool) -> Findings:
-    """Audit the store of a router; while it runs, a copy of it, which cannot be repaired."""
+    """Audit the store of a router; while it runs, a copy or snapshot of it, which cannot be repaired."""
     try:
         with place.locked():
             return await _audited(place, await open_any_store(place), repairs=repairs)
     except RunningError:
-        if repairs or in_database(place):
+        if repairs:
             raise
-    return await _audit_copy(place)
+    return await (_audit_snapshot(place) if in_database(place) else _audit_copy(place))
+
+
+async def _audit_snapshot(place: RouterPlace) -> Findings:
+    """The database shows its own state of one moment, whatever is written meanwhile."""
+    # Imported only when a database is used.
+    from blindpost.router.bulk_postgres import PostgresBulk
+    from blindpost.router.postgres_schema import SCHEMA
+    from blindpost.store import postgres
+
+    try:
+        async with postgres.snapshot(place.settings.store.dsn, SCHEMA) as connection:
+            return await audit(PostgresBulk(connection))
+    except (StoreFailedError, StoreVersionError) as error:
+        raise OperatorError(f"{store_name(place)}: {error}.") from error
 
 
 async def _audit_copy(place: RouterPlace) -> Findings:

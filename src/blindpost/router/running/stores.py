@@ -88,6 +88,6 @@ async def _open(place: RouterPlace) -> OpenStore:
         from blindpost.router.tables_postgres import PostgresTables
 
         database = await PostgresTables.open(place.settings.store.dsn, durability)
-        return OpenStore(database, PostgresBulk(database))
+        return OpenStore(database, PostgresBulk(database.store))
     except (StoreVersionError, StoreFailedError) as error:
         raise OperatorError(f"{store_name(place)}: {error}.") from error

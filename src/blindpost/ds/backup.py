@@ -1,0 +1,64 @@
+"""What a backup of a delivery service holds; while it runs, its store is copied consistently."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from blindpost.ds.process import server_tls
+from blindpost.ds.settings import DsPlace
+from blindpost.ds.tables import LARGE_FOLDER
+from blindpost.engine.loop import StoreFailedError
+from blindpost.serving import backups
+from blindpost.serving.backups import Contents
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder
+from blindpost.store.lmdb import copy_store
+
+DATA_FILE = "data.mdb"
+
+
+def contents_of(place: DsPlace) -> Contents:
+    return Contents(place.store, DATA_FILE, files=(place.certificate, place.key), optional=(place.tokens,))
+
+
+def check(place: DsPlace) -> None:
+    server_tls(place)
+
+
+def back_up(place: DsPlace, target: Path) -> int:
+    """Write a backup to a new folder; returns its size in bytes. The service may be running."""
+    if place.settings.store.database:
+        raise OperatorError(
+            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name}, "
+            f"{place.certificate.name}, {place.key.name} and {place.tokens.name} beside it."
+        )
+    return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target)
+
+
+def _copy(place: DsPlace, store: Path) -> None:
+    """Large payloads are files: those before the copy of the tables, and those that were completed during it.
+
+    One that is missing was taken by its recipient meanwhile.
+    """
+    _copy_large(place.store / LARGE_FOLDER, store / LARGE_FOLDER)
+    try:
+        copy_store(place.store, store)
+    except StoreFailedError as error:
+        raise OperatorError(f"{place.store}: {error}.") from error
+    _copy_large(place.store / LARGE_FOLDER, store / LARGE_FOLDER)
+
+
+def _copy_large(source: Path, target: Path) -> None:
+    make_folder(target)
+    for file in source.iterdir() if source.is_dir() else ():
+        copied = target / file.name
+        with contextlib.suppress(FileNotFoundError):
+            if not copied.exists() or copied.stat().st_size != file.stat().st_size:
+                shutil.copy2(file, copied)
+
+
+def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
+    """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
+    return backups.restore(DsPlace, contents_of, check, backup, folder, force=force)

@@ -1,0 +1,70 @@
+"""What a backup of a notification router holds; a running router copies its store itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blindpost.ntf.process import KIND
+from blindpost.ntf.push_keys import former_files
+from blindpost.ntf.schema_sqlite import MIGRATIONS
+from blindpost.ntf.settings import NtfPlace
+from blindpost.serving import backups
+from blindpost.serving.backups import Contents
+from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.identity import Identity
+from blindpost.store.sqlite import NTF, UNUSABLE, SqliteStore
+
+
+def contents_of(place: NtfPlace) -> Contents:
+    identity = Identity(place.keys, KIND)
+    apple = place.settings.apns.key_file
+    return Contents(
+        place.database,
+        files=(identity.ca_certificate, identity.online),
+        optional=(
+            place.vapid_file,
+            *(path for _, path in former_files(place)),
+            *((place.folder / apple,) if apple else ()),
+        ),
+        apart={identity.ca_key: identity.ca_certificate, place.key_file: None},
+    )
+
+
+def check(place: NtfPlace) -> None:
+    Identity(place.keys, KIND).load(place.fingerprint)
+
+
+def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key: bool) -> int:
+    """Write a backup to a new folder; returns its size in bytes. The router may be running."""
+    if place.settings.store.kind != "sqlite":
+        raise OperatorError(
+            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name} and "
+            f"{place.keys} beside it."
+        )
+    keys = {Identity(place.keys, KIND).ca_key: with_ca_key, place.key_file: with_store_key}
+    wanted = tuple(key for key, is_wanted in keys.items() if is_wanted)
+    return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target, wanted)
+
+
+def _copy(place: NtfPlace, target: Path) -> None:
+    """Only one process has the file open: a router that runs, or this one."""
+    try:
+        ask(place.control, "copy-store", to=str(target))
+        return
+    except NotRunningError:
+        pass
+    try:
+        with place.locked():
+            store = SqliteStore.open(place.database, MIGRATIONS, NTF)
+            try:
+                store.backup(target)
+            finally:
+                store.close()
+    except UNUSABLE as error:
+        raise OperatorError(f"{place.database}: {error}.") from error
+
+
+def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
+    """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
+    return backups.restore(NtfPlace, contents_of, check, backup, folder, force=force)

@@ -1,0 +1,150 @@
+"""Backups of any server: store, configuration and keys in one folder, whole or not at all.
+
+What its room says in `Contents` is copied beside a manifest. A folder that is restored replaces another
+one as a whole, and what was there is moved aside, never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import blindpost
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder, read_file, sync_folder, telling, write_file
+from blindpost.serving.place import Place
+
+MANIFEST = "backup.json"
+_FORMAT = 1
+
+P = TypeVar("P", bound=Place[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What belongs to a server besides its configuration; all paths are below its folder."""
+
+    store: Path
+    """A file, or a folder with what `store_file` names in it."""
+    store_file: str = ""
+    files: Sequence[Path] = ()
+    optional: Sequence[Path] = ()
+    apart: Mapping[Path, Path | None] = field(default_factory=dict)
+    """Keys that are kept apart from backups unless they are asked for. A restore keeps the one that is there,
+    if the file that it belongs to is the same."""
+
+    def within(self, folder: Path) -> None:
+        """Everything must be where a copy of the folder would have it."""
+        for path in (self.store, *self.files, *self.optional, *self.apart):
+            if folder not in path.parents:
+                raise OperatorError(
+                    f"{path}: this is outside of {folder}. Copy it by hand: a backup is of one folder."
+                )
+
+
+def back_up(
+    place: Place[Any],
+    contents: Contents,
+    copy_store: Callable[[Path], None],
+    target: Path,
+    with_keys: Sequence[Path] = (),
+) -> int:
+    """Write a backup to a new folder; returns its size in bytes. The store may be in use."""
+    if target.exists():
+        raise OperatorError(f"{target}: there is something already. Name a folder that does not exist yet.")
+    contents.within(place.folder)
+    if not (contents.store / contents.store_file).exists():
+        raise OperatorError(f"{contents.store}: the store is missing, there is nothing to back up.")
+    fresh = target.with_name(f".{target.name}.new")
+    with telling(target):
+        shutil.rmtree(fresh, ignore_errors=True)
+        make_folder(fresh)
+        store = fresh / contents.store.relative_to(place.folder)
+        make_folder(store if contents.store_file else store.parent)
+        copy_store(store)
+        write_file(fresh / place.config_name(), read_file(place.file))
+        there = [file for file in contents.optional if file.exists()]
+        for file in (*contents.files, *there, *with_keys):
+            copied = fresh / file.relative_to(place.folder)
+            make_folder(copied.parent)
+            write_file(copied, read_file(file))
+        manifest = {"format": _FORMAT, "program": blindpost.__version__, "made": int(time.time())}
+        write_file(fresh / MANIFEST, json.dumps(manifest).encode())
+        fresh.rename(target)
+        sync_folder(target.parent)
+        return sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+
+
+def restore(
+    kind: type[P],
+    contents_of: Callable[[P], Contents],
+    check: Callable[[P], None],
+    backup: Path,
+    folder: Path,
+    *,
+    force: bool,
+) -> Path | None:
+    """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
+    kept = _checked(kind, contents_of, check, backup)
+    place = kind(folder / kind.config_name(), kept.settings)
+    contents_of(place).within(folder)
+    occupied = folder.exists() and any(folder.iterdir())
+    if occupied and not force:
+        raise OperatorError(
+            f"{folder}: there is a {kind.title} already. Name another folder, or replace it with --force: "
+            "what is there now is moved aside, not deleted."
+        )
+    fresh = folder.with_name(f".{folder.name}.new")
+    aside = folder.with_name(f"{folder.name}.replaced-{int(time.time())}") if occupied else None
+    with telling(folder):
+        shutil.rmtree(fresh, ignore_errors=True)
+        make_folder(fresh.parent)
+        shutil.copytree(backup, fresh)
+        (fresh / MANIFEST).unlink()
+        if aside is not None:
+            with place.locked():
+                _keep_apart(contents_of(place), folder, fresh)
+                folder.rename(aside)
+        elif folder.exists():
+            folder.rmdir()
+        fresh.rename(folder)
+        sync_folder(folder.parent)
+    return aside
+
+
+def _checked(
+    kind: type[P], contents_of: Callable[[P], Contents], check: Callable[[P], None], backup: Path
+) -> P:
+    """A backup is complete, and its keys and configuration belong together."""
+    if not (backup / MANIFEST).exists():
+        raise OperatorError(f"{backup}: this is not a backup that `blindpost {kind.word} backup` made.")
+    manifest = json.loads(read_file(backup / MANIFEST))
+    if manifest["format"] > _FORMAT:
+        raise OperatorError(
+            f"{backup}: made by Blindpost {manifest['program']}, which is newer than this one "
+            f"({blindpost.__version__}). Use the newer program."
+        )
+    file = backup / kind.config_name()
+    place = kind(file, kind.parse(read_file(file), file))
+    contents = contents_of(place)
+    if not (contents.store / contents.store_file).exists():
+        raise OperatorError(f"{backup}: the store is missing in this backup.")
+    check(place)
+    return place
+
+
+def _keep_apart(contents: Contents, old: Path, new: Path) -> None:
+    """Keys that a backup was made without stay, if they belong to what it holds."""
+    for key, belongs_to in contents.apart.items():
+        kept = new / key.relative_to(old)
+        if not key.exists() or kept.exists():
+            continue
+        if belongs_to is None or (
+            belongs_to.exists() and read_file(belongs_to) == read_file(new / belongs_to.relative_to(old))
+        ):
+            write_file(kept, read_file(key))
