@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -26,6 +26,8 @@ PAUSE_S = 0.02
 P99_S = 1.0
 MEMORY_LEFT = 48 << 20
 """How much more a server may hold after all attacks than before: what its allocator keeps."""
+HELD = 2
+"""How many connections the bystander has."""
 TABLE = Path(os.environ.get("BLINDPOST_ATTACK_TABLE", ""))
 LONG = [
     (kind, name, store)
@@ -51,7 +53,8 @@ async def exchanged(bystander: Target, until: float) -> list[float]:
 
 
 def p99(took: list[float]) -> float:
-    return statistics.quantiles(took, n=100)[98] if len(took) > 1 else took[0]
+    """The smallest time that 99 of 100 exchanges did not exceed; of fewer, the longest."""
+    return sorted(took)[math.ceil(len(took) * 0.99) - 1]
 
 
 async def peak(seen: Target, until: float) -> int:
@@ -76,10 +79,11 @@ def _add_to_table(line: str) -> None:
 
 
 async def settled(seen: Target, descriptors: int, rows: object, memory: int) -> None:
+    """Wait until it holds what it held before; how long a silent QUIC connection may stay is part of it."""
     async with asyncio.timeout(90):
         while True:
             is_small = seen.descriptors() <= descriptors and seen.memory() - memory <= MEMORY_LEFT
-            if is_small and await seen.rows() == rows:
+            if is_small and await seen.rows() == rows and (not ATTACK_S or await seen.held() <= HELD):
                 return
             await asyncio.sleep(0.1)
 
@@ -113,7 +117,7 @@ async def test_a_bystander_loses_nothing_while_strangers_attack(
         await seen.leave()
         assert (await seen.server.ask("status"))["pid"] == pid, "it lived through it"
         assert most <= MEMORY_MIB << 20
-        assert p99(attacked) <= P99_S + p99(calm)
+        assert p99(attacked) < P99_S
         assert b"Traceback" not in seen.server.log
         told = sum(limited.values())
         line = (

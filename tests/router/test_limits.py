@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from blindpost.serving import limits as limits_module
 from blindpost.serving.limits import AddressKey, AddressKeys, Limits, LimitSizes, account_of
-from blindpost.serving.memory import MemoryGuard, anonymous_bytes
+from blindpost.serving.memory import QUIET_S, MemoryGuard, anonymous_bytes
 
 ONE, TWO = (b"\x7f\x00\x00\x01",), (b"\x7f\x00\x00\x02",)
 
@@ -183,6 +185,27 @@ async def test_near_its_memory_a_server_closes_those_who_hold_most_and_takes_few
     used = 1 << 20
     await guard.look()
     assert Peer(limits, TWO).came
+
+
+async def test_what_ended_connections_held_is_given_back_though_they_were_few() -> None:
+    class FailedError(Exception):
+        """An error that refers to itself, as a failed handshake does."""
+
+    def left_behind() -> weakref.ref[FailedError]:
+        error = FailedError()
+        error.args = (error,)
+        return weakref.ref(error)
+
+    clock = Clock()
+    limits = Limits(LimitSizes(), clock)
+    guard = MemoryGuard(limits, lambda: 0, clock)
+    found = left_behind()
+    limits.gone(Peer(limits, ONE))
+    await guard.look()
+    assert found() is not None, "more may end soon"
+    clock.now += QUIET_S
+    await guard.look()
+    assert found() is None
 
 
 def test_the_memory_of_this_process_can_be_read() -> None:

@@ -168,6 +168,10 @@ async def _answers_reloads_and_drains(
         assert not (folder / "control.sock").exists()
         told = await asyncio.to_thread(run, kind.word, "status", "-c", folder)
         assert str(server.child.pid) in told.stdout, "a pid is no amount"
+        if kind is not CANARY:
+            told = await asyncio.to_thread(run, kind.word, "status", "-c", folder, "--top")
+            assert re.search(r"(?m)^handshakes +0$", told.stdout)
+            assert re.search(r"(?m)^made room +0$", told.stdout)
         card = await find(folder).look()
         ready = server.status["ready"]
         expected = ("running", "") if ready else ("not ready", server.status["health"])

@@ -25,7 +25,9 @@ from blindpost.cli.output import (
     JsonOption,
     RestoreTo,
     SetOption,
+    TopOption,
     say,
+    show_holders,
     show_status,
     tell_backup,
     tell_restored,
@@ -246,9 +248,13 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+def status(config: ConfigOption = HERE, top: TopOption = False, as_json: JsonOption = False) -> None:
     """Show what a running service does, in numbers."""
-    show_status(DsPlace.read(config), as_json=as_json)
+    place = DsPlace.read(config)
+    if top:
+        show_holders(place, "status", as_json=as_json)
+    else:
+        show_status(place, as_json=as_json)
 
 
 @app.command()

@@ -23,8 +23,10 @@ from blindpost.cli.output import (
     JsonOption,
     RestoreTo,
     SetOption,
+    TopOption,
     move_ca_key,
     say,
+    show_holders,
     show_status,
     tell_backup,
     tell_restored,
@@ -153,9 +155,13 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def status(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+def status(config: ConfigOption = HERE, top: TopOption = False, as_json: JsonOption = False) -> None:
     """Show what a running router does, in numbers."""
-    show_status(NtfPlace.read(config), as_json=as_json)
+    place = NtfPlace.read(config)
+    if top:
+        show_holders(place, "status", as_json=as_json)
+    else:
+        show_status(place, as_json=as_json)
 
 
 @app.command()

@@ -151,6 +151,25 @@ def show_status(place: Place[Any], *, as_json: bool) -> None:
     show(ask_running(place, "status"), as_json=as_json, title=place.title.capitalize())
 
 
+TopOption = Annotated[
+    bool, typer.Option("--top", help="Show what those who hold most hold, and who was limited, as counts.")
+]
+
+
+def show_holders(place: Place[Any], command: str, *, as_json: bool) -> None:
+    """How much the heaviest users of a running server hold; this command of its socket says so."""
+    told = ask_running(place, command)
+    names = ("connections", "handshakes", "addresses", "in_debt", "stored_bytes", "top", "limited")
+    told = {name: told[name] for name in names if name in told}
+    if as_json:
+        show(told, as_json=True, title="")
+        return
+    shown = {name: value for name, value in told.items() if name not in ("top", "limited")}
+    for rank, held in enumerate(told["top"], 1):
+        shown[f"holder {rank}"] = ", ".join(f"{name} {count}" for name, count in held.items())
+    show({**shown, **told["limited"]}, as_json=False, title="Holders")
+
+
 def told_reload(control: Path) -> bool:
     """Have a server read its files again; whether one is running."""
     try:

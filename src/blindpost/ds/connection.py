@@ -162,8 +162,9 @@ class DsConnection(Connection):
             await self._room
 
     def close(self) -> None:
-        """Answers already made are still sent, unless they are too large."""
+        """Answers already made are still sent, unless they are too large. What is unfinished is discarded."""
         self._closed = True
+        self._framer = Framer(MESSAGE_BYTES_MAX)
         self._flush()
         self._stream.close()
 

@@ -197,6 +197,8 @@ class DsService(Service[DsPlace]):
         meters, waited = service.engine.meters, service.plan.meters.wait_s
         return {
             "connections": len(service.connections),
+            "handshakes": service.limits.handshakes,
+            "addresses": service.limits.addresses,
             "top": service.limits.top(),
             "limited": service.limits.limited,
             "waiting": len(service.plan.state.waiting),

@@ -149,6 +149,10 @@ class _Counted(sslproto.SSLProtocol):
             return
         super().connection_made(transport)
 
+    def _fatal_error(self, exc: BaseException, message: str = "") -> None:
+        # A failed handshake's traceback refers to itself, and to this connection with its buffers.
+        super()._fatal_error(exc.with_traceback(None), message)  # type: ignore[misc]  # not in the stubs
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._limits.gone(self._stream)
         super().connection_lost(exc)

@@ -291,6 +291,8 @@ class NtfService(Service[NtfPlace]):
         states = self.subscriber.states
         return {
             "connections": len(router.connections),
+            "handshakes": self.limits.handshakes,
+            "addresses": self.limits.addresses,
             "top": self.limits.top(),
             "limited": self.limits.limited,
             "tokens": counts["tokens"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from blindpost.transport.keeper import TRIM_AFTER, give_back
 LOOK_S = 1.0
 NEAR = 7 / 8
 """Room is made from this fraction of the limit on."""
+QUIET_S = 5.0
+"""How long a few closed connections wait for more of them, before their memory is given back."""
 CLOSED_AT_ONCE = 256
 """How many connections one check closes at most; the next check sees the effect."""
 
@@ -26,16 +30,21 @@ def anonymous_bytes() -> int:
 class MemoryGuard:
     """Keeps a server below the memory that its limits name."""
 
-    def __init__(self, limits: Limits, used: Callable[[], int] = anonymous_bytes) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        used: Callable[[], int] = anonymous_bytes,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits = limits
         self._used = used
+        self._now = now
         self._closed = 0
+        self._gave_back_at = now()
 
     async def look(self) -> None:
         limits, memory = self._limits, self._limits.sizes.memory
-        if limits.meters.closed - self._closed >= TRIM_AFTER:
-            self._closed = limits.meters.closed
-            give_back(0)
+        self._give_back()
         used = self._used()
         limits.is_tight = used > memory * NEAR
         if not limits.is_tight:
@@ -49,3 +58,15 @@ class MemoryGuard:
             memory >> 20,
             closed,
         )
+
+    def _give_back(self) -> None:
+        """Return what ended connections held: a few of them can have held much.
+
+        A failed handshake leaves a cycle behind, and collections are rare; the young ones are enough here.
+        """
+        closed = self._limits.meters.closed - self._closed
+        if closed >= TRIM_AFTER or (closed and self._now() - self._gave_back_at >= QUIET_S):
+            self._closed += closed
+            self._gave_back_at = self._now()
+            gc.collect(1)
+            give_back(0)

@@ -1,6 +1,7 @@
 """Strangers in a process of their own, with raw sockets and TLS: `python -m tests.support.attack.attackers`.
 
-They come from other addresses of this machine, to loopback only, and every loop ends with their time.
+They come from other addresses of this machine, to loopback only, and every loop ends with their time. They
+run at a low priority: what is measured is what they do to a server, not that they use its processors.
 """
 
 from __future__ import annotations
@@ -289,6 +290,7 @@ async def attack(aim: Aim) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(10)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
     asyncio.run(attack(Aim(**json.loads(sys.argv[1]))))

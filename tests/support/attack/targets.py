@@ -58,6 +58,11 @@ class Target(ABC):
         """What the store holds, as far as a bystander does not change it."""
         return None
 
+    async def held(self) -> int:
+        """How many connections the largest accounts have."""
+        told = await self.server.ask("connections" if self.kind == "router" else "status")
+        return sum(int(one["connections"]) for one in told["top"])
+
     @abstractmethod
     async def join(self) -> None:
         """Let the bystander connect."""
