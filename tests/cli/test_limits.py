@@ -15,11 +15,12 @@ from blindpost.client.smp import SmpClient
 from blindpost.transport.errors import TransportError
 from blindpost.transport.network import TcpNetwork
 from blindpost.wire.addresses import Host, Server
-from blindpost.wire.smp.commands import PING
-from blindpost.wire.smp.errors import STORE
-from blindpost.wire.smp.responses import PONG
+from blindpost.wire.smp.commands import ACK, DEL, PING, SEND
+from blindpost.wire.smp.errors import STORE, Code
+from blindpost.wire.smp.responses import MSG, OK, PONG
+from blindpost.wire.smp.values import SubMode
 from blindpost.wire.text import unb64
-from tests.support.router.routers import new_queue
+from tests.support.router.routers import new_queue, pushed
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -104,3 +105,39 @@ async def test_handshakes_in_flight_are_limited(tmp_path: Path) -> None:
         for _, writer in silent:
             writer.close()
             await writer.wait_closed()
+
+
+async def test_who_fills_the_store_is_refused_and_nobody_else(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    init(folder)
+    edit(folder, "stored_mib = 262144", "stored_mib = 16")
+    async with (
+        started(folder) as router,
+        await connect(router, "127.0.0.2") as greedy,
+        await connect(router, "127.0.0.3") as other,
+    ):
+        mine = await new_queue(other, secured=True)
+        queues = [await new_queue(greedy, sub_mode=SubMode.ONLY_CREATE) for _ in range(8)]
+        stored = 0
+        for queue in queues:
+            asked = (greedy.send(SEND(False, b"more"), queue.sender_id) for _ in range(128))
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            stored += found.count(OK())
+            told = {one.error for one in found if isinstance(one, RefusedError)}
+            assert told <= {Code.QUOTA}, "what senders take for a reason to try again later"
+            await other.send(SEND(False, b"hello"), mine.sender_id, mine.sender_key)
+            event = await pushed(other)
+            assert isinstance(event.response, MSG)
+            await other.send(ACK(event.response.msg_id), mine.recipient_id, mine.key)
+        assert 512 < stored < 640
+        with pytest.raises(RefusedError) as refused:
+            await new_queue(greedy)
+        assert refused.value.error == STORE("the router is full, try again later")
+        await new_queue(other)
+        top = run("router", "status", "--config", folder / "router.toml", "--top").stdout
+        assert "stored refused" in top
+
+        assert await greedy.send(DEL(), queues[4].recipient_id, queues[4].key) == OK()
+        assert await greedy.send(SEND(False, b"again"), queues[7].sender_id) == OK(), (
+            "what it deleted is gone"
+        )

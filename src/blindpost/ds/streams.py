@@ -151,7 +151,7 @@ class _Counted(sslproto.SSLProtocol):
 
     def _fatal_error(self, exc: BaseException, message: str = "") -> None:
         # A failed handshake's traceback refers to itself, and to this connection with its buffers.
-        super()._fatal_error(exc.with_traceback(None), message)  # type: ignore[misc]  # not in the stubs
+        super()._fatal_error(exc.with_traceback(None), message)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._limits.gone(self._stream)

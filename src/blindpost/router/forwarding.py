@@ -100,6 +100,7 @@ def _opened(client: Client, corr_id: bytes, command: RFWD, undo: Undo) -> Forwar
     found = parse_forwarded_request(Reader(inner), forwarded.version, session_id)
     layout = forwarded_layout(forwarded.version, session_id)
     sender = Client(client.client_id, forwarded.version, layout, client.secrets, undo)
+    sender.account = client.account
     return Forwarded(corr_id, forwarded.corr_id, found, sender, keys.box, sender_box)
 
 

@@ -34,7 +34,9 @@ from blindpost.router.state import Client, RouterState
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
+from blindpost.router.weights import left
 from blindpost.router.work import TURN_WORK, Work, cut, inner_of
+from blindpost.serving.stored import Stored
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
 from blindpost.wire.transmissions import Refused
@@ -74,6 +76,7 @@ class RouterPlan:
         self.state = RouterState(self.undo)
         self.meters = RouterMeters()
         self.rules = rules
+        self.stored = Stored(rules.stored_bytes, self.undo)
         self._store = store
         self._verifier = verifier
         self._entropy = entropy
@@ -92,7 +95,8 @@ class RouterPlan:
 
     def _new_turn(self) -> Turn:
         self._view.empty()
-        return Turn(self.state, self.rules, self.meters, self._entropy, int(self._now()), self._view)
+        now = int(self._now())
+        return Turn(self.state, self.rules, self.meters, self._entropy, now, self._view, self.stored)
 
     def _service_fault(self) -> None:
         self._turn.count(Meter.SERVICE_FAULTS)
@@ -308,6 +312,8 @@ class RouterPlan:
         turn = self._turn
         if turn.outbox:
             self._send(turn.outbox)
+        if self.stored.is_near:
+            contained("noting what left the store", left, self.stored, turn.view.changes)
         if turn.in_use and self.on_use is not None:
             contained("noting queues in use", self.on_use, turn.in_use, turn.now)
         if self.on_compare is not None:

@@ -15,9 +15,10 @@ from blindpost.router.notifications import notifier_gone, notify
 from blindpost.router.state import Client, SubKind
 from blindpost.router.subscriptions import queue_gone, subscribe
 from blindpost.router.turn import Turn
+from blindpost.router.weights import LINK, LINK_BYTES, MESSAGE_BYTES, QUEUE, QUEUE_BYTES
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.smp.commands import LSET, NEW, SEND
-from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, Code
+from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, STORE, Code
 from blindpost.wire.smp.queue_info import (
     NANOSECONDS,
     MessageInfo,
@@ -31,6 +32,7 @@ from blindpost.wire.smp.values import NtfCreds, QueueMode, ServerNtfCreds, SubMo
 from blindpost.wire.smp.versions import body_size_max
 
 AUTH = ERR(Code.AUTH)
+FULL = ERR(STORE("the router is full, try again later"))
 RANDOM_ID_SIZE = 16
 
 
@@ -54,10 +56,14 @@ def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | 
             return AUTH if record is None else _repeated(turn, client, corr_id, command, record)
         if link.link_id is not None and link.link_id in turn.view.links:
             return AUTH
+    if not turn.stored.allows(client.account, QUEUE_BYTES + (0 if link is None else LINK_BYTES)):
+        return FULL
     record = _created(turn, command)
     turn.view.put_queue(record)
+    turn.stored.add(client.account, (record.recipient_id, QUEUE), QUEUE_BYTES)
     if link is not None and record.link_id is not None:
         turn.view.put_link(record.link_id, record.recipient_id, link.data)
+        turn.stored.add(client.account, (record.link_id, LINK), LINK_BYTES)
     if command.sub_mode is SubMode.SUBSCRIBE:
         record = subscribe(turn, client, record)
     turn.count(Meter.QUEUES_CREATED)
@@ -169,14 +175,17 @@ def set_recipient_keys(turn: Turn, record: QueueRecord, keys: tuple[PublicKey, .
     return OK()
 
 
-def set_link(turn: Turn, record: QueueRecord, command: LSET) -> Response:
+def set_link(turn: Turn, client: Client, record: QueueRecord, command: LSET) -> Response:
     """LSET: new link data, or other user data for the same link."""
     if record.mode is not QueueMode.CONTACT and record.sender_key is not None:
         return AUTH
     if record.link_id is None:
         if command.link_id in turn.view.links:
             return AUTH
+        if not turn.stored.allows(client.account, LINK_BYTES):
+            return FULL
         turn.view.put_queue(record._replace(link_id=command.link_id))
+        turn.stored.add(client.account, (command.link_id, LINK), LINK_BYTES)
     else:
         stored = turn.view.link_data.get(record.link_id)
         if record.link_id != command.link_id or (stored is not None and stored.fixed != command.data.fixed):
@@ -248,10 +257,10 @@ def info(turn: Turn, client: Client, record: QueueRecord) -> Response:
     return INFO(QueueInfo(record.sender_key is not None, record.notifier is not None, shown, ends.size, head))
 
 
-def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Response:
+def send(turn: Turn, client: Client, record: QueueRecord, command: SEND) -> Response:
     """SEND: store the message, push it if the subscriber waits for one, notify if asked to."""
     record = touch(turn, record)
-    if len(command.body) > body_size_max(version):
+    if len(command.body) > body_size_max(client.version):
         turn.count(Meter.SENT_LARGE)
         return ERR(Code.LARGE_MSG)
     if isinstance(record.status, BLOCKED):
@@ -265,12 +274,17 @@ def send(turn: Turn, record: QueueRecord, command: SEND, version: int) -> Respon
         record = record._replace(link_id=None)
     if turn.rules.expire_on_send and turn.rules.message_ttl_s is not None:
         expire_head(turn, record.recipient_id, turn.now - turn.rules.message_ttl_s)
-    ends = turn.view.ends(record.recipient_id)
+    ends, stored = turn.view.ends(record.recipient_id), turn.stored
+    if stored.is_near and not stored.allows(client.account, MESSAGE_BYTES):
+        # Senders know this answer and try again later; they may not know another one.
+        turn.count(Meter.SENT_QUOTA)
+        return ERR(Code.QUOTA)
     # The number makes ids unique within the queue for ever: an id is the nonce of its message.
     msg_id = turn.entropy(RANDOM_ID_SIZE) + ends.tail.to_bytes(ID_SIZE - RANDOM_ID_SIZE, "big")
     if not append(turn, record, StoredMessage(msg_id, turn.now, command.notify, command.body)):
         turn.count(Meter.SENT_QUOTA)
         return ERR(Code.QUOTA)
+    stored.add(client.account, (record.recipient_id, ends.tail), MESSAGE_BYTES)
     turn.count(Meter.SENT)
     turn.used(record.recipient_id, command.notify)
     if not ends.size:

@@ -37,6 +37,7 @@ from blindpost.router.relays import Relays
 from blindpost.router.state import Client, SessionKeys
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing, RelayEffect
+from blindpost.router.weights import stored_bytes
 from blindpost.serving.blocks import BlockConnection, BlockConnections
 from blindpost.serving.limits import Limits
 from blindpost.transport import errors
@@ -148,6 +149,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         if agreement.own_key is not None and agreement.peer_key is not None:
             keys = SessionKeys(agreement.own_key, agreement.peer_key)
         client = Client(number, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys)
+        client.account = account
         return RouterConnection(number, account, session, client)
 
     def service_requested(self, session: Session, request: FindService) -> None:
@@ -221,6 +223,10 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
             connection.client.service is not None and connection.client.service.service_id == service_id
             for connection in self.connections.values()
         )
+
+    async def look_at_stored(self) -> None:
+        """Look at how much is stored."""
+        self.plan.stored.look(stored_bytes(self.store.counts()))
 
     def close_idle(self) -> int:
         """Close connections that are silent and subscribed to nothing; how many."""

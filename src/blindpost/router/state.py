@@ -6,6 +6,7 @@ is needed to find a message again: after a restart all of it is empty and client
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -101,6 +102,7 @@ class Client:
     """One connection, as the decisions know it."""
 
     __slots__ = (
+        "account",
         "client_id",
         "congested",
         "layout",
@@ -127,6 +129,8 @@ class Client:
         session_keys: SessionKeys | None = None,
     ) -> None:
         self.client_id = client_id
+        self.account: Hashable = None
+        """Whom what it stores is counted under. Set by the shell."""
         self.version = version
         self.layout = layout
         self.secrets = secrets

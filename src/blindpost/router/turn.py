@@ -18,6 +18,7 @@ from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain, StoredMessage, day_of
 from blindpost.router.state import Client, RouterState
 from blindpost.router.view import View
+from blindpost.serving.stored import Stored
 from blindpost.wire.addresses import Server
 from blindpost.wire.smp.commands import PFWD
 from blindpost.wire.smp.responses import Response
@@ -79,6 +80,7 @@ class Turn(engine.Turn[Meter]):
         entropy: Entropy,
         now: int,
         view: View,
+        stored: Stored,
     ) -> None:
         super().__init__(state.undo, meters)
         self.state = state
@@ -88,6 +90,7 @@ class Turn(engine.Turn[Meter]):
         self.now = now
         self.today = day_of(now)
         self.view = view
+        self.stored = stored
         self.outbox: list[Outgoing] = []
         self._unanswer = (self.outbox.pop,)
         self.outcomes: list[tuple[Callable[[str], None], str]] = []

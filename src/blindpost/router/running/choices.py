@@ -32,6 +32,7 @@ def router_rules(settings: Settings) -> RouterRules:
         notification_ttl_s=rules.notification_ttl_s,
         proxy=rules.proxy,
         idle_ttl_s=rules.idle_ttl_s,
+        stored_bytes=settings.limits.stored_mib << 20,
     )
 
 

@@ -249,3 +249,7 @@ def _guard(text: Text, router: GuardedRouter) -> None:
         guard.handshakes_failed,
     )
     text.counter(OURS + "router_new_refused_total", "NEW above the rate", guard.new_refused)
+    stored = router.plan.stored
+    text.gauge(OURS + "router_stored_bytes", "Weight of all queues, messages and links", stored.total)
+    text.gauge(OURS + "router_stored_bytes_max", "How much may be stored", stored.limit)
+    text.counter(OURS + "router_stored_refused_total", "Refused because the store fills", stored.refused)

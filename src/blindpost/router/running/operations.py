@@ -86,7 +86,9 @@ class Operations:
             "new_refused": guard.new_refused,
             "in_debt": service.router.engine.in_debt,
             "top": service.limits.top(),
-            "limited": service.limits.limited,
+            "stored_bytes": service.router.plan.stored.total,
+            "stored_by_largest": service.router.plan.stored.largest(),
+            "limited": {**service.limits.limited, "stored_refused": service.router.plan.stored.refused},
         }
 
     async def queue(self, request: Request) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""What rows weigh: bytes counted for everything that strangers have a router store.
+
+A row counts as its largest size, so that a store is weighed by its number of rows, without reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blindpost.router.changes import Change, DeleteLink, DeleteMessage, DeleteQueue
+from blindpost.serving.stored import Stored
+
+QUEUE_BYTES = 1 << 10
+MESSAGE_BYTES = 16 << 10
+LINK_BYTES = 16 << 10
+_WEIGHTS = {
+    "queues": QUEUE_BYTES,
+    "messages": MESSAGE_BYTES,
+    "links": LINK_BYTES,
+    "notifications": 256,
+    "services": 4 << 10,
+    "members": 128,
+    "pending": 128,
+}
+QUEUE, LINK = -1, -2
+"""The places of a queue's own row and of a link's, beside those of messages."""
+
+
+def stored_bytes(counts: Mapping[str, int]) -> int:
+    """What a store with so many rows of each table holds, at most."""
+    return sum(weight * counts[table] for table, weight in _WEIGHTS.items())
+
+
+def left(stored: Stored, changes: Sequence[Change]) -> None:
+    """These changes are durable: what they removed is no longer counted against who added it."""
+    for change in changes:
+        match change:
+            case DeleteMessage(recipient_id, number):
+                stored.remove((recipient_id, number))
+            case DeleteLink(link_id):
+                stored.remove((link_id, LINK))
+            case DeleteQueue(record, ends):
+                stored.remove((record.recipient_id, QUEUE))
+                if record.link_id is not None:
+                    stored.remove((record.link_id, LINK))
+                for number in range(ends.head, ends.tail):
+                    stored.remove((record.recipient_id, number))

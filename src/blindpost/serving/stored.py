@@ -1,0 +1,106 @@
+"""How much is stored, in total and newly by whom: the fuller the store, the less one address may add.
+
+An address may have stored, of late, a part of the room that is left. So whoever adds most is refused first,
+and room stays for others however many fill it. Nothing is counted while half of the total is free. The counts
+live in memory only, and what leaves the store again leaves them too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from blindpost.engine.undo import Undo
+
+NEAR = 1 / 2
+"""The fraction of the limit from which on it is counted who adds what."""
+CALM = 3 / 8
+"""Below this fraction the counts are dropped."""
+SHARE = 256
+"""One address may have added this part of the room that is left, a /48 of IPv6 twice as much."""
+TRACKED_MAX = 50_000
+"""How many stored things it is known of who added them; the newest."""
+
+Place = tuple[bytes, int]
+"""What is stored: its queue, and its number there."""
+_Added = tuple[tuple[bytes, ...], int]
+
+
+def around(account: object) -> tuple[bytes, ...]:
+    """An account and the network around it: an IPv6 /56 is in a /48; an exempt one is in none."""
+    if not isinstance(account, bytes):
+        return ()
+    return (account, account[:6]) if len(account) == 7 else (account,)
+
+
+class Stored:
+    """What may be added to a store, and by whom."""
+
+    def __init__(self, limit: int, undo: Undo) -> None:
+        self.limit = limit
+        self.total = 0
+        """Bytes in the store, as last seen, and those added since then."""
+        self.is_near = False
+        self.refused = 0
+        self._undo = undo
+        self._added: OrderedDict[Place, _Added] = OrderedDict()
+        self._held: dict[bytes, int] = {}
+
+    def look(self, total: int) -> None:
+        """This much is stored now."""
+        self.total = total
+        if total > self.limit * NEAR:
+            self.is_near = True
+        elif total <= self.limit * CALM:
+            self.is_near = False
+            self._added.clear()
+            self._held.clear()
+
+    def largest(self, count: int = 5) -> list[int]:
+        """What those who added most have stored, in bytes."""
+        return sorted(self._held.values(), reverse=True)[:count]
+
+    def allows(self, account: object, size: int) -> bool:
+        """Whether an account may add this much now; one that added nothing yet may, while there is room."""
+        if not self.is_near:
+            return True
+        room = self.limit - self.total
+        fits = size <= room and all(
+            prefix not in self._held or self._held[prefix] + size <= room // SHARE * 2**width
+            for width, prefix in enumerate(around(account))
+        )
+        self.refused += not fits
+        return fits
+
+    def add(self, account: object, place: Place, size: int) -> None:
+        """An account adds something; taken back with the turn that does so."""
+        self.total += size
+        if not self.is_near:
+            self.is_near = self.total > self.limit * NEAR
+            return
+        self._undo.add((self._take_back, place, size))
+        prefixes = around(account)
+        if prefixes:
+            self._leave(place)
+            self._added[place] = prefixes, size
+            for prefix in prefixes:
+                self._held[prefix] = self._held.get(prefix, 0) + size
+            if len(self._added) > TRACKED_MAX:
+                self._leave(next(iter(self._added)))
+
+    def remove(self, place: Place) -> None:
+        """Something has left the store."""
+        if self._added:
+            self._leave(place)
+
+    def _take_back(self, place: Place, size: int) -> None:
+        self.total -= size
+        self._leave(place)
+
+    def _leave(self, place: Place) -> None:
+        prefixes, size = self._added.pop(place, ((), 0))
+        for prefix in prefixes:
+            left = self._held.get(prefix, 0) - size
+            if left > 0:
+                self._held[prefix] = left
+            else:
+                self._held.pop(prefix, None)
