@@ -12,6 +12,7 @@ from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
+from blindpost.serving.stored import Stored
 from blindpost.wire.capnp.node import Auth, Enqueue, Fetch, FetchKeyPackage, FetchWait, Payloads
 from tests.support.ds.delivery import ALICE
 
@@ -28,11 +29,14 @@ class Desk:
         self.state = DsState(self.undo)
         self.rules = rules or DsRules()
         self.meters = DsMeters()
+        self.stored = Stored(self.rules.total_bytes, self.undo)
         self.one, self.other = Peer(1, self.undo), Peer(2, self.undo)
 
     def turn(self, *entries: Entry, cut: bool = False, now: float = 100.0) -> Turn:
         self.undo.forget()
-        turn = Turn(self.undo, self.state, self.rules, self.meters, lambda size: b"t" * size, now)
+        turn = Turn(
+            self.undo, self.state, self.rules, self.meters, lambda size: b"t" * size, now, self.stored
+        )
         size = sum(entry.size for entry in entries)
         turn.view.fill_ends(QUEUE, Ends(len(entries), len(entries), size))
         turn.view.fill_head(QUEUE, entries, cut=cut, whole=not cut)

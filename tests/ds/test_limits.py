@@ -6,17 +6,21 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blindpost.ds import connection, quic
-from blindpost.ds.client import ConnectionLostError
-from blindpost.ds.model import PAYLOAD_BYTES_MAX
+from blindpost.ds.auth import Caller
+from blindpost.ds.client import ConnectionLostError, RefusedError
+from blindpost.ds.model import PAYLOAD_BYTES_MAX, DsRules
+from blindpost.ds.quotas import WINDOW_S, Quotas
 from blindpost.serving.limits import LimitSizes
+from blindpost.wire.capnp.node import Auth, Enqueue
 from tests.support.ds.delivery import Running, running, until
 
-BOB = b"b" * 32
+BOB, CAROL = b"b" * 32, b"c" * 32
 UNFINISHED = 1 << 20
 FIRST_WORDS = (0).to_bytes(4, "little") + (UNFINISHED // 4).to_bytes(4, "little")
 """The beginning of a message of twice as many bytes as will follow."""
@@ -159,3 +163,47 @@ async def test_who_only_shakes_hands_over_quic_is_counted_and_timed_out(
 
 class Silent(asyncio.Protocol):
     """Shakes hands and says nothing."""
+
+
+async def test_who_fills_the_service_is_refused_and_nobody_else(tmp_path: Path) -> None:
+    rules = DsRules(total_bytes=1 << 20)
+    async with running(tmp_path, rules) as ds, await ds.client() as greedy, await ds.client() as other:
+        one, two = ds.service.connections.values()
+        one.peer.account, two.peer.account = b"\x7f\0\0\2", b"\x7f\0\0\3"
+        stored = 34
+        for _ in range(stored):
+            await greedy.enqueue(BOB, bytes(16 << 10))
+        with pytest.raises(RefusedError, match="much of it came from this address"):
+            await greedy.enqueue(BOB, bytes(16 << 10))
+        for _ in range(40):
+            await other.enqueue(CAROL, bytes(16 << 10))
+            assert len(await other.fetch(CAROL)) == 1
+        ds.service.plan.rules = replace(rules, total_bytes=4 << 20)
+        await greedy.enqueue(BOB, b"more")
+        assert len(await greedy.fetch(BOB)) == stored + 1, "nothing that was taken is lost"
+
+
+async def test_quotas_survive_a_restart(tmp_path: Path) -> None:
+    file, now = tmp_path / "quotas.json", 1_000_000.0
+    caller, rules = Caller(b"a" * 32), DsRules(sender_payloads=3)
+    request = Enqueue(BOB, b"hello", b"", 1, Auth())
+
+    def sent(quotas: Quotas, count: int) -> list[bool]:
+        return [quotas.refusal(request, caller, rules) is None for _ in range(count)]
+
+    before = Quotas(lambda: now)
+    assert sent(before, 2) == [True, True]
+    before.save(file)
+    assert caller.identity_key is not None
+    assert caller.identity_key.hex() not in file.read_text()
+    after = Quotas(lambda: now)
+    after.load(file)
+    assert sent(after, 2) == [True, False]
+    now += WINDOW_S
+    assert sent(after, 1) == [True]
+    for damaged in (b"[]", b"{", b'{"zz": [1, 2]}', b'{"00": 5}', b"[" * 100_000):
+        file.write_bytes(damaged)
+        fresh = Quotas(lambda: now)
+        fresh.load(file)
+        assert not file.exists(), "what cannot be read is set aside"
+        assert sent(fresh, 1) == [True]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
@@ -21,6 +17,7 @@ from blindpost.wire.smp.messages import Message
 from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
 from blindpost.wire.smp.values import SubMode
 from tests.support.router.routers import Queue, a_message, new_queue, pushed
+from tests.support.serving.disks import fill, small_disk
 from tests.support.serving.processes import RouterInProcess, router_in_process
 
 SPACE = 2 << 20
@@ -146,27 +143,6 @@ async def test_a_limit_of_file_size(tmp_path: Path) -> None:
         )
 
 
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Callable[[int], None]]:
-    """A file system of its own in this folder, and how to change its size."""
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(
-            "NOT RUN: a full disk needs the right to mount one; only the limit of file size was tried"
-        )
-
-    def resize(size: int) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
-
-    try:
-        yield resize
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 async def test_a_full_disk_also_at_start(tmp_path: Path) -> None:
     """Killed and started again while the disk is full, and given more space while it runs."""
     disk = tmp_path / "disk"
@@ -190,7 +166,7 @@ async def test_a_router_on_a_full_disk_stops_in_order(tmp_path: Path) -> None:
                 queue = await new_queue(client, secured=True, sub_mode=SubMode.ONLY_CREATE)
                 sender = Sender([queue])
                 await sender.fill(client)
-            (disk / "rest").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+            fill(disk)
             assert await router.end(signal.SIGTERM) == 0
             resize(PLENTY)
             await router.start()

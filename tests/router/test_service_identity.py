@@ -461,6 +461,7 @@ async def test_storing_a_service_may_fail_and_its_client_may_come_again(
 
 
 @pytest.mark.both_stores
+@pytest.mark.claim("SVC-13")
 async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_path: Path) -> None:
     """Whoever presents a certificate becomes a service: strangers must not leave rows for ever."""
     day, now = 86_400, [1_700_000_000.0]
@@ -472,8 +473,9 @@ async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_pat
             else PostgresBulk(cast(PostgresTables, store).store)
         )
         stranger, owner, waiting = new_service(), new_service(), new_service()
-        for credentials in (stranger, owner):
+        for credentials in (owner, stranger):
             line = await open_service(running, credentials)
+            before = line.service_id
             if credentials is owner:
                 await create(line, subscribe=True)
             await line.stream.close()
@@ -488,4 +490,6 @@ async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_pat
         assert await left() == [True, True, True]
         now[0] += 3 * day
         assert await left() == [False, True, True], "neither with a queue nor while it is connected"
-        assert await (await open_service(running, stranger)).ask(PING()) == PONG(), "it may come again"
+        again = await open_service(running, stranger)
+        assert again.service_id == before, "the same certificate, the same id"
+        assert await again.ask(PING()) == PONG()

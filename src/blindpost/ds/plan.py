@@ -16,11 +16,12 @@ from blindpost.ds.quotas import Quotas
 from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
-from blindpost.ds.view import Wanted
+from blindpost.ds.view import DeleteEntry, Wanted
 from blindpost.engine.containment import contained
 from blindpost.engine.events import Gone
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
+from blindpost.serving.stored import Stored
 from blindpost.wire.capnp.node import (
     Ack,
     Enqueue,
@@ -120,7 +121,8 @@ class DsPlan:
         self, store: DsStore, rules: DsRules, authority: Authority, entropy: Entropy, shell: Shell
     ) -> None:
         self.undo = Undo()
-        self._quotas = Quotas()
+        self.quotas = Quotas()
+        self.stored = Stored(rules.total_bytes, self.undo)
         self.state = DsState(self.undo)
         self.meters = DsMeters()
         self.lab: DsLab | None = None
@@ -140,22 +142,22 @@ class DsPlan:
     def _new_turn(self) -> Turn:
         now = self._shell.now()
         own_keys = () if self.lab is None else self.lab.keys
-        return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now, own_keys)
+        return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now, self.stored, own_keys)
 
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
         self._again.clear()
         self._refusals, wanted = await self._load(turn, batch)
         self.busy = wanted.queues | wanted.touched
+        self.stored.limit = self.rules.total_bytes
+        self.stored.look(turn.view.totals[1])
 
     async def _load(self, turn: Turn, batch: Sequence[Event]) -> tuple[Refusals, Wanted]:
         calls = [event for event in batch if isinstance(event, Called)]
         callers = await self.authority.identify([call.request.auth for call in calls])
         refusals: Refusals = {}
         for call, caller in zip(calls, callers, strict=True):
-            refused = refusal(call.request, caller) or self._quotas.refusal(
-                call.request, caller, self.rules, self._shell.now()
-            )
+            refused = refusal(call.request, caller) or self.quotas.refusal(call.request, caller, self.rules)
             if refused is not None:
                 refusals[id(call)] = refused
         wanted = Wanted()
@@ -312,6 +314,10 @@ class DsPlan:
             contained("noting what happened", self.lab.note, turn.now, turn.happened)
         if turn.answers:
             shell.send(turn.answers)
+        if self.stored.is_near:
+            for change in turn.view.changes:
+                if isinstance(change, DeleteEntry):
+                    self.stored.remove((change.queue, change.entry.number))
         for wait in turn.begun:
             contained("beginning a wait", shell.begin, wait)
         for stage in turn.to_stage:

@@ -35,6 +35,9 @@ from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round, Service
 from blindpost.store.contract import Durability, StoreVersionError
 
+QUOTAS_SAVE_S = 10.0
+"""How often quotas are saved; a crash loses at most this much of them, never payloads."""
+
 
 def open_embedded_store(place: DsPlace) -> LmdbTables:
     """The store in the service's folder."""
@@ -88,7 +91,9 @@ class DsService(Service[DsPlace]):
         """Use `open`."""
         super().__init__(place)
         self._context = server_tls(place)
-        limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
+        limits = Limits(
+            LimitSizes.of(place.settings.listen, connections), time.monotonic, place.settings.listen.exempt
+        )
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
         self._tls = TlsListener(self.service, self._context)
         self._quic = QuicListener(self.service, place.certificate, place.key)
@@ -117,11 +122,18 @@ class DsService(Service[DsPlace]):
     def rounds(self) -> list[Round]:
         return [
             Round("closing overdue connections", OVERDUE_LOOK_S, self._close_overdue),
+            Round("saving quotas", QUOTAS_SAVE_S, self._save_quotas),
             Round("the look at its memory", LOOK_S, MemoryGuard(self.service.limits).look),
         ]
 
     async def _close_overdue(self) -> None:
         self.service.close_overdue()
+
+    async def _save_quotas(self) -> None:
+        self.service.plan.quotas.save(self.place.quotas)
+
+    async def begin(self) -> None:
+        self.service.plan.quotas.load(self.place.quotas)
 
     async def work(self) -> None:
         await self.service.run()
@@ -141,7 +153,9 @@ class DsService(Service[DsPlace]):
         self._quic.close()
 
     async def close(self) -> None:
+        """A disk too full for the last quotas must not prevent an orderly stop."""
         self.service.store.close()
+        await self._save_quotas()
 
     def reload(self, place: DsPlace) -> None:
         authority = authority_of(place)
@@ -200,7 +214,8 @@ class DsService(Service[DsPlace]):
             "handshakes": service.limits.handshakes,
             "addresses": service.limits.addresses,
             "top": service.limits.top(),
-            "limited": service.limits.limited,
+            "stored_by_largest": service.plan.stored.largest(),
+            "limited": {**service.limits.limited, "stored_refused": service.plan.stored.refused},
             "waiting": len(service.plan.state.waiting),
             "in_hand": len(service.plan.state.held),
             "payloads": payloads,

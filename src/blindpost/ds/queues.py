@@ -49,7 +49,7 @@ class Available:
 def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
     """Append a payload. A large one is only let in here: `staged` appends it when it is written."""
     queue, tag, payload = queue_of(request), turn.entropy(TAG_SIZE), request.payload
-    full = _full(turn, queue, len(payload))
+    full = _full(turn, peer, queue, len(payload))
     if full is not None:
         turn.count(Meter.REFUSED_FULL)
         turn.answer(peer, question, full)
@@ -63,7 +63,7 @@ def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
 def staged(turn: Turn, stage: Stage) -> None:
     """A large payload is written: now it takes its place in the queue, if there still is one."""
     peer, question, queue, size = stage.peer, stage.question, stage.queue, len(stage.payload)
-    full = _full(turn, queue, size)
+    full = _full(turn, peer, queue, size)
     if full is not None:
         turn.count(Meter.REFUSED_FULL)
         turn.answer(peer, question, full)
@@ -74,6 +74,7 @@ def staged(turn: Turn, stage: Stage) -> None:
 
 
 def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, tag: bytes, size: int) -> None:
+    _added(turn, peer, queue, size)
     turn.tell("enqueued", queue, delivery_id(turn.view.ends(queue).tail - 1, tag))
     turn.count(Meter.ENQUEUED)
     turn.count(Meter.ENQUEUED_BYTES, size)
@@ -81,7 +82,7 @@ def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, tag: bytes, s
     turn.wake(queue)
 
 
-def _full(turn: Turn, queue: bytes, size: int) -> Refusal | None:
+def _full(turn: Turn, peer: Peer, queue: bytes, size: int) -> Refusal | None:
     """Why another payload of this size cannot be stored. What is stored is never dropped for it."""
     rules, ends, (payloads, total) = turn.rules, turn.view.ends(queue), turn.view.totals
     if ends.count >= rules.queue_payloads:
@@ -90,7 +91,14 @@ def _full(turn: Turn, queue: bytes, size: int) -> Refusal | None:
         return _full_refusal(f"queue is full ({rules.queue_bytes} bytes)")
     if payloads >= rules.total_payloads or total + size > rules.total_bytes:
         return _full_refusal("the delivery service is full")
+    if not turn.stored.allows(peer.account, size):
+        return _full_refusal("the delivery service is nearly full, and much of it came from this address")
     return None
+
+
+def _added(turn: Turn, peer: Peer, queue: bytes, size: int) -> None:
+    """The last payload of a queue is counted against the address that it came from."""
+    turn.stored.add(peer.account, (queue, turn.view.ends(queue).tail - 1), size)
 
 
 def _full_refusal(reason: str) -> Refusal:
@@ -267,7 +275,7 @@ def wait_over(turn: Turn, wait: Wait) -> bool:
 
 def upload_package(turn: Turn, peer: Peer, question: int, request: UploadKeyPackage) -> None:
     queue = queue_of(request)
-    refused = _full(turn, queue, len(request.package))
+    refused = _full(turn, peer, queue, len(request.package))
     if refused is None and turn.view.ends(queue).count >= turn.rules.key_packages:
         refused = TOO_MANY_PACKAGES
     if refused is not None:
@@ -275,6 +283,7 @@ def upload_package(turn: Turn, peer: Peer, question: int, request: UploadKeyPack
         turn.answer(peer, question, refused)
         return
     turn.view.add(queue, turn.entropy(TAG_SIZE), request.package)
+    _added(turn, peer, queue, len(request.package))
     turn.count(Meter.KEY_PACKAGES_UPLOADED)
     turn.answer(peer, question, Fingerprint(hashlib.sha256(request.package).digest()))
 

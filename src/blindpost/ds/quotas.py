@@ -1,46 +1,64 @@
-"""How much one identity may send and take from others in an hour; in memory, and forgotten with a restart."""
+"""How much one identity may send and take from others in an hour.
+
+The counts are kept in a file, so that a restart does not reset them; it names no identity, only hashes.
+"""
 
 from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 from blindpost.ds.auth import Caller
 from blindpost.ds.checks import Refusal
 from blindpost.ds.model import DsRules
+from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.logs import log
 from blindpost.wire.capnp.node import Enqueue, FetchKeyPackage, Request
 from blindpost.wire.capnp.rpc import ExceptionType
 
 WINDOW_S = 3600.0
 _SWEEP_AT = 10_000
+_KEY_SIZE = 16
 
 TOO_MUCH_SENT = Refusal("too much was sent by one identity, try again later", ExceptionType.OVERLOADED)
 TOO_MANY_TAKEN = Refusal("too many key packages were taken, try again later", ExceptionType.OVERLOADED)
 
 
+def _key(what: str, who: bytes, of: bytes = b"") -> bytes:
+    return hashlib.blake2b(b"\0".join((what.encode(), who, of)), digest_size=_KEY_SIZE).digest()
+
+
 class Quotas:
     """Counts by identity; a service open to everybody has no identities and counts nothing."""
 
-    def __init__(self) -> None:
-        self._counted: dict[tuple[str, bytes, bytes], tuple[float, int]] = {}
-        """What, by whom and of whom: since when, and how often."""
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._counted: dict[bytes, tuple[float, int]] = {}
+        """By what, whom and of whom, hashed: since when, and how often."""
         self._sweep_at = _SWEEP_AT
+        self._is_saved = True
 
-    def refusal(self, request: Request, caller: Caller | None, rules: DsRules, now: float) -> Refusal | None:
+    def refusal(self, request: Request, caller: Caller | None, rules: DsRules) -> Refusal | None:
         """Why an otherwise valid call is over quota; one that is not is counted."""
         who = None if caller is None else caller.identity_key
         if who is None:
             return None
         match request:
             case Enqueue():
-                sent = [(("payloads", who, b""), 1, rules.sender_payloads)]
-                sent.append((("bytes", who, b""), len(request.payload), rules.sender_bytes))
-                return None if self._count(sent, now) else TOO_MUCH_SENT
+                sent = [(_key("payloads", who), 1, rules.sender_payloads)]
+                sent.append((_key("bytes", who), len(request.payload), rules.sender_bytes))
+                return None if self._count(sent) else TOO_MUCH_SENT
             case FetchKeyPackage(identity_key=owner) if owner != who:
-                taken = [(("taken", who, b""), 1, rules.taken_packages)]
-                taken.append((("taken", who, owner), 1, rules.taken_packages_of_one))
-                return None if self._count(taken, now) else TOO_MANY_TAKEN
+                taken = [(_key("taken", who), 1, rules.taken_packages)]
+                taken.append((_key("taken", who, owner), 1, rules.taken_packages_of_one))
+                return None if self._count(taken) else TOO_MANY_TAKEN
         return None
 
-    def _count(self, asked: list[tuple[tuple[str, bytes, bytes], int, int]], now: float) -> bool:
-        counts = {}
+    def _count(self, asked: list[tuple[bytes, int, int]]) -> bool:
+        counts, now = {}, self._now()
         for key, by, most in asked:
             since, count = self._counted.get(key, (now, 0))
             if now - since >= WINDOW_S or now < since:
@@ -49,7 +67,34 @@ class Quotas:
                 return False
             counts[key] = (since, count + by)
         self._counted.update(counts)
+        self._is_saved = False
         if len(self._counted) >= self._sweep_at:
-            self._counted = {key: one for key, one in self._counted.items() if now - one[0] < WINDOW_S}
+            self._counted = self._current()
             self._sweep_at = max(_SWEEP_AT, 2 * len(self._counted))
         return True
+
+    def _current(self) -> dict[bytes, tuple[float, int]]:
+        now = self._now()
+        return {key: one for key, one in self._counted.items() if 0 <= now - one[0] < WINDOW_S}
+
+    def save(self, file: Path) -> None:
+        """Write down what counts, if that changed."""
+        if not self._is_saved:
+            kept = {key.hex(): one for key, one in self._current().items()}
+            write_file(file, json.dumps(kept).encode())
+            self._is_saved = True
+
+    def load(self, file: Path) -> None:
+        """Go on counting where an earlier process stopped; a file that cannot be read is set aside."""
+        if not file.exists():
+            return
+        try:
+            kept = json.loads(read_file(file))
+            counted = {bytes.fromhex(key): (float(since), int(count)) for key, (since, count) in kept.items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            log.warning(
+                "the saved quotas cannot be read: they start from zero, the file is kept as %s",
+                set_aside(file),
+            )
+            return
+        self._counted = counted

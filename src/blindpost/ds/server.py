@@ -80,6 +80,7 @@ class DeliveryService(Connections[DsConnection]):
     def opened(self, stream: Stream) -> DsConnection:
         """A new connection over `stream`."""
         peer, account = Peer(next(self.numbers), self.plan.undo), self.limits.account(stream)
+        peer.account = account
         connection = DsConnection(stream, peer, self._put, self._broken, self.weigh, self._loop.time, account)
         self.join(connection)
         return connection

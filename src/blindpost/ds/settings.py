@@ -108,6 +108,7 @@ class DsPlace(places.Place[Settings]):
         self.certificate = self.folder / settings.identity.certificate
         self.key = self.folder / settings.identity.key
         self.tokens = self.folder / settings.auth.tokens
+        self.quotas = self.folder / "quotas.json"
         self.store = self.folder / settings.store.folder
 
     @property

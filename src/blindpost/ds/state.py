@@ -7,7 +7,7 @@ still in its place in its queue.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from blindpost.ds.model import Entry
@@ -19,10 +19,12 @@ from blindpost.wire.value import Value
 class Peer:
     """A connection, as the decisions know it."""
 
-    __slots__ = ("answered", "holds", "is_gone", "number", "waits")
+    __slots__ = ("account", "answered", "holds", "is_gone", "number", "waits")
 
     def __init__(self, number: int, undo: Undo) -> None:
         self.number = number
+        self.account: Hashable = None
+        """Whom what it stores is counted under. Set by the shell."""
         self.is_gone = False
         """Set by the shell when the stream ends, before the corresponding event."""
         self.holds: Table[int, Hold] = Table(undo)

@@ -14,6 +14,7 @@ from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.view import View
 from blindpost.engine import turn as engine
 from blindpost.engine.undo import Undo
+from blindpost.serving.stored import Stored
 from blindpost.wire.capnp.node import Deliveries, Delivery, Payloads, Result
 from blindpost.wire.value import Value, shape
 
@@ -87,6 +88,7 @@ class Turn(engine.Turn[Meter]):
         meters: DsMeters,
         entropy: Entropy,
         now: float,
+        stored: Stored,
         own_keys: Collection[bytes] = (),
     ) -> None:
         super().__init__(undo, meters)
@@ -96,6 +98,7 @@ class Turn(engine.Turn[Meter]):
         self.entropy = entropy
         self.now = now
         self.view = View(undo)
+        self.stored = stored
         self.own_keys = own_keys
         """Recipients of canaries and load tests: each event in their queues is reported."""
         self.happened: list[Happened] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blindpost.journal.author import Author
 from blindpost.journal.blinding import Blinding
+from blindpost.journal.folder import reason_of
 from blindpost.journal.frames import EventWriter
 from blindpost.journal.schema import Table
 
@@ -50,5 +51,5 @@ class LabJournal:
 
     def _lost(self, error: OSError) -> None:
         if not self._failed:
-            log.error("events of canaries and load tests are lost: %s", error)
+            log.error("events of canaries and load tests are lost: %s", reason_of(error))
         self._failed = True

@@ -188,6 +188,8 @@ class NtfRules:
     token_window_s: int = 3600
     """How many new message routers, and how many queues, one token may name in this time: each makes us
     connect out."""
+    token_subscriptions: int = 20_000
+    """How many queues one token may have, however slowly it named them."""
     notification_ttl_s: int = 2 * DAY_S
     retry_first_s: float = 2.0
     retry_max_s: float = 600.0

@@ -388,6 +388,8 @@ def _need(needed: Needed, view: View, request: Request) -> None:
             needed.owned.add(token.token_id)
         case SDEL():
             needed.notifications.add(token.token_id)
+        case SNEW():
+            needed.counted.add(token.token_id)
         case _:
             pass
 

@@ -153,7 +153,9 @@ class NtfService(Service[NtfPlace]):
         super().__init__(place)
         self.credentials = credentials
         outbound = Outbound(**place.settings.outbound.model_dump())
-        self.limits = Limits(LimitSizes.of(place.settings.listen, connections), time.monotonic)
+        self.limits = Limits(
+            LimitSizes.of(place.settings.listen, connections), time.monotonic, place.settings.listen.exempt
+        )
         self.vapid = vapid = vapid_of(place)
         """What push services know us by."""
         providers = providers_of(place, outbound, vapid)

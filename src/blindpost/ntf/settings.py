@@ -121,6 +121,7 @@ class RulesSection(Section):
     code_push_window_s: Seconds = _DEFAULT.code_push_window_s
     token_routers: Count = _DEFAULT.token_routers
     token_queues: Count = _DEFAULT.token_queues
+    token_subscriptions: Count = _DEFAULT.token_subscriptions
     token_window_s: Seconds = _DEFAULT.token_window_s
     notification_ttl_s: Seconds = _DEFAULT.notification_ttl_s
     retry_first_s: Positive = _DEFAULT.retry_first_s

@@ -52,6 +52,8 @@ def subscribe(turn: Turn, token: Token, command: SNEW) -> Response:
         if existing.token_id != token.token_id or existing.notifier_key != command.notifier_key:
             return AUTH
         return IDSUB(existing.subscription_id)
+    if (turn.view.counted.get(token.token_id) or 0) >= turn.rules.token_subscriptions:
+        return limited(turn)
     is_new_router = turn.view.routers.get(command.server) is None
     if not _may_go_out(turn, token, is_new_router):
         return limited(turn)

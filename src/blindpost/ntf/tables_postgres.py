@@ -35,6 +35,10 @@ _SUBSCRIPTIONS = (
     "SELECT found.subscription_id, token_id, server, notifier, id_hash, sealed, state, error, associated "
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN subscriptions found ON "
 )
+_COUNTS = (
+    "SELECT wanted.name, count(found.token_id) FROM unnest($1::bytea[]) AS wanted(name) "
+    "LEFT JOIN subscriptions found ON found.token_id = wanted.name GROUP BY wanted.name"
+)
 _NOTIFICATIONS = (
     "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting, provider "
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN notifications found ON found.token_id = wanted.name"
@@ -167,6 +171,9 @@ class PostgresTables:
                 owned[subscription.token_id].append(subscription.subscription_id)
             for token_id, subscription_ids in owned.items():
                 view.fill_owned(token_id, subscription_ids)
+        if needed.counted:
+            for token_id, count in await self.store.fetch(_COUNTS, list(needed.counted)):
+                view.counted.fill(token_id, count)
         notified: dict[bytes, list[Notification]] = {
             token_id: [] for token_id in owners | needed.notifications
         }

@@ -38,6 +38,7 @@ _SUBSCRIPTION = (
     "SELECT subscription_id, token_id, server, notifier, id_hash, sealed, state, error, "
     "associated FROM subscriptions WHERE "
 )
+_COUNT = "SELECT count(*) FROM subscriptions WHERE token_id = ?"
 _NOTIFICATION = (
     "SELECT subscription_id, token_id, number, seconds, nonce, encrypted_meta, waiting, provider "
     "FROM notifications WHERE token_id = ?"
@@ -123,6 +124,9 @@ class SqliteTables:
                 for subscription in owned:
                     view.fill_subscription(subscription)
                 view.fill_owned(token_id, (subscription.subscription_id for subscription in owned))
+            for token_id in needed.counted:
+                (count,) = sql.execute(_COUNT, (token_id,)).fetchone()
+                view.counted.fill(token_id, count)
             for token_id in owners | needed.notifications:
                 rows = sql.execute(_NOTIFICATION, (token_id,)).fetchall()
                 found_here = [self._records.notification(NotificationRow(*row)) for row in rows]

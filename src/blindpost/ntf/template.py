@@ -96,6 +96,8 @@ code_push_window_s = 3600
 token_routers = 100
 token_queues = 10000
 token_window_s = 3600
+# How many queues one token may have at all.
+token_subscriptions = 20000
 # A notification that cannot be pushed is tried again, with growing pauses, for so long.
 notification_ttl_s = 172800
 retry_first_s = 2.0

@@ -48,6 +48,8 @@ class Needed:
     """Everything that these tokens own."""
     notifications: set[bytes] = field(default_factory=set)
     """Those of these tokens, with their subscriptions."""
+    counted: set[bytes] = field(default_factory=set)
+    """How many subscriptions these tokens have."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,6 +76,8 @@ class View:
         self._by_queue: Table[Queue, bytes] = Table(undo)
         self._owned: Table[bytes, tuple[bytes, ...]] = Table(undo)
         self._notified: Table[bytes, tuple[bytes, ...]] = Table(undo)
+        self.counted: Table[bytes, int] = Table(undo)
+        """How many subscriptions a token has, where that was asked for."""
         self.new_subscriptions: Table[bytes, bool] = Table(undo)
         self.changed_tokens: Table[bytes, bool] = Table(undo)
         self.changed_subscriptions: Table[bytes, bool] = Table(undo)
@@ -154,6 +158,7 @@ class View:
         self._by_queue.put((subscription.server, subscription.notifier_id), subscription_id)
         self._owned.put(token_id, (*(self._owned.get(token_id) or ()), subscription_id))
         self.new_subscriptions.put(subscription_id, True)
+        self._recount(token_id, 1)
 
     def put_subscription(self, subscription: Subscription) -> None:
         """A subscription whose status changed; nothing else of it ever does."""
@@ -164,6 +169,12 @@ class View:
         self.subscriptions.pop(subscription.subscription_id)
         self._by_queue.pop((subscription.server, subscription.notifier_id))
         self.changed_subscriptions.put(subscription.subscription_id, True)
+        self._recount(subscription.token_id, -1)
+
+    def _recount(self, token_id: bytes, by: int) -> None:
+        count = self.counted.get(token_id)
+        if count is not None:
+            self.counted.put(token_id, count + by)
 
     def put_notification(self, notification: Notification) -> None:
         subscription_id, token_id = notification.subscription_id, notification.token_id

@@ -6,6 +6,7 @@ more than one with ten.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,13 +39,18 @@ def find_service(
     """A certificate was presented: its service, a new one, or none if it is known in another role."""
     service_id = turn.view.fingerprints.get(fingerprint)
     if service_id is None:
-        service_id = turn.entropy(ID_SIZE)
+        service_id = service_id_of(fingerprint)
         turn.view.put_service(ServiceRecord(service_id, role, fingerprint, chain, day_of(turn.now)))
     else:
         known = turn.view.services.get(service_id)
         if known is None or known.role is not role:
             service_id = None
     turn.tell_service(asked, service_id)
+
+
+def service_id_of(fingerprint: bytes) -> bytes:
+    """The id follows from the certificate, so that a service that was forgotten comes back under its own."""
+    return hashlib.sha256(b"blindpost service\0" + fingerprint).digest()[:ID_SIZE]
 
 
 def expire_service(turn: Turn, service_id: bytes, before_day: int) -> None:

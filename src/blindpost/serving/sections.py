@@ -134,3 +134,5 @@ class Taking(Section):
     connections_per_address: Count = 1_000
     handshakes: Count = 2_000
     memory_mib: Annotated[int, Field(ge=128)] = 2_048
+    exempt: list[NetworkText] = Field(default_factory=list)
+    """Addresses that stand for many users: not counted per address."""

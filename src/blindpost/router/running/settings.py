@@ -82,7 +82,6 @@ class LimitsSection(Taking):
     inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
     outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
     stored_mib: Annotated[int, Field(ge=16)] = STORED_BYTES_DEFAULT >> 20
-    exempt: list[NetworkText] = Field(default_factory=list)
 
 
 class QueuesSection(Section):
