@@ -16,7 +16,13 @@ from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamR
 from h2.settings import SettingCodes, Settings
 
 from blindpost.ds.certificate import make_certificate
-from blindpost.ntf.push.http2 import RESPONSE_MAX, ConnectionFailedError, Http2Connection, tls_context
+from blindpost.ntf.push.http2 import (
+    IDLE_EVENTS_MAX,
+    RESPONSE_MAX,
+    ConnectionFailedError,
+    Http2Connection,
+    tls_context,
+)
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/x")]
 CERTIFICATE, KEY = make_certificate("localhost", int(time.time()))
@@ -231,6 +237,29 @@ async def test_bytes_that_are_not_http2_end_the_connection(tmp_path: Path) -> No
         with pytest.raises(ConnectionFailedError):
             await connection.post(HEADERS, b"body", 5)
         assert not connection.usable
+
+
+@pytest.mark.parametrize("what", ["a promise", "pings", "settings"])
+async def test_a_hostile_peer_ends_only_its_connection(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger's push service answers what was not asked, or keeps us busy with frames that say nothing."""
+
+    def react(peer: Peer, event: Event) -> None:
+        if not isinstance(event, StreamEnded):
+            return
+        if what == "a promise":
+            peer.h2.push_stream(event.stream_id, 2, HEADERS)
+            peer.h2.send_headers(2, [(b":status", b"200")], end_stream=True)
+        else:
+            ping, settings = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8), b"\0\0\0\x04\0\0\0\0\0"
+            peer.transport.write((ping if what == "pings" else settings) * 3 * IDLE_EVENTS_MAX)
+
+    async with connected(tmp_path, react) as (connection, _):
+        with pytest.raises(ConnectionFailedError):
+            await connection.post(HEADERS, b"body", 30)
+        assert not connection.usable
+    assert "Fatal error" not in caplog.text
 
 
 @pytest.mark.parametrize(("alpn", "fine"), [([], True), (["h2"], True)])

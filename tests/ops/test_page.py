@@ -15,6 +15,7 @@ import pytest
 
 from blindpost.canary.book import Became
 from blindpost.cli.page import _audited
+from blindpost.ops import listening as listening_module
 from blindpost.ops.listening import bind, serving
 from blindpost.ops.model import Card, Health, Line, Snapshot, Tile
 from blindpost.ops.page import Page
@@ -290,6 +291,27 @@ async def test_a_page_that_stops_ends_its_streams(tmp_path: Path) -> None:
             assert (await anext(lines)).startswith('data: {"at": ')
             following = asyncio.ensure_future(_rest(lines))
         assert await following >= 1
+        await stream.aclose()
+
+
+async def test_visitors_who_do_not_finish_a_request_are_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening_module, "REQUEST_S", 0.05)
+    init(tmp_path / "home")
+    async with shown(find(tmp_path / "home")) as url, visiting() as visitor:
+        port = int(url.rpartition(":")[2])
+        for said in (b"", b"GET / HT", b"GET /none HTTP/1.1\r\nHost: h\r\n\r\nGET / HT"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+        stream = await visitor.send(visitor.build_request("GET", f"{url}/events"), stream=True)
+        lines = stream.aiter_lines()
+        for _ in range(6):
+            await anext(lines)
         await stream.aclose()
 
 

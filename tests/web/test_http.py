@@ -180,6 +180,45 @@ class TestHttp2:
         assert browser.ended
         assert one.is_done
 
+    def test_requests_end_though_one_answer_is_never_read(self) -> None:
+        one, browser = Http2(answer), Browser(window=0)
+        browser.ask()
+        browser.talk(one)
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            for _ in range(REQUESTS_MAX + 5):
+                browser.ask("/empty")
+                browser.talk(one)
+        assert browser.ended
+        assert one.is_done
+
+    @pytest.mark.parametrize("flood", ["requests", "pings", "priorities", "settings"])
+    def test_of_a_flood_in_one_write_little_is_read(
+        self, flood: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twenty thousand tiny frames in one write would keep the router from anything else."""
+        one, browser = Http2(answer), Browser()
+        browser.talk(one)
+        head = bytes([0x82, 0x84, 0x87, 0x41, 1]) + b"h"
+        frames = bytearray()
+        for number in range(20_000):
+            stream = (2 * number + 1).to_bytes(4, "big")
+            frames += {
+                "requests": len(head).to_bytes(3, "big") + b"\x01\x05" + stream + head,
+                "pings": b"\0\0\x08\x06\0\0\0\0\0" + bytes(8),
+                "priorities": b"\0\0\x05\x02\0" + stream + bytes(5),
+                "settings": b"\0\0\0\x04\0\0\0\0\0",
+            }[flood]
+        read, take = [0], one._connection.receive_data
+
+        def counted(data: bytes) -> list[h2.events.Event]:
+            read[0] += len(data)
+            return take(data)
+
+        monkeypatch.setattr(one._connection, "receive_data", counted)
+        one.received(bytes(frames))
+        assert one.is_done
+        assert read[0] <= len(frames) // 8
+
     def test_a_head_that_is_too_large_is_refused(self) -> None:
         one, browser = Http2(answer), Browser()
         browser.ask("/" + "a" * HEAD_MAX * 2)

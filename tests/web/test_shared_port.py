@@ -12,6 +12,7 @@ import pytest
 
 from blindpost.transport.ends import open_session
 from blindpost.web import connection
+from blindpost.web.site import Reply
 from tests.support.transport.sessions import HOST, Recorder, smp_client
 from tests.support.web.sites import browse, shared_port, write_certificate
 
@@ -126,6 +127,29 @@ async def test_one_address_cannot_take_all_places(tmp_path: Path, monkeypatch: p
         assert (len(shared.visitors.here), shared.visitors.refused) == (3, 1)
         for writer in writers:
             writer.close()
+
+
+async def test_whoever_has_most_places_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "VISITORS_MAX", 4)
+    visitors = connection.Visitors(lambda host: host.partition(".")[0])
+
+    class Guest(connection.Visitor):
+        def __init__(self, address: str) -> None:
+            super().__init__(lambda *_: Reply(404, "text/plain", b""), visitors, None)
+            self.address, self.is_aborted = address, False
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    crowd = [Guest(f"1.{number}") for number in range(4)]
+    assert all(map(visitors.admit, crowd))
+    assert not visitors.admit(Guest("1.9")), "one network in many addresses"
+    bystander = Guest("2.1")
+    assert visitors.admit(bystander)
+    assert [one.is_aborted for one in crowd] == [True, False, False, False]
+    for one in (*crowd, bystander):
+        visitors.leave(one)
+    assert not visitors.here
 
 
 async def test_a_silent_visitor_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blindpost.ops.page import Page
 from blindpost.serving.failures import OperatorError
+from blindpost.transport.network import ACCEPT_AT_ONCE
 
 _GRACE_S = 3
+_BACKLOG = 128
+REQUEST_S = 10.0
+"""How long a visitor may take for the head of a request."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -22,7 +27,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(128)
+        listening.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
         told = error.strerror if isinstance(error, OSError) else None
@@ -33,8 +38,43 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
+class _Hurried(H11Protocol):
+    """A visitor who does not complete a request in time is disconnected."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self._look)
+
+    def _look(self) -> None:
+        self._late = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:
+            self._wait()
+
+
 class _Server(uvicorn.Server):
-    """Leaves signals to its caller."""
+    """Leaves signals to its caller, and lets the system queue visitors."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,6 +90,8 @@ async def serving(page: Page, listening: socket.socket) -> AsyncIterator[None]:
         access_log=False,
         lifespan="off",
         server_header=False,
+        http=_Hurried,
+        backlog=ACCEPT_AT_ONCE,
         timeout_graceful_shutdown=_GRACE_S,
     )
     server = _Server(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import Counter
+from collections.abc import Callable, Hashable
 
 from blindpost.web.http import Answer, Http1, Http2, Speaker
 
@@ -19,30 +19,43 @@ _UNSENT_MAX = 64 * 1024
 
 
 class Visitors:
-    """Everybody who is on the site now, counted by address in memory only."""
+    """Everybody who is on the site now, counted by account in memory only. Who has most makes room."""
 
-    def __init__(self) -> None:
+    def __init__(self, account: Callable[[str], Hashable] = str) -> None:
+        """`account` tells under what an address is counted."""
         self.here: set[Visitor] = set()
         self.refused = 0
-        self._by_address: Counter[str] = Counter()
+        self._account = account
+        self._held: dict[Hashable, dict[Visitor, None]] = {}
 
     def admit(self, visitor: Visitor) -> bool:
-        address = visitor.address
-        if len(self.here) >= VISITORS_MAX or self._by_address[address] >= VISITORS_PER_ADDRESS_MAX:
+        own = self._held.get(self._account(visitor.address), {})
+        if len(own) >= VISITORS_PER_ADDRESS_MAX or (
+            len(self.here) >= VISITORS_MAX and not self._make_room(len(own))
+        ):
             self.refused += 1
-            if not self._by_address[address]:
-                del self._by_address[address]
             return False
         self.here.add(visitor)
-        self._by_address[address] += 1
+        self._held.setdefault(self._account(visitor.address), {})[visitor] = None
+        return True
+
+    def _make_room(self, own: int) -> bool:
+        most = max(self._held.values(), key=len)
+        if len(most) <= own + 1:
+            return False
+        oldest = next(iter(most))
+        self.leave(oldest)
+        oldest.abort()
         return True
 
     def leave(self, visitor: Visitor) -> None:
         if visitor in self.here:
             self.here.discard(visitor)
-            self._by_address[visitor.address] -= 1
-            if not self._by_address[visitor.address]:
-                del self._by_address[visitor.address]
+            account = self._account(visitor.address)
+            held = self._held[account]
+            del held[visitor]
+            if not held:
+                del self._held[account]
 
     def close(self) -> None:
         for visitor in tuple(self.here):

@@ -28,6 +28,10 @@ STREAMS_MAX = 16
 """How many requests of one HTTP/2 connection may be unfinished."""
 RESETS_MAX = 50
 """A peer that cancels this many requests is disconnected."""
+EVENTS_MAX = 2_000
+"""A peer that says more than this on one HTTP/2 connection, in frames, is disconnected."""
+STEP = 1024
+"""How much of what came is read before the bounds are looked at: a frame may be as short as nine bytes."""
 PIECE = 16_384
 """How much of a body is handed on at once."""
 
@@ -150,19 +154,29 @@ class Http2:
         self._bodies: dict[int, memoryview] = {}
         self._requests = 0
         self._resets = 0
+        self._events = 0
         self.is_done = False
 
     def received(self, data: bytes) -> None:
         if not data:
             self.is_done = True
-        elif not self.is_done:
+        for at in range(0, len(data), STEP):
+            if self.is_done:
+                return
             try:
-                for event in self._connection.receive_data(data):
-                    # A request may have been taken back by what came right behind it.
-                    with contextlib.suppress(h2.exceptions.StreamClosedError):
-                        self._handle(event)
+                self._take(data[at : at + STEP])
             except h2.exceptions.ProtocolError:
                 self.is_done = True
+
+    def _take(self, data: bytes) -> None:
+        for event in self._connection.receive_data(data):
+            self._events += 1
+            if self._events > EVENTS_MAX:
+                self._end(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+                return
+            # A request may have been taken back by what came right behind it.
+            with contextlib.suppress(h2.exceptions.StreamClosedError):
+                self._handle(event)
 
     def more(self) -> bytes:
         """Heads first, then a piece of the first body for which the peer has room."""
@@ -201,6 +215,9 @@ class Http2:
 
     def _reply(self, event: h2.events.RequestReceived) -> None:
         self._requests += 1
+        if self._requests > REQUESTS_MAX:
+            self._end(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            return
         headers = {_text(name): _text(value) for name, value in event.headers}
         method = headers.get(":method", "")
         reply = self._answer(method, headers.get(":path", ""))

@@ -31,6 +31,11 @@ ALPN = "h2"
 RESPONSE_MAX = 64 * 1024
 """Longer bodies are not read: the answers that matter here are short."""
 
+STEP = 4096
+"""How much of what came is read before the bounds are looked at."""
+IDLE_EVENTS_MAX = 2_000
+"""How much a peer may say without completing an answer: strangers choose push services."""
+
 GOODBYE_S = 2.0
 """How long to wait for the peer to say goodbye too."""
 
@@ -107,6 +112,8 @@ class Http2Connection(asyncio.Protocol):
         self._unfinished: OrderedDict[int, _Exchange] = OrderedDict()
         self._streams: dict[int, _Exchange] = {}
         self._are_settings_known = False
+        self._idle_events = 0
+        """How many events came since the last answer was complete."""
         self._writable = True
         self._pump_planned = False
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -182,12 +189,13 @@ class Http2Connection(asyncio.Protocol):
             return
         self._heard_at = self._loop.time()
         try:
-            for event in self._h2.receive_data(data):
-                self._received(event)
+            for at in range(0, len(data), STEP):
+                for event in self._h2.receive_data(data[at : at + STEP]):
+                    self._received(event)
         except ProtocolError:
             self.abort()
-            return
-        self._pump()
+        if not self.closed:
+            self._pump()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end("the connection broke")
@@ -282,7 +290,9 @@ class Http2Connection(asyncio.Protocol):
     def _received(self, event: Event) -> None:
         match event:
             case ResponseReceived(stream_id=stream_id, headers=headers):
-                exchange = self._streams[stream_id]
+                exchange = self._streams.get(stream_id)
+                if exchange is None:
+                    raise ProtocolError("an answer to nothing")
                 exchange.status = _status(headers)
                 exchange.retry_after = dict(headers).get(b"retry-after", b"")
             case DataReceived(stream_id=stream_id, data=data):
@@ -291,6 +301,7 @@ class Http2Connection(asyncio.Protocol):
                 if open_exchange is not None and len(open_exchange.received) < RESPONSE_MAX:
                     open_exchange.received += data
             case StreamEnded(stream_id=stream_id):
+                self._idle_events = 0
                 self._answered(stream_id)
             case StreamReset(stream_id=stream_id):
                 self._forget(stream_id, "the peer reset the request")
@@ -298,6 +309,9 @@ class Http2Connection(asyncio.Protocol):
                 self.abort()
             case RemoteSettingsChanged():
                 self._are_settings_known = True
+        self._idle_events += 1
+        if self._idle_events > IDLE_EVENTS_MAX:
+            raise ProtocolError("frames that say nothing")
 
     def _answered(self, stream_id: int) -> None:
         exchange = self._streams.pop(stream_id, None)

@@ -10,8 +10,9 @@ from dataclasses import replace
 import blindpost
 from blindpost.router.running.settings import RouterPlace, RulesSection
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.limits import AddressKeys, account_of
 from blindpost.serving.listening import listen_at
-from blindpost.transport.network import TCP, Network
+from blindpost.transport.network import ACCEPT_AT_ONCE, TCP, Network, let_wait
 from blindpost.web.certificates import CertificateError, WebCertificate
 from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
@@ -29,7 +30,8 @@ class RouterSite:
     def __init__(self, place: RouterPlace, fingerprint: bytes) -> None:
         self._place = place
         self._fingerprint = fingerprint
-        self.visitors = Visitors()
+        keys = AddressKeys()
+        self.visitors = Visitors(lambda host: account_of(keys.of(host)))
         web = place.settings.web
         self._certificate = web_certificate(place)
         self._site = Site(self.facts, place.folder / web.folder if web.folder else None)
@@ -63,8 +65,9 @@ class RouterSite:
         async def opened(host: str | None, port: int) -> int:
             loop = asyncio.get_running_loop()
             self._plain = await loop.create_server(
-                lambda: Visitor(self._site.answer, self.visitors, None), host, port
+                lambda: Visitor(self._site.answer, self.visitors, None), host, port, backlog=ACCEPT_AT_ONCE
             )
+            let_wait(self._plain)
             return int(self._plain.sockets[0].getsockname()[1])
 
         return await listen_at(opened, "127.0.0.1", port)
