@@ -69,13 +69,11 @@ ds-kills: $(READY) ## a thousand long polls and fifty producers of a delivery se
 bot-kills: $(READY) ## kill -9 a bot three hundred times under load from fifty contacts
 	BLINDPOST_BOT_KILLS=300 BLINDPOST_BOT_CONTACTS=50 $(BIN)/python -m pytest -q -s tests/bot/test_kills.py
 
-fuzz: $(READY) ## strange input for TARGET (all of them without it), MINUTES each, guided by coverage where atheris is installed
+fuzz: $(READY) ## strange input for TARGET (all of them without it), MINUTES each, guided by what it reaches
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--only-binary :all: --require-hashes -r fuzz/requirements.lock 2>/dev/null || \
-		echo "no wheel of atheris for this machine: good inputs are changed at random, not guided by coverage"
-	@guided=$$($(BIN)/python -c 'import atheris' 2>/dev/null || echo --unguided); \
-	for target in $(or $(TARGET),$$($(BIN)/python -m fuzz | cut -d ' ' -f 1)); do \
-		$(BIN)/python -m fuzz $$target --minutes $(or $(MINUTES),1) $$guided || exit 1; \
+		--only-binary :all: --require-hashes -r fuzz/requirements.lock 2>/dev/null || true
+	@for target in $(or $(TARGET),$$($(BIN)/python -m fuzz | cut -d ' ' -f 1)); do \
+		$(BIN)/python -m fuzz $$target --minutes $(or $(MINUTES),1) || exit 1; \
 	done
 
 mutants: $(READY) ## small mistakes in decision code that tests must notice: MODULE (all without it), SAMPLE of each

@@ -168,6 +168,7 @@ class Silent(asyncio.Protocol):
 async def test_who_fills_the_service_is_refused_and_nobody_else(tmp_path: Path) -> None:
     rules = DsRules(total_bytes=1 << 20)
     async with running(tmp_path, rules) as ds, await ds.client() as greedy, await ds.client() as other:
+        assert (await greedy.fetch(BOB), await other.fetch(BOB)) == ((), ())
         one, two = ds.service.connections.values()
         one.peer.account, two.peer.account = b"\x7f\0\0\2", b"\x7f\0\0\3"
         stored = 34

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
 
+from blindpost.wire.errors import WireError
+from blindpost.wire.text import unb64
+from fuzz.lines import Lines
 from fuzz.sessions import SESSIONS
 from fuzz.target import CASES, Source, changed, piece
 from fuzz.targets import TARGETS
@@ -50,3 +54,18 @@ def test_changes_are_the_same_each_time() -> None:
     once = list(changed([b"a good input"], 50, seed=3))
     assert once == list(changed([b"a good input"], 50, seed=3))
     assert len(set(once)) > 40
+
+
+def test_an_input_that_reaches_new_lines_is_noticed() -> None:
+    lines = Lines("blindpost")
+
+    def reached(text: str) -> int:
+        before = lines.reached
+        with lines.followed(), contextlib.suppress(WireError):
+            unb64(text)
+        return lines.reached - before
+
+    assert reached("AAAA") > 0
+    assert reached("BBBB") == 0, "the same lines again"
+    assert reached("not base64 at all") > 0
+    assert 0 < lines.reached <= lines.known

@@ -103,11 +103,11 @@ async def test_a_token_names_so_many_routers_and_queues_in_an_hour(tmp_path: Pat
 async def test_a_token_has_so_many_queues_however_slowly_it_names_them(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     ntf.router.plan.rules = rules = replace(ntf.router.plan.rules, token_subscriptions=2)
-    first = await device.subscribe(some_queue(1))
+    first = await device.subscribe(queue := some_queue(1))
     await device.subscribe(some_queue(2))
     ntf.clock.now += rules.token_window_s
     assert await named(device, somewhere(1), 3) == ERR(Code.QUOTA)
-    assert await device.subscribe(some_queue(1)) == first, "the same again is no further one"
+    assert await device.subscribe(queue) == first, "the same again is no further one"
     assert await device.ask(SDEL(), first) == OK()
     assert isinstance(await named(device, somewhere(1), 3), IDSUB)
     assert await named(device, somewhere(1), 4) == ERR(Code.QUOTA)

@@ -43,12 +43,18 @@ def test_many_who_fill_it_leave_room_for_one_who_adds_little() -> None:
 
 
 def test_what_leaves_the_store_no_longer_counts() -> None:
-    stored = Stored(LIMIT, Undo())
+    undo = Undo()
+    stored = Stored(LIMIT, undo)
     stored.look(LIMIT // 2 + 1)
     count = fill(stored, four(1), b"a")
+    undo.forget()
     for number in range(count):
-        stored.remove((b"a", number))
-    assert stored.largest() == []
+        stored.remove((b"a", number), SIZE)
+    undo.rollback()
+    assert not stored.allows(four(1), SIZE), "the turn that removed it failed"
+    for number in range(count):
+        stored.remove((b"a", number), SIZE)
+    assert (stored.total, stored.largest()) == (LIMIT // 2 + 1, [])
     assert stored.allows(four(1), SIZE)
 
 

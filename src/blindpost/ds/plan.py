@@ -16,7 +16,7 @@ from blindpost.ds.quotas import Quotas
 from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
-from blindpost.ds.view import DeleteEntry, Wanted
+from blindpost.ds.view import Wanted
 from blindpost.engine.containment import contained
 from blindpost.engine.events import Gone
 from blindpost.engine.loop import StoreFailedError
@@ -314,10 +314,6 @@ class DsPlan:
             contained("noting what happened", self.lab.note, turn.now, turn.happened)
         if turn.answers:
             shell.send(turn.answers)
-        if self.stored.is_near:
-            for change in turn.view.changes:
-                if isinstance(change, DeleteEntry):
-                    self.stored.remove((change.queue, change.entry.number))
         for wait in turn.begun:
             contained("beginning a wait", shell.begin, wait)
         for stage in turn.to_stage:

@@ -178,7 +178,7 @@ def finish(turn: Turn, peer: Peer, question: int) -> None:
     entries = turn.state.let_go(hold)
     turn.count(Meter.FINISHED, len(entries))
     for entry in entries:
-        turn.view.delete(hold.queue, entry)
+        turn.delete(hold.queue, entry)
         turn.tell("acked", hold.queue, entry.id)
     turn.wake(hold.queue)
 
@@ -204,7 +204,7 @@ def acknowledge(turn: Turn, peer: Peer, question: int, request: Ack) -> None:
         entry = None if named is None else turn.view.entry(queue, named[0])
         if named is not None and entry is not None and entry.tag == named[1]:
             turn.state.take_away(queue, entry.number)
-            turn.view.delete(queue, entry)
+            turn.delete(queue, entry)
             turn.count(Meter.ACKNOWLEDGED)
             turn.tell("acked", queue, entry.id)
     turn.answer(peer, question, Done())
@@ -303,7 +303,7 @@ def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackag
     package = entries[0].payload
     if package is None:
         return False
-    turn.view.delete(queue, entries[0])
+    turn.delete(queue, entries[0])
     turn.count(Meter.KEY_PACKAGES_FETCHED)
     turn.answer(peer, question, KeyPackage(package))
     return True

@@ -117,6 +117,11 @@ class Turn(engine.Turn[Meter]):
     ) -> None:
         self.append(self.answers, Answer(peer, question, outcome, is_held))
 
+    def delete(self, queue: bytes, entry: Entry) -> None:
+        """A payload leaves its queue, and is no longer counted against whom it came from."""
+        self.view.delete(queue, entry)
+        self.stored.remove((queue, entry.number), entry.size)
+
     def stage(self, stage: Stage) -> None:
         self.append(self.to_stage, stage)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 QUOTA_DEFAULT = 128
 MESSAGE_TTL_S = 21 * 86_400
 NOTIFICATION_TTL_S = 86_400
-STORED_BYTES_DEFAULT = 256 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +22,3 @@ class RouterRules:
     proxy: bool = True
     """Whether senders may reach other routers through this one."""
     idle_ttl_s: int = 6 * 3600
-    stored_bytes: int = STORED_BYTES_DEFAULT
-    """How much may be stored; the weights are in `router/weights.py`."""

@@ -36,7 +36,7 @@ from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
 from blindpost.router.weights import left
 from blindpost.router.work import TURN_WORK, Work, cut, inner_of
-from blindpost.serving.stored import Stored
+from blindpost.serving.stored import STORED_MAX, Stored
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR
 from blindpost.wire.transmissions import Refused
@@ -76,7 +76,7 @@ class RouterPlan:
         self.state = RouterState(self.undo)
         self.meters = RouterMeters()
         self.rules = rules
-        self.stored = Stored(rules.stored_bytes, self.undo)
+        self.stored = Stored(STORED_MAX, self.undo)
         self._store = store
         self._verifier = verifier
         self._entropy = entropy

@@ -125,6 +125,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
             self._later,
             self._perform,
         )
+        self.plan.stored.limit = self.limits.sizes.stored
         self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self._now = now

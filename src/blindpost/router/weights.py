@@ -36,12 +36,12 @@ def left(stored: Stored, changes: Sequence[Change]) -> None:
     for change in changes:
         match change:
             case DeleteMessage(recipient_id, number):
-                stored.remove((recipient_id, number))
+                stored.gone((recipient_id, number), MESSAGE_BYTES)
             case DeleteLink(link_id):
-                stored.remove((link_id, LINK))
+                stored.gone((link_id, LINK), LINK_BYTES)
             case DeleteQueue(record, ends):
-                stored.remove((record.recipient_id, QUEUE))
+                stored.gone((record.recipient_id, QUEUE), QUEUE_BYTES)
                 if record.link_id is not None:
-                    stored.remove((record.link_id, LINK))
+                    stored.gone((record.link_id, LINK), LINK_BYTES)
                 for number in range(ends.head, ends.tail):
-                    stored.remove((record.recipient_id, number))
+                    stored.gone((record.recipient_id, number), MESSAGE_BYTES)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from blindpost.serving.stored import STORED_MAX
+
 if TYPE_CHECKING:
     from blindpost.serving.sections import Taking
 
@@ -41,6 +43,8 @@ class LimitSizes:
     new_per_address_burst: int = 500
     memory: int = 2 << 30
     """What the process may use, not counting its store's mapped files."""
+    stored: int = STORED_MAX
+    """What everything in a router's store may weigh."""
 
     @classmethod
     def of(cls, taking: Taking, connections: int) -> LimitSizes:

@@ -11,6 +11,8 @@ from collections import OrderedDict
 
 from blindpost.engine.undo import Undo
 
+STORED_MAX = 256 << 30
+"""How much may be stored where an operator does not say."""
 NEAR = 1 / 2
 """The fraction of the limit from which on it is counted who adds what."""
 CALM = 3 / 8
@@ -80,21 +82,36 @@ class Stored:
         self._undo.add((self._take_back, place, size))
         prefixes = around(account)
         if prefixes:
-            self._leave(place)
-            self._added[place] = prefixes, size
-            for prefix in prefixes:
-                self._held[prefix] = self._held.get(prefix, 0) + size
-            if len(self._added) > TRACKED_MAX:
-                self._leave(next(iter(self._added)))
+            self._count(place, (prefixes, size))
 
-    def remove(self, place: Place) -> None:
-        """Something has left the store."""
-        if self._added:
-            self._leave(place)
+    def remove(self, place: Place, size: int) -> None:
+        """Something leaves the store; taken back with the turn that removes it."""
+        if self.is_near:
+            self._undo.add((self._put_back, place, size, self._added.get(place)))
+            self.gone(place, size)
+
+    def gone(self, place: Place, size: int) -> None:
+        """Something has left the store, for good."""
+        self.total = max(0, self.total - size)
+        self._leave(place)
+
+    def _put_back(self, place: Place, size: int, added: _Added | None) -> None:
+        self.total += size
+        if added is not None:
+            self._count(place, added)
 
     def _take_back(self, place: Place, size: int) -> None:
         self.total -= size
         self._leave(place)
+
+    def _count(self, place: Place, added: _Added) -> None:
+        self._leave(place)
+        self._added[place] = added
+        prefixes, size = added
+        for prefix in prefixes:
+            self._held[prefix] = self._held.get(prefix, 0) + size
+        if len(self._added) > TRACKED_MAX:
+            self._leave(next(iter(self._added)))
 
     def _leave(self, place: Place) -> None:
         prefixes, size = self._added.pop(place, ((), 0))

@@ -32,7 +32,6 @@ def router_rules(settings: Settings) -> RouterRules:
         notification_ttl_s=rules.notification_ttl_s,
         proxy=rules.proxy,
         idle_ttl_s=rules.idle_ttl_s,
-        stored_bytes=settings.limits.stored_mib << 20,
     )
 
 
@@ -64,4 +63,5 @@ def limit_sizes(settings: Settings, connections: int) -> LimitSizes:
         new_burst=limits.new_burst,
         new_per_address_per_second=limits.new_per_address_per_second,
         new_per_address_burst=limits.new_per_address_burst,
+        stored=limits.stored_mib << 20,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT, STORED_BYTES_DEFAULT
+from blindpost.router.config import MESSAGE_TTL_S, NOTIFICATION_TTL_S, QUOTA_DEFAULT
 from blindpost.serving import place as places
 from blindpost.serving.outbound import OutboundSection
 from blindpost.serving.place import ServerSettings
@@ -28,6 +28,7 @@ from blindpost.serving.sections import (
     demand_database,
 )
 from blindpost.serving.settings import Section
+from blindpost.serving.stored import STORED_MAX
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
 
 SMP_PORT = 5223
@@ -81,7 +82,7 @@ class LimitsSection(Taking):
     new_per_address_burst: Count = 500
     inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
     outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
-    stored_mib: Annotated[int, Field(ge=16)] = STORED_BYTES_DEFAULT >> 20
+    stored_mib: Annotated[int, Field(ge=16)] = STORED_MAX >> 20
 
 
 class QueuesSection(Section):
