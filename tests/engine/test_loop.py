@@ -223,6 +223,22 @@ async def test_a_bug_in_what_a_batch_has_in_common_refuses_it_and_the_server_goe
     assert engine.meters.turns_refused == 1
 
 
+async def test_what_cannot_be_prepared_is_refused_alone_and_order_is_kept() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        one, other = Peer(), Peer()
+        for number in range(5):
+            engine.put(one, f"a{number}")
+        for event in ("b0", "poison", "b1"):
+            engine.put(other, event)
+    assert sorted(plan.sent) == [*(f"OK a{n}" for n in range(5)), "OK b0", "OK b1", "STORE poison"]
+    for prefix in ("OK a", "OK b"):
+        told = [said for said in plan.sent if said.startswith(prefix)]
+        assert told == sorted(told)
+    assert plan.sent.index("OK b0") < plan.sent.index("STORE poison") < plan.sent.index("OK b1")
+    assert engine.meters.turns_refused == 1
+
+
 @pytest.mark.parametrize(
     ("first", "commit_s", "turns"),
     [

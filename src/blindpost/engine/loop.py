@@ -238,9 +238,7 @@ class Engine(Generic[E]):
         clock = asyncio.get_running_loop().time
         started = clock()
         try:
-            cut = await plan.prepare(batch)
-            if cut is not None:
-                batch = self._cut(cut)
+            batch = await self._prepared(batch)
             for event in batch:
                 self._decide(event)
             committing = clock()
@@ -262,6 +260,23 @@ class Engine(Generic[E]):
         self._undo.forget()
         self._contained("releasing a batch", plan.release)
         meters.turn_s.observe(clock() - started)
+
+    async def _prepared(self, batch: list[E]) -> list[E]:
+        """What of a batch is decided now; what cannot be prepared is found by halves, and left in it alone."""
+        while True:
+            try:
+                cut = await self._plan.prepare(batch)
+                return batch if cut is None else self._cut(cut)
+            except StoreFailedError:
+                raise
+            except Exception:
+                if len(batch) == 1:
+                    raise
+                half = len(batch) // 2
+                log.warning("a batch of %d events cannot be prepared; they are tried in parts", len(batch))
+                self._undo.rollback()
+                self._inbox.put_back(list(enumerate(batch))[half:])
+                del batch[half:]
 
     def _cut(self, cut: Cut[E]) -> list[E]:
         """What is left of a batch. Sources of the rest are served after those that asked for less."""

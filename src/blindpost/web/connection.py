@@ -6,6 +6,8 @@ import asyncio
 import ssl
 from collections.abc import Callable, Hashable
 
+import h2.exceptions
+
 from blindpost.web.http import Answer, Http1, Http2, Speaker
 
 VISITORS_MAX = 500
@@ -104,10 +106,11 @@ class Visitor(asyncio.Protocol):
             for plain in (data,) if self._tls is None else self._opened(self._tls, data):
                 if self._speaker is not None:
                     self._speaker.received(plain)
-            self._talk()
         except ssl.SSLError:
             self._write_out()
             self._transport.close()
+            return
+        self._talk()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
@@ -149,12 +152,15 @@ class Visitor(asyncio.Protocol):
     def _talk(self) -> None:
         """Send what there is to send while the visitor takes it."""
         speaker = self._speaker
-        while speaker is not None and not (self._paused or self._over):
-            plain = speaker.more()
-            if not plain:
-                self._over = speaker.is_done
-                break
-            self._say(plain)
+        try:
+            while speaker is not None and not (self._paused or self._over):
+                plain = speaker.more()
+                if not plain:
+                    self._over = speaker.is_done
+                    break
+                self._say(plain)
+        except (ssl.SSLError, h2.exceptions.ProtocolError):
+            self._over = True
         self._write_out()
         if self._over:
             self._transport.close()
