@@ -262,7 +262,7 @@ class Engine(Generic[E]):
         meters.turn_s.observe(clock() - started)
 
     async def _prepared(self, batch: list[E]) -> list[E]:
-        """What of a batch is decided now; what cannot be prepared is found by halves, and left in it alone."""
+        """What is decided now of a batch; what cannot be prepared is found by halves and left in it alone."""
         while True:
             try:
                 cut = await self._plan.prepare(batch)
