@@ -86,6 +86,7 @@ def spark_session(options: SparkOptions | None = None) -> Iterator[SparkSession]
 def start(options: SparkOptions) -> SparkSession:
     require_pyspark()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the folder they are started in
     if options.remote is not None:
         return _connect(options.remote, options.settings)
     from pyspark.sql import SparkSession

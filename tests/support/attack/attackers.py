@@ -19,10 +19,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from blindpost.wire.addresses import Host, Server
 from blindpost.wire.batch import NTF_BLOCK_SIZE, SMP_BLOCK_SIZE
 from blindpost.wire.ntf import handshake as ntf
 from blindpost.wire.primitives import encode
 from blindpost.wire.smp import handshake as smp
+from blindpost.wire.smp.commands import PRXY
 
 CORRUPT_RECORD = b"\x17\x03\x03\x00\x20" + bytes(32)
 SMP_VERSION, NTF_VERSION = 10, 2
@@ -220,6 +222,31 @@ async def heavy_commands(aim: Aim) -> None:
         await asyncio.sleep(STEP_S)
 
 
+def relay_to(host: str, port: int) -> bytes:
+    """PRXY to a router that is not there."""
+    relay = Server((Host(host),), str(port), os.urandom(32))
+    command = encode(PRXY(relay, None), lambda writer, one: one.write(writer, SMP_VERSION))
+    return b"\x00" + b"\x18" + os.urandom(24) + b"\x00" + command
+
+
+async def relays_to_nowhere(aim: Aim) -> None:
+    """Have the router look for relays that do not exist, or that it may not connect to."""
+    tls = context(aim)
+    sessions = [shaken(aim, tls, number, 4) for number in range(8)]
+    for session in sessions:
+        session.sock.setblocking(False)
+    for number in aim.turns():
+        hosts = (f"x{number}.invalid", f"{'a' * 70}.example", "127.0.0.1", f"10.0.0.{1 + number % 250}")
+        items = [relay_to(host, 1 + number % 60_000) for host in hosts]
+        block = b"".join(len(one).to_bytes(2, "big") + one for one in items)
+        for session in sessions[number % 2 :: 2]:
+            with contextlib.suppress(OSError):
+                session.sock.send(session.sealed(aim.padded(bytes([len(items)]) + block)))
+            with contextlib.suppress(OSError):
+                session.sock.recv(1 << 16)
+        await asyncio.sleep(STEP_S)
+
+
 async def non_readers(aim: Aim) -> None:
     """Ask and never read the answers."""
     tls, sessions = context(aim), list[Tls]()
@@ -279,7 +306,11 @@ CALLS: dict[str, Attack] = {
     "unfinished messages": unfinished_messages,
     "QUIC handshakes": quic_handshakes,
 }
-ATTACKS: dict[str, dict[str, Attack]] = {"router": BLOCKS, "ntf": BLOCKS, "ds": CALLS}
+ATTACKS: dict[str, dict[str, Attack]] = {
+    "router": {**BLOCKS, "relays to nowhere": relays_to_nowhere},
+    "ntf": BLOCKS,
+    "ds": CALLS,
+}
 TOGETHER = "all together"
 
 
