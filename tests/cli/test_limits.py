@@ -137,7 +137,7 @@ async def test_who_fills_the_store_is_refused_and_nobody_else(tmp_path: Path) ->
         top = run("router", "status", "--config", folder / "router.toml", "--top").stdout
         assert "stored refused" in top
 
-        assert await greedy.send(DEL(), queues[4].recipient_id, queues[4].key) == OK()
+        assert await greedy.send(DEL(), queues[3].recipient_id, queues[3].key) == OK()
         assert await greedy.send(SEND(False, b"again"), queues[7].sender_id) == OK(), (
             "what it deleted is gone"
         )
