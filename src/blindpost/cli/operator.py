@@ -16,6 +16,7 @@ from blindpost.cli.output import (
 )
 from blindpost.serving.place import ask_running
 
+
 def status(config: ConfigOption = HERE, top: TopOption = False, as_json: JsonOption = False) -> None:
     """Show whether the router runs, since when, and what it holds."""
     place = place_of(config)

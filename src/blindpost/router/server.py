@@ -125,7 +125,6 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
             self._later,
             self._perform,
         )
-        self.plan.stored.limit = self.limits.sizes.stored
         self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
         self._now = now
@@ -227,6 +226,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
 
     async def look_at_stored(self) -> None:
         """Look at how much is stored."""
+        self.plan.stored.limit = self.limits.sizes.stored
         self.plan.stored.look(stored_bytes(self.store.counts()))
 
     def close_idle(self) -> int:
