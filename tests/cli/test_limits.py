@@ -130,9 +130,9 @@ async def test_who_fills_the_store_is_refused_and_nobody_else(tmp_path: Path) ->
             assert isinstance(event.response, MSG)
             await other.send(ACK(event.response.msg_id), mine.recipient_id, mine.key)
         assert 500 < stored < 520
-        with pytest.raises(RefusedError) as refused:
-            await new_queue(greedy)
-        assert refused.value.error == STORE("the router is full, try again later")
+        made = await asyncio.gather(*(new_queue(greedy) for _ in range(40)), return_exceptions=True)
+        told = {one.error for one in made if isinstance(one, RefusedError)}
+        assert told == {STORE("the router is full, try again later")}
         await new_queue(other)
         top = run("router", "status", "--config", folder / "router.toml", "--top").stdout
         assert "stored refused" in top

@@ -168,7 +168,7 @@ class DsService(Service[DsPlace]):
         limits.sizes = LimitSizes.of(place.settings.listen, limits.sizes.connections)
 
     def limited(self) -> Mapping[str, int]:
-        return self.service.limits.limited
+        return {**self.service.limits.limited, "stored_refused": self.service.plan.stored.refused}
 
     async def probe(self) -> None:
         await self.service.store.probe()
@@ -215,7 +215,7 @@ class DsService(Service[DsPlace]):
             "addresses": service.limits.addresses,
             "top": service.limits.top(),
             "stored_by_largest": service.plan.stored.largest(),
-            "limited": {**service.limits.limited, "stored_refused": service.plan.stored.refused},
+            "limited": self.limited(),
             "waiting": len(service.plan.state.waiting),
             "in_hand": len(service.plan.state.held),
             "payloads": payloads,

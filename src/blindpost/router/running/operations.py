@@ -88,7 +88,7 @@ class Operations:
             "top": service.limits.top(),
             "stored_bytes": service.router.plan.stored.total,
             "stored_by_largest": service.router.plan.stored.largest(),
-            "limited": {**service.limits.limited, "stored_refused": service.router.plan.stored.refused},
+            "limited": service.limited(),
         }
 
     async def queue(self, request: Request) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class RouterService(Service[RouterPlace]):
         return meters.commit_s.count, meters.turns_refused
 
     def limited(self) -> Mapping[str, int]:
-        return self.limits.limited
+        return {**self.limits.limited, "stored_refused": self.router.plan.stored.refused}
 
     def certificates(self) -> Sequence[x509.Certificate]:
         return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
