@@ -138,6 +138,30 @@ def test_a_clock_that_is_set_neither_delays_nor_loses_a_message(jump_us: int) ->
     assert book.overdue(after_us + 601) == [Entry(WAY, 2, Became.LOST, 6_001)]
 
 
+def test_a_pause_of_the_canary_itself_is_forgotten() -> None:
+    """Neither what was under way nor what an earlier process had sent says anything of the routers."""
+    book = Book(LOST_AFTER_US, lambda: 0, since_us=100)
+    book.sent(WAY, 1, 150)
+    book.sent(WAY, 2, 150)
+    assert book.paused() == 2
+    assert book.overdue(90_000) == []
+    assert book.delivered(WAY, 1, 150, 90_000, "ok").became is Became.DELIVERED
+    book.delivered(WAY, 9, 50, 90_000, "ok")
+    assert book.latency_ms(1.0) is None
+    book.delivered(WAY, 10, 89_000, 90_000, "ok")
+    assert book.latency_ms(1.0) == 1.0
+
+
+def test_both_directions_of_an_only_router_have_numbers_of_their_own() -> None:
+    book, back = Book(LOST_AFTER_US), Way("one'", "one")
+    there = Way("one", "one'")
+    book.sent(there, 1, 0)
+    book.sent(back, 1, 0)
+    book.delivered(there, 1, 0, 10, "ok")
+    assert book.under_way == 1
+    assert there.routers == back.routers == ("one", "one")
+
+
 def test_a_message_that_came_before_its_sending_was_noted_is_not_under_way() -> None:
     book = Book(LOST_AFTER_US)
     book.delivered(WAY, 1, 100, 200, "ok")

@@ -106,6 +106,11 @@ async def test_a_fleet_of_one_router_has_a_pair_too(tmp_path: Path) -> None:
             await reached(canary, Became.ACKED, 4)
             await settled(canary)
 
+            async def accepted() -> bool:
+                return canary.book.counts[Became.ACCEPTED] == canary.book.counts[Became.SENT]
+
+            await until(accepted)  # each direction finds its own message again
+
 
 async def test_what_never_arrives_is_lost(tmp_path: Path) -> None:
     async with (

@@ -158,7 +158,7 @@ def at_the_page(reader: Reader) -> None:
 def at_the_beginning(reader: Reader) -> None:
     copy_sources(reader.folder)
     reader.replace(
-        ("--port 5223 --ntf-port 5224", f"--port {free_port()} --ntf-port {free_port()} --page-port 0"),
+        ("--port 5223", f"--port {free_port()} --page-port 0"),
     )
 
 

@@ -80,11 +80,8 @@ async def terminal(line: str, folder: Path) -> AsyncIterator[Terminal]:
 def written() -> list[str]:
     """What the guide tells to type, with ports of this test, and what is installed here already."""
     lines = [one.text for one in commands(ROOT / "docs/getting-started.md") if not one.is_inline]
-    ports = f"--port {free_port()} --ntf-port {free_port()} --page-port 0"
-    return [
-        line.replace("--port 5223 --ntf-port 5224", ports).replace("bp/bin/blindpost", "blindpost")
-        for line in lines
-    ]
+    ports = f"--port {free_port()} --page-port 0"
+    return [line.replace("--port 5223", ports).replace("bp/bin/blindpost", "blindpost") for line in lines]
 
 
 async def status(folder: Path) -> dict[str, object]:
@@ -120,8 +117,8 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
         servers.process.terminate()
         await servers.rest()
         assert servers.process.returncode == 0, servers.said
-    for kind in ("router", "ntf"):
-        assert not (tmp_path / "home" / kind / "control.sock").exists()
+    assert not (tmp_path / "home" / "router" / "control.sock").exists()
+    assert not (tmp_path / "home" / "ntf").exists(), "there is no push key"
     address = run("router", "address", "-c", tmp_path / "home" / "router").stdout
 
     async with terminal("blindpost up home --page-port 0", tmp_path) as servers:

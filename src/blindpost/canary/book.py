@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+MIRROR = "'"
+"""A fleet of one router has two agents on it; the suffix of the second one's name."""
 LATENCIES_KEPT = 10_000
 MESSAGES_KEPT = 100_000
 
@@ -34,6 +36,11 @@ class Way:
 
     sender: str
     recipient: str
+
+    @property
+    def routers(self) -> tuple[str, str]:
+        """The names of both routers: the second agent on an only router is known by its mark."""
+        return self.sender.rstrip(MIRROR), self.recipient.rstrip(MIRROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,18 @@ class _Message:
     steady_us: int | None = None
     """The monotonic clock at sending; None if another process sent it."""
     came: bool = False
+    paused: bool = False
+    """The canary itself stood still while it was under way: its latency says nothing of routers."""
 
 
 class Book:
     """Messages under way, sums, and the latencies of the last ones that arrived."""
 
-    def __init__(self, lost_after_us: int, steady_us: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, lost_after_us: int, steady_us: Callable[[], int] | None = None, since_us: int | None = None
+    ) -> None:
+        """What was sent before `since_us` is of another process: how long that was away is no latency."""
+        self._since_us = since_us
         self._lost_after_us = lost_after_us
         self._steady_us = steady_us
         self._messages: dict[tuple[Way, int], _Message] = {}
@@ -106,13 +119,22 @@ class Book:
         message.came = True
         self._under_way.discard(key)
         entry = self._entry(way, number, Became.DELIVERED, at_us, integrity)
-        self._note(max(0, entry.at_us - sent_us))
+        if not message.paused and (self._since_us is None or sent_us >= self._since_us):
+            self._note(max(0, entry.at_us - sent_us))
         if integrity != "ok":
             self.broken += 1
         return entry
 
     def acked(self, way: Way, number: int, at_us: int) -> Entry:
         return self._entry(way, number, Became.ACKED, at_us)
+
+    def paused(self) -> int:
+        """The canary stood still: what is under way is neither lost nor late by that; how many they are."""
+        for key in self._under_way:
+            self._messages[key].paused = True
+        count = len(self._under_way)
+        self._under_way.clear()
+        return count
 
     def overdue(self, at_us: int) -> list[Entry]:
         """Messages whose time has run out."""

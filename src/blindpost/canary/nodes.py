@@ -30,15 +30,13 @@ from blindpost.agent import (
     SendsFailed,
     Sent,
 )
-from blindpost.canary.book import Way
+from blindpost.canary.book import MIRROR, Way
 from blindpost.serving.files import read_file, write_file
 from blindpost.serving.logs import log
 
 _HEAD = struct.Struct(">8sqqq")
 _MAGIC = b"bpcanar2"
 _AGAIN_S, _AGAIN_S_MAX = 1.0, 60.0
-MIRROR = "'"
-"""A fleet of one router has two agents on it; the suffix of the second one's name."""
 
 INTEGRITY: dict[type[Integrity], str] = {
     MsgOk: "ok",
@@ -157,8 +155,7 @@ class Fleet:
             delay_s = min(2 * delay_s, _AGAIN_S_MAX)
 
     def _add(self, sender: str, recipient: str, connection: Connection, *, ready: bool = False) -> None:
-        way = Way(sender.rstrip(MIRROR), recipient.rstrip(MIRROR))
-        self._ends[sender, connection.id] = End(way, connection, ready)
+        self._ends[sender, connection.id] = End(Way(sender, recipient), connection, ready)
 
     async def _introduce(self, one: str, other: str) -> None:
         link = await self._agents[one].invite()

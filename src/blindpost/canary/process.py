@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from blindpost.serving.tasks import Work
 
 OURS = "blindpost_canary_"
+PAUSE_US = 5_000_000
+"""Waking up so much too late is a pause, not a load."""
 
 Microseconds = Callable[[], int]
 
@@ -57,7 +59,8 @@ def clock_us() -> int:
 
 
 def steady_us() -> int:
-    return time.monotonic_ns() // 1000
+    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class Notes:
@@ -71,11 +74,11 @@ class Notes:
         return self._events.number(f"{way.sender} {way.recipient}".encode(), sent_us / 1e6)
 
     def add(self, entry: Entry, size: int) -> None:
-        events, way = self._events, entry.way
+        events, (sender, recipient) = self._events, entry.way.routers
         events.add(
             entry.at_us,
-            events.word("from_router", way.sender),
-            events.word("to_router", way.recipient),
+            events.word("from_router", sender),
+            events.word("to_router", recipient),
             entry.connection,
             entry.number,
             events.code("event", entry.became.value),
@@ -99,7 +102,8 @@ class CanaryService(Service[CanaryPlace]):
     ) -> None:
         """Use `open`."""
         super().__init__(place)
-        self.book = Book(int(place.settings.messages.lost_after_s * 1e6), steady)
+        self.book = Book(int(place.settings.messages.lost_after_s * 1e6), steady, now_us())
+        self._steady_us = steady
         self._notes: Notes | None = None
         self._now_us = now_us
         self._number = now_us()
@@ -208,7 +212,16 @@ class CanaryService(Service[CanaryPlace]):
                 self._note(entry)
             if self._notes is not None:
                 self._notes.flush()
+            before_us = self._steady_us()
             await asyncio.sleep(messages.interval_s)
+            self._forget_pause(self._steady_us() - before_us - messages.interval_s * 1e6)
+
+    def _forget_pause(self, late_us: float) -> None:
+        """A canary that was stopped or slept with its machine has measured itself, not the routers."""
+        if late_us > PAUSE_US:
+            count = self.book.paused()
+            told = "the canary stood still for %.0f s: %d messages that were under way are not judged"
+            log.warning(told, late_us / 1e6, count)
 
     async def _send(self, end: End, size: int) -> None:
         self._number += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import signal
 import subprocess
@@ -71,6 +72,19 @@ def up(
         int | None,
         typer.Option(min=0, max=65_535, help="The notification router's port.", show_default="443"),
     ] = None,
+    ntf: Annotated[
+        bool, typer.Option("--ntf", help="Set up a notification router too, for Web Push or Apple's key.")
+    ] = False,
+    apns_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .p8 file with the key that Apple issued; with it a notification router is set up.",
+            show_default=False,
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    apns_key_id: Annotated[str, typer.Option(help="The id of that key.", show_default=False)] = "",
     is_open: Annotated[
         bool,
         typer.Option("--open", help="At the first start: no password, anybody may create queues."),
@@ -79,19 +93,34 @@ def up(
     port: PortOption = PAGE_PORT,
     report: ReportOption = None,
 ) -> None:
-    """Run a router, a notification router and the page, set up on the first start, until stopped."""
+    """Run a router and the page, and a notification router if there is one, set up on the first start.
+
+    Without the key of a push service a notification router has nobody to notify: it is set up with
+    --apns-key, or with --ntf for Web Push alone.
+    """
     from blindpost.ops.servers import find
 
-    parts = (folder / "router", folder / "ntf")
+    if apns_key is not None and not apns_key_id:
+        raise typer.BadParameter("say which key it is", param_hint="--apns-key-id")
+    with_ntf = ntf or apns_key is not None or ntf_port is not None or (folder / "ntf").exists()
+    parts = [folder / "router", *([folder / "ntf"] if with_ntf else [])]
     make_folder(folder)
     running = "`blindpost up` runs in this folder already. Stop it first, or name another folder."
     with locked(folder / "up.lock", running):
         _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
-        _set_up("ntf", parts[1], host, ntf_port)
+        if with_ntf:
+            _set_up("ntf", parts[1], host, ntf_port, *_apple(apns_key, apns_key_id))
         token = _token(folder / _KEPT)
         logs.set_up("plain", "info")
         servers = [find(part) for part in parts]
         asyncio.run(_serve_page(servers, listen, port, token, report, supervised=True))
+
+
+def _apple(key: Path | None, key_id: str) -> list[str]:
+    """Apple's key as settings of a new notification router."""
+    if key is None:
+        return []
+    return ["--set", f"apns.key_file={json.dumps(str(key.absolute()))}", "--set", f'apns.key_id="{key_id}"']
 
 
 def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str) -> None:
