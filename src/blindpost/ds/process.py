@@ -26,13 +26,13 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
+from blindpost.serving.deciding import EngineService
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
-from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
-from blindpost.serving.service import Round, Service
+from blindpost.serving.service import Round
 from blindpost.store.contract import Durability, StoreVersionError
 
 QUOTAS_SAVE_S = 10.0
@@ -81,7 +81,7 @@ def server_tls(place: DsPlace) -> ssl.SSLContext:
         ) from error
 
 
-class DsService(Service[DsPlace]):
+class DsService(EngineService[DsPlace]):
     """The delivery service of one place."""
 
     role = "ds"
@@ -89,12 +89,12 @@ class DsService(Service[DsPlace]):
 
     def __init__(self, place: DsPlace, store: DsStore, connections: int) -> None:
         """Use `open`."""
-        super().__init__(place)
         self._context = server_tls(place)
         limits = Limits(
             LimitSizes.of(place.settings.listen, connections), time.monotonic, place.settings.listen.exempt
         )
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
+        super().__init__(place, self.service)
         self._tls = TlsListener(self.service, self._context)
         self._quic = QuicListener(self.service, place.certificate, place.key)
 
@@ -123,7 +123,7 @@ class DsService(Service[DsPlace]):
         return [
             Round("closing overdue connections", OVERDUE_LOOK_S, self._close_overdue),
             Round("saving quotas", QUOTAS_SAVE_S, self._save_quotas),
-            Round("the look at its memory", LOOK_S, MemoryGuard(self.service.limits).look),
+            *super().rounds(),
         ]
 
     async def _close_overdue(self) -> None:
@@ -134,12 +134,6 @@ class DsService(Service[DsPlace]):
 
     async def begin(self) -> None:
         self.service.plan.quotas.load(self.place.quotas)
-
-    async def work(self) -> None:
-        await self.service.run()
-
-    def stop(self) -> None:
-        self.service.stop()
 
     async def stop_listening(self) -> None:
         """QUIC's one socket carries the open connections too, and closes when they have their answers."""
@@ -154,7 +148,7 @@ class DsService(Service[DsPlace]):
 
     async def close(self) -> None:
         """A disk too full for the last quotas must not prevent an orderly stop."""
-        self.service.store.close()
+        await super().close()
         await self._save_quotas()
 
     def reload(self, place: DsPlace) -> None:
@@ -164,26 +158,13 @@ class DsService(Service[DsPlace]):
         self._quic.renew(place.certificate, place.key)
         self.service.plan.authority = authority
         self.service.plan.rules = place.settings.rules()
-        limits = self.service.limits
-        limits.sizes = LimitSizes.of(place.settings.listen, limits.sizes.connections)
+        self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
 
     def limited(self) -> Mapping[str, int]:
-        return {**self.service.limits.limited, "stored_refused": self.service.plan.stored.refused}
-
-    async def probe(self) -> None:
-        await self.service.store.probe()
-
-    @property
-    def commits(self) -> tuple[int, int]:
-        meters = self.service.engine.meters
-        return meters.commit_s.count, meters.turns_refused
+        return {**super().limited(), "stored_refused": self.service.plan.stored.refused}
 
     def certificates(self) -> Sequence[x509.Certificate]:
         return x509.load_pem_x509_certificates(read_file(self.place.certificate))[:1]
-
-    @property
-    def bounds(self) -> LimitSizes:
-        return self.service.limits.sizes
 
     @staticmethod
     def secrets(place: DsPlace) -> Sequence[Path]:
@@ -210,12 +191,8 @@ class DsService(Service[DsPlace]):
         payloads, size = service.store.totals()
         meters, waited = service.engine.meters, service.plan.meters.wait_s
         return {
-            "connections": len(service.connections),
-            "handshakes": service.limits.handshakes,
-            "addresses": service.limits.addresses,
-            "top": service.limits.top(),
+            **self.connected(),
             "stored_by_largest": service.plan.stored.largest(),
-            "limited": self.limited(),
             "waiting": len(service.plan.state.waiting),
             "in_hand": len(service.plan.state.held),
             "payloads": payloads,

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography import x509
-
 from blindpost.client.outbound import Outbound
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
@@ -37,14 +35,14 @@ from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore, ledger_of, ledger_total
 from blindpost.ntf.tables_sqlite import SqliteTables
 from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.deciding import RoutingService
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
 from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
-from blindpost.serving.memory import LOOK_S, MemoryGuard
 from blindpost.serving.prometheus import Text
-from blindpost.serving.service import Round, Service
+from blindpost.serving.service import Round
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import UNUSABLE
 from blindpost.transport.plans import ntf_router_plan
@@ -142,7 +140,7 @@ def _subscriber_options(place: NtfPlace, outbound: Outbound) -> SubscriberOption
     return SubscriberOptions(use_services=use_services, smp=outbound.applied(WATCHFUL))
 
 
-class NtfService(Service[NtfPlace]):
+class NtfService(RoutingService[NtfPlace]):
     """The notification router of one place."""
 
     role = KIND
@@ -150,22 +148,21 @@ class NtfService(Service[NtfPlace]):
 
     def __init__(self, place: NtfPlace, store: NtfStore, credentials: Credentials, connections: int) -> None:
         """Use `open`."""
-        super().__init__(place)
-        self.credentials = credentials
         outbound = Outbound(**place.settings.outbound.model_dump())
-        self.limits = Limits(
+        limits = Limits(
             LimitSizes.of(place.settings.listen, connections), time.monotonic, place.settings.listen.exempt
         )
         self.vapid = vapid = vapid_of(place)
         """What push services know us by."""
         providers = providers_of(place, outbound, vapid)
-        self.router = NtfRouter(store, providers, _rules(place, vapid), limits=self.limits)
+        self.router = NtfRouter(store, providers, _rules(place, vapid), limits=limits)
+        server = LimitedServer(ntf_router_plan(credentials), self.router)
+        super().__init__(place, self.router, server, credentials)
         apple = {Carrier.APPLE} if place.settings.apns.key_file else set()
         self.carriers = apple | ({Carrier.WEB} if vapid else set())
         """Which providers are set up."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
-        self.server = LimitedServer(ntf_router_plan(credentials), self.router)
 
     @staticmethod
     def wanted_connections(place: NtfPlace) -> int:
@@ -185,26 +182,8 @@ class NtfService(Service[NtfPlace]):
         listen = self.place.settings.listen
         return [await listen_at(self.server.listen, listen.address, listen.port)]
 
-    async def work(self) -> None:
-        await self.router.run()
-
-    def stop(self) -> None:
-        self.router.stop()
-
-    async def stop_listening(self) -> None:
-        await self.server.stop_listening()
-
-    async def drain(self, seconds: float) -> None:
-        await self.server.wait_empty(seconds)
-
-    async def close(self) -> None:
-        self.router.store.close()
-
     def rounds(self) -> list[Round]:
-        return [
-            Round("closing idle connections", IDLE_CHECK_S, self._close_idle),
-            Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
-        ]
+        return [Round("closing idle connections", IDLE_CHECK_S, self._close_idle), *super().rounds()]
 
     def tasks(self) -> Mapping[str, Work]:
         return {
@@ -219,8 +198,7 @@ class NtfService(Service[NtfPlace]):
 
     def reload(self, place: NtfPlace) -> None:
         credentials = Identity(place.keys, KIND).load(place.fingerprint)
-        self.credentials = credentials
-        self.server.renew(ntf_router_plan(credentials))
+        self.renew(credentials, ntf_router_plan(credentials))
         fresh = vapid_of(place)
         if self.vapid is not None and fresh is not None:
             self.vapid.keys = fresh.keys
@@ -228,24 +206,6 @@ class NtfService(Service[NtfPlace]):
         rules = _rules(place, None if self.vapid is None else fresh)
         self.router.rules = self.router.plan.rules = rules
         self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
-
-    def limited(self) -> Mapping[str, int]:
-        return self.limits.limited
-
-    async def probe(self) -> None:
-        await self.router.store.probe()
-
-    @property
-    def commits(self) -> tuple[int, int]:
-        meters = self.router.engine.meters
-        return meters.commit_s.count, meters.turns_refused
-
-    def certificates(self) -> Sequence[x509.Certificate]:
-        return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
-
-    @property
-    def bounds(self) -> LimitSizes:
-        return self.limits.sizes
 
     @staticmethod
     def secrets(place: NtfPlace) -> Sequence[Path]:
@@ -292,11 +252,7 @@ class NtfService(Service[NtfPlace]):
         router, counts = self.router, self.router.store.counts()
         states = self.subscriber.states
         return {
-            "connections": len(router.connections),
-            "handshakes": self.limits.handshakes,
-            "addresses": self.limits.addresses,
-            "top": self.limits.top(),
-            "limited": self.limits.limited,
+            **self.connected(),
             "tokens": counts["tokens"],
             "subscriptions": counts["subscriptions"],
             "smp_routers": len(states),

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography import x509
-
 from blindpost.crypto.credentials import Credentials
 from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
@@ -25,13 +23,14 @@ from blindpost.router.running.settings import RouterPlace, Settings, TimesSectio
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
 from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.deciding import RoutingService
 from blindpost.serving.identity import Identity
-from blindpost.serving.limits import AddressKeys, Limits, LimitSizes
+from blindpost.serving.limits import AddressKeys, Limits
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
-from blindpost.serving.memory import LOOK_S, MemoryGuard
+from blindpost.serving.memory import LOOK_S
 from blindpost.serving.prometheus import Text
-from blindpost.serving.service import Round, Service
+from blindpost.serving.service import Round
 from blindpost.transport.plan import SessionPlan
 from blindpost.transport.plans import smp_router_plan
 
@@ -39,7 +38,11 @@ if TYPE_CHECKING:
     from blindpost.serving.control import Answer
 
 
-class RouterService(Service[RouterPlace]):
+def _plan(credentials: Credentials, settings: Settings) -> SessionPlan:
+    return smp_router_plan(credentials, limits=choices.session_limits(settings))
+
+
+class RouterService(RoutingService[RouterPlace]):
     """The router of one place."""
 
     role = "smp"
@@ -52,23 +55,20 @@ class RouterService(Service[RouterPlace]):
         self, place: RouterPlace, store: OpenStore, credentials: Credentials, connections: int
     ) -> None:
         """Use `open`."""
-        super().__init__(place)
         settings = place.settings
-        self.credentials = credentials
-        self.limits = Limits(
-            choices.limit_sizes(settings, connections), time.monotonic, settings.limits.exempt
-        )
+        limits = Limits(choices.limit_sizes(settings, connections), time.monotonic, settings.limits.exempt)
         self._bulk = store.bulk
         self._services = Services()
         self.router = GuardedRouter(
             store.tables,
             choices.router_rules(settings),
-            limits=self.limits,
+            limits=limits,
             budget=choices.budget(settings),
             relay_options=choices.relay_options(settings),
         )
+        server = LimitedServer(_plan(credentials, settings), self.router)
+        super().__init__(place, self.router, server, credentials)
         self.site = RouterSite(place, credentials.fingerprint)
-        self.server = LimitedServer(self._plan(credentials, settings), self.router)
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
         # Imported by a router that runs, not by every command: the sketches bring numpy.
         from blindpost.router.running.activity import Activity
@@ -107,23 +107,14 @@ class RouterService(Service[RouterPlace]):
             log.info("the site is on port %d of 127.0.0.1 too, without TLS", site_port)
         return ports
 
-    async def work(self) -> None:
-        await self.router.run()
-
-    def stop(self) -> None:
-        self.router.stop()
-
     async def stop_listening(self) -> None:
         self.router.draining = True
         self.site.close()
-        await self.server.stop_listening()
-
-    async def drain(self, seconds: float) -> None:
-        await self.server.wait_empty(seconds)
+        await super().stop_listening()
 
     async def close(self) -> None:
         """A disk too full for the last counters must not prevent an orderly stop."""
-        self.router.store.close()
+        await super().close()
         await self._save_counters()
 
     @property
@@ -136,7 +127,7 @@ class RouterService(Service[RouterPlace]):
             Round("expiry of notifications", self._expiry_s, self.router.expire_notifications, True),
             Round("expiry of services", self._expiry_s, self._expire_services, True),
             Round("closing idle connections", lambda: self._times.idle_check_s, self._close_idle),
-            Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look),
+            *super().rounds(),
             Round("the look at what is stored", LOOK_S, self.router.look_at_stored, True),
             Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
             Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
@@ -163,33 +154,14 @@ class RouterService(Service[RouterPlace]):
 
     def reload(self, place: RouterPlace) -> None:
         credentials = Identity(place.keys).load(place.fingerprint)
-        self.credentials = credentials
         settings = place.settings
-        self.server.renew(self._plan(credentials, settings))
+        self.renew(credentials, _plan(credentials, settings))
         self.limits.keys = AddressKeys(settings.limits.exempt)
         self.limits.sizes = choices.limit_sizes(settings, self.limits.sizes.connections)
         self.router.plan.rules = choices.router_rules(settings)
 
-    def _plan(self, credentials: Credentials, settings: Settings) -> SessionPlan:
-        return smp_router_plan(credentials, limits=choices.session_limits(settings))
-
-    async def probe(self) -> None:
-        await self.router.store.probe()
-
-    @property
-    def commits(self) -> tuple[int, int]:
-        meters = self.router.engine.meters
-        return meters.commit_s.count, meters.turns_refused
-
     def limited(self) -> Mapping[str, int]:
-        return {**self.limits.limited, "stored_refused": self.router.plan.stored.refused}
-
-    def certificates(self) -> Sequence[x509.Certificate]:
-        return [x509.load_der_x509_certificate(der) for der in self.credentials.chain]
-
-    @property
-    def bounds(self) -> LimitSizes:
-        return self.limits.sizes
+        return {**super().limited(), "stored_refused": self.router.plan.stored.refused}
 
     @staticmethod
     def secrets(place: RouterPlace) -> Sequence[Path]:
