@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.router.moving.ini import Adopted, Fate, IniError, adopted, read_ini
+from blindpost.router.moving.ini import adopted
+from blindpost.serving.ini import Adopted, Fate, IniError, read_ini
 from tests.support.router.smp_server import INI
 
 FACTS = Path(__file__).parents[1] / "vectors" / "smp-server-ini.md"

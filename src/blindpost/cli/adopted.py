@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from blindpost.router.moving.ini import Fate, Row
+from blindpost.serving.ini import Fate, Row
 
 _COLOURS = {Fate.TAKEN: "green", Fate.CHANGED: "yellow", Fate.LEFT: "dim"}
 
 
-def tell_adopted(rows: Sequence[Row]) -> None:
+def tell_adopted(rows: Sequence[Row], name: str) -> None:
     """Every setting of the old file, and what became of it."""
-    table = Table(title="smp-server.ini", title_justify="left", show_edge=False)
+    table = Table(title=name, title_justify="left", show_edge=False)
     for name in ("setting", "value", "", "what became of it"):
         table.add_column(name, overflow="fold")
     for row in rows:

@@ -37,7 +37,6 @@ from blindpost.cli.output import (
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, NtfPlace
-from blindpost.ntf.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
@@ -80,10 +79,22 @@ class StoreChoice(Enum):
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the router keeps.")],
     host: Annotated[
-        list[str],
-        typer.Option("--host", help="Where devices reach the router. May be repeated."),
-    ],
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 lets the system choose.")] = NTF_PORT,
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help="Where devices reach the router. May be repeated. With --adopt, that of the old server.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="0 lets the system choose.",
+            show_default=f"{NTF_PORT}, or the old server's",
+        ),
+    ] = None,
     key_algorithm: Annotated[
         KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
     ] = KeyAlgorithm.ED448,
@@ -94,32 +105,54 @@ def init(
         str,
         typer.Option(help="Address of the database: postgresql://user@host/database.", show_default=False),
     ] = "",
+    adopt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take over from an ntf-server: the folder with its ca.crt, server.crt, server.key and "
+            "ntf-server.ini. The address stays the same; tokens are not taken over.",
+            show_default=False,
+        ),
+    ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create keys, an empty store and a commented configuration; print the router's address."""
     from blindpost.crypto.entropy import system_entropy
     from blindpost.crypto.webpush import new_key_pem
+    from blindpost.ntf.adopting import INI_NAME, first_settings, read_old
     from blindpost.ntf.process import KIND, make_store
     from blindpost.serving.identity import Identity
 
     file = folder / CONFIG_NAME
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
+    if not host and adopt is None:
+        raise typer.BadParameter("say where devices reach the router", param_hint="--host")
+    old = None if adopt is None else read_old(adopt)
 
     def text(fingerprint: bytes) -> bytes:
-        return with_set(config_text(host, port, b64(fingerprint), store.value, dsn), settings).encode()
+        made = first_settings(host or [], port, b64(fingerprint), store.value, dsn, old)
+        return with_set(made, settings).encode()
 
     checked = NtfPlace.parse(text(bytes(32)), file)
     make_folder(folder)
     place = NtfPlace(file.absolute(), checked)
-    credentials = Identity(place.keys, KIND).create(host[0], Algorithm[key_algorithm.name])
+    identity = Identity(place.keys, KIND)
+    credentials = (
+        identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
+        if adopt is None
+        else identity.adopt(adopt)
+    )
     write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
     write_file(place.vapid_file, new_key_pem(system_entropy))
     asyncio.run(make_store(place))
     write_file(file, text(credentials.fingerprint))
     _print_address(place, credentials.fingerprint, as_json=as_json)
     if not as_json:
+        if old is not None and old.rows:
+            from blindpost.cli.adopted import tell_adopted
+
+            tell_adopted(old.rows, INI_NAME)
         say(
             f"\nThe notification router is set up in {folder}.\n"
             f"  Its settings:   {file}\n"

@@ -33,7 +33,7 @@ from blindpost.cli.output import (
     tell_rotated,
     with_set,
 )
-from blindpost.router.running.first import Given, first_settings, read_old
+from blindpost.router.running.first import INI_NAME, Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, RouterPlace
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
@@ -155,7 +155,7 @@ def init(
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:
         if old is not None and old.rows:
-            tell_adopted(old.rows)
+            tell_adopted(old.rows, INI_NAME)
         if checked.rules.password:
             say("\nOnly those who have this address may create queues: its password is part of it.")
         else:

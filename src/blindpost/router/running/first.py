@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindpost.router.moving.ini import Adopted, IniError, adopted, read_ini
+from blindpost.router.moving.ini import adopted
 from blindpost.router.running.settings import SMP_PORT
 from blindpost.router.running.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
+from blindpost.serving.ini import Adopted, IniError, read_ini
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.serving.toml_text import with_settings
 
