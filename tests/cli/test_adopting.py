@@ -40,7 +40,7 @@ def test_an_open_router_is_made_on_purpose(tmp_path: Path) -> None:
     assert settings(tmp_path / "open").rules.password == ""
     assert "Anybody may create queues" in said
     both = run("router", "init", tmp_path / "both", *LOCAL, "--open", "--password", "x", code=2)
-    assert "excludes --password" in both.stderr
+    assert "not together with --password" in both.stderr
     assert not (tmp_path / "both").exists()
 
 

@@ -189,7 +189,7 @@ async def test_a_new_certificate_is_used_while_a_session_stays(tmp_path: Path, b
             assert "at the next start" in done.stdout
             assert await asyncio.to_thread(leaf_of, port) == before
             router.child.send(signal.SIGHUP)
-            await router.told(b"certificates and settings were read again")
+            await router.told(b"reloaded certificates and settings")
         else:
             assert "running router uses the new certificate" in done.stdout
         assert await asyncio.to_thread(leaf_of, port) != before
@@ -214,7 +214,7 @@ async def test_a_backup_of_a_running_router_is_restored(tmp_path: Path) -> None:
         assert "a router is running" in running.stderr
         assert await router.end() == 0
     assert not (backup / "keys" / "ca.key").exists()
-    assert "does not exist yet" in run("router", "backup", backup, "-c", folder, code=1).stderr
+    assert "this exists already" in run("router", "backup", backup, "-c", folder, code=1).stderr
     assert "--force" in run("router", "restore", backup, "--to", folder, code=1).stderr
     done = json.loads(run("router", "restore", backup, "--to", folder, "--force", "--json").stdout)
     assert (Path(done["moved_aside"]) / "store" / "data.mdb").exists()

@@ -201,7 +201,7 @@ def test_out_and_into_another_router(tmp_path: Path, call: Call) -> None:
     written: dict[str, Any] = json.loads((out / "export-certificate.json").read_text())
     assert written["result"] == certificate(first)["result"]
     refused = call("router", "export", "--from", first, "--to-log", out / "smp-server-store.log", code=1)
-    assert "there is something already" in refused
+    assert "this exists already" in refused
     call("router", "import", "--from", first, "--to", second)
     assert certificate(second)["result"] == certificate(first)["result"]
     assert "into itself" in call("router", "import", "--from", first, "--to", first, code=1)

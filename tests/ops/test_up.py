@@ -110,7 +110,7 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
         async with httpx.AsyncClient() as stranger:
             assert (await stranger.get(url.partition("?")[0])).status_code == 401
         servers.process.send_signal(signal.SIGHUP)
-        await servers.read("certificates and settings were read again")
+        await servers.read("reloaded certificates and settings")
         async with terminal("blindpost up home --page-port 0", tmp_path) as second:
             assert "`blindpost up` runs in this folder already" in await second.rest()
         assert (await status(tmp_path / "home" / "router"))["queues"] == 2
@@ -162,7 +162,7 @@ async def test_the_first_start_needs_a_host_and_ports_that_are_free(tmp_path: Pa
             told = await servers.rest()
             assert servers.process.returncode == 1
         assert f"port {port} is in use by another program" in told
-        assert "router did not start; what it said above tells why" in told
+        assert "router did not start; its output above says why" in told
         assert "Traceback" not in told
         page = f"blindpost up home --page-port {port}"
         async with terminal(page, tmp_path) as servers:

@@ -31,7 +31,7 @@ async def test_a_backup_of_a_running_server_is_restored(kind: Kind, tmp_path: Pa
         await server.close()
     assert not [name for name in APART[kind] if (backup / name).exists()]
     assert {file.stat().st_mode & 0o077 for file in backup.rglob("*") if file.is_file()} == {0}
-    assert "does not exist yet" in run(kind.word, "backup", backup, "-c", folder, code=1).stderr
+    assert "this exists already" in run(kind.word, "backup", backup, "-c", folder, code=1).stderr
     keys = {name: (folder / name).read_bytes() for name in APART[kind]}
     moved = json.loads(run(*words, "--json").stdout)
     assert moved["moved_aside"].startswith(f"{folder}.replaced-")

@@ -73,7 +73,7 @@ if os.environ.get("BLINDPOST_SABOTAGE"):
 ROUNDS = {
     CANARY: ("sending", "canary.book", "Book", "overdue"),
     DS: ("closing overdue connections", "ds.server", "DeliveryService", "close_overdue"),
-    NTF: ("the look into the store", "ntf.server", "NtfRouter", "look"),
+    NTF: ("the scan of the store", "ntf.server", "NtfRouter", "look"),
 }
 """What a server does again and again: its task, and the function that does it."""
 
@@ -206,7 +206,7 @@ async def _answers_reloads_and_drains(
         with pytest.raises(ConnectionRefusedError):
             await http(port, "/live")
         name = kind.taken[0].partition(" ")[0]
-        assert re.search(rf"in use now: .*\.{name}\b".encode(), server.log)
+        assert re.search(rf"now in effect: .*\.{name}\b".encode(), server.log)
         change(folder, kind, ("[metrics]", "[metrics"))
         server.child.send(signal.SIGHUP)
         await server.told(b"nothing was changed")
@@ -259,10 +259,10 @@ async def test_a_failed_background_task_is_begun_again_and_its_text_is_not_told(
     (tmp_path / "sitecustomize.py").write_text(SABOTAGE)
     environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_SABOTAGE": "1"}
     async with running(kind, folder, environment=environment) as server:
-        await server.told(b"the look at its health failed; it begins again")
+        await server.told(b"the health check failed; restarting")
         code, metrics = await http(int(server.status["metrics_port"]), "/metrics")
         assert code == 200
-        counted = re.search(r'task_failures_total\{task="the look at its health"\} (\d+)', metrics)
+        counted = re.search(r'task_failures_total\{task="the health check"\} (\d+)', metrics)
         assert counted is not None
         assert int(counted[1]) >= 1
         assert b"ValueError" in server.log
@@ -295,7 +295,7 @@ async def test_a_failed_round_is_contained_and_followed_by_others(
     (tmp_path / "sitecustomize.py").write_text(planted)
     environment = {"PYTHONPATH": str(tmp_path), "BLINDPOST_SABOTAGE": "1"}
     async with running(kind, folder, environment=environment) as server:
-        await server.told(f"{task} failed; it begins again".encode())
+        await server.told(f"{task} failed; restarting".encode())
         await server.told(b"another round was done")
         _, metrics = await http(int(server.status["metrics_port"]), "/metrics")
         assert f'task_failures_total{{task="{task}"}} 1' in metrics

@@ -46,7 +46,7 @@ async def test_the_page_tells_the_running_settings(tmp_path: Path) -> None:
         edit(tmp_path / "router", "message_ttl_s = 1814400", 'message_ttl_s = "never"')
         os.kill(int(router.status["pid"]), signal.SIGHUP)
 
-        await router.told(b"were read again")
+        await router.told(b"reloaded certificates")
         text = await page(router)
         assert "John Roe" in text
         assert "kept until they are received" in text

@@ -199,7 +199,7 @@ class CanaryService(Service[CanaryPlace]):
 
     async def _tell_connected(self) -> None:
         await self.fleet.wait_ready()
-        log.info("the canary sings: %d routers", len(self.place.settings.routers))
+        log.info("the canary is measuring %d routers", len(self.place.settings.routers))
 
     async def _send_for_ever(self) -> None:
         while True:

@@ -90,7 +90,7 @@ interval_s = 10.0
 size = 1000
 # A message that did not arrive in this time is lost.
 lost_after_s = 600.0
-# true: send through the sender's own router, as users do who hide from the recipient's.
+# true: send through the sender's own router, as users do who hide from the recipient's router.
 proxy = false
 
 [journal]

@@ -14,7 +14,7 @@ from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, 
 def audit(
     config: ConfigOption = HERE,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what is wrong; the router must not run.")
+        bool, typer.Option("--repair", help="Repair what is wrong; the router must not run.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -56,7 +56,7 @@ def init(
 
 @app.command()
 def start(config: ConfigOption = HERE) -> None:
-    """Connect every two routers, send and measure until SIGTERM or SIGINT."""
+    """Connect every pair of routers, send and measure until SIGTERM or SIGINT."""
     from blindpost.canary.process import CanaryService
     from blindpost.canary.settings import CanaryPlace
     from blindpost.serving.process import serve
@@ -66,7 +66,7 @@ def start(config: ConfigOption = HERE) -> None:
 
 @app.command()
 def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    """Check everything that can be checked before a start, changing nothing; exit code 1 if it would fail."""
     from blindpost.canary.checking import checks_of
     from blindpost.canary.settings import CanaryPlace
     from blindpost.cli.checking import tell_checks

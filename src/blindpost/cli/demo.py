@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option(help="A new folder for everything, which stays.", show_default="blindpost-demo-..."),
+        typer.Option(help="A new folder for everything; it is kept.", show_default="blindpost-demo-..."),
     ] = None,
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Run the Spark pipeline at the end.")

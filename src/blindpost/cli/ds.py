@@ -168,7 +168,7 @@ def revoke(
     config: ConfigOption = HERE,
     as_json: JsonOption = False,
 ) -> None:
-    """Take all access tokens of an identity back; a running service refuses them at once."""
+    """Revoke all access tokens of an identity; a running service refuses them at once."""
     from blindpost.ds.settings import without_identity
 
     place, identity = DsPlace.read(config), _bytes(identity_key, "the key", KEY_SIZE)
@@ -228,9 +228,9 @@ def restore(
 
 @app.command()
 def start(config: ConfigOption = HERE) -> None:
-    """Run the service until SIGTERM or SIGINT, which let it answer everything it has accepted first.
+    """Run the service until SIGTERM or SIGINT; what it has accepted is answered first.
 
-    SIGHUP makes it read tokens, certificate and the settings that need no restart again.
+    SIGHUP reloads tokens, certificate and the settings that need no restart.
     """
     from blindpost.ds.process import DsService
     from blindpost.serving.process import serve
@@ -240,7 +240,7 @@ def start(config: ConfigOption = HERE) -> None:
 
 @app.command()
 def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    """Check everything that can be checked before a start, changing nothing; exit code 1 if it would fail."""
     from blindpost.cli.checking import tell_checks
     from blindpost.ds.checking import checks_of
 
@@ -269,7 +269,7 @@ def send(
     fingerprint: FingerprintOption = "",
     quic: QuicOption = False,
 ) -> None:
-    """Store one payload for a recipient; it is durable when the command ends well."""
+    """Store one payload for a recipient; it is durable when the command succeeds."""
     key, channel_id = _bytes(recipient_key, "the key", KEY_SIZE), _bytes(channel, "the channel id")
     payload = file.read_bytes() if file is not None else sys.stdin.buffer.read()
 
@@ -294,7 +294,7 @@ def receive(
     fingerprint: FingerprintOption = "",
     quic: QuicOption = False,
 ) -> None:
-    """Take everything that is there. A payload is removed from the service after it was written here."""
+    """Receive everything that waits. A payload leaves the service once it is written here."""
     key, channel_id = _bytes(recipient_key, "the key", KEY_SIZE), _bytes(channel, "the channel id")
     if folder is not None:
         make_folder(folder)
@@ -328,7 +328,7 @@ def import_(
     config: ConfigOption = HERE,
     as_json: JsonOption = False,
 ) -> None:
-    """Take the queues of a bincode file into a new, stopped service: all of them, or none.
+    """Import the queues of a bincode file into a new, stopped service: all of them, or none.
 
     The file is kept as it is.
     """
@@ -351,9 +351,7 @@ def import_(
 
 @app.command()
 def export(
-    file: Annotated[
-        Path, typer.Argument(dir_okay=False, help="Where to; it is written whole or not at all.")
-    ],
+    file: Annotated[Path, typer.Argument(dir_okay=False, help="The file to write, whole or not at all.")],
     config: ConfigOption = HERE,
     as_json: JsonOption = False,
 ) -> None:

@@ -39,7 +39,7 @@ def import_(
     ntfs: Annotated[Path | None, typer.Option(help="Its smp-server-ntfs.log.", show_default=False)] = None,
     from_: Annotated[
         Path | None,
-        typer.Option("--from", help="Another router of Blindpost instead, stopped.", show_default=False),
+        typer.Option("--from", help="Another Blindpost router instead, stopped.", show_default=False),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Do everything in a temporary store, and change nothing.")
@@ -115,7 +115,7 @@ def export(
     )
     for path in (files.store_log, files.messages, files.notifications):
         if path.exists():
-            raise OperatorError(f"{path}: there is something already. Name a file that does not exist yet.")
+            raise OperatorError(f"{path}: this exists already. Name a new file.")
     with progress_bar(quiet=as_json) as progress:
         moved = asyncio.run(moves.export_files(place, files, folder / "export-report.txt", progress))
     _tell(moved, place, certificate or folder / "export-certificate.json", as_json=as_json)

@@ -168,9 +168,9 @@ def init(
 
 @app.command()
 def start(config: ConfigOption = HERE) -> None:
-    """Run the router until SIGTERM or SIGINT, which let it answer everything it has accepted first.
+    """Run the router until SIGTERM or SIGINT; what it has accepted is answered first.
 
-    SIGHUP makes it use the online certificate on disk, and the settings that need no restart.
+    SIGHUP reloads the online certificate and the settings that need no restart.
     """
     from blindpost.ntf.process import NtfService
     from blindpost.serving.process import serve
@@ -180,7 +180,7 @@ def start(config: ConfigOption = HERE) -> None:
 
 @app.command()
 def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    """Check everything that can be checked before a start, changing nothing; exit code 1 if it would fail."""
     from blindpost.cli.checking import tell_checks
     from blindpost.ntf.checking import checks_of
 
@@ -299,7 +299,7 @@ def rotate_push_key(
 
 @app.command("move-ca-key")
 def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief would."""
+    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief could use it."""
     move_ca_key(NtfPlace.read(config), to, as_json=as_json)
 
 

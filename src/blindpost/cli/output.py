@@ -112,9 +112,9 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
 
 
-BackupTarget = Annotated[Path, typer.Argument(help="Where to; it must not exist yet.")]
+BackupTarget = Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")]
 BackupFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `backup` made.")]
-RestoreTo = Annotated[Path, typer.Option(help="The server's folder, new or, with --force, not.")]
+RestoreTo = Annotated[Path, typer.Option(help="The server's folder; with --force it may exist.")]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Replace the server that is there; it is moved aside.")
 ]
@@ -152,7 +152,8 @@ def show_status(place: Place[Any], *, as_json: bool) -> None:
 
 
 TopOption = Annotated[
-    bool, typer.Option("--top", help="Show what those who hold most hold, and who was limited, as counts.")
+    bool,
+    typer.Option("--top", help="Show what the largest holders have and how often limits applied, as counts."),
 ]
 
 

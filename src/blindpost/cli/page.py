@@ -45,7 +45,7 @@ def page(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="The file with the page's token; made if it is not there.",
+            help="The file with the page's token; created if it is missing.",
             show_default="page.token in the first folder",
         ),
     ] = None,
@@ -140,7 +140,7 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
         [*COMMAND, kind, "init", str(folder), "--host", host, *at, *options], check=False
     )
     if done.returncode:
-        raise OperatorError(f"{folder}: `blindpost {kind} init` failed; what it said above tells why.")
+        raise OperatorError(f"{folder}: `blindpost {kind} init` failed; its output above says why.")
 
 
 def _check_unchanged(config: Path, host: str, port: int | None) -> None:

@@ -134,7 +134,7 @@ def init(
     if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
     if is_open and password:
-        raise typer.BadParameter("it excludes --password: choose one of them", param_hint="--open")
+        raise typer.BadParameter("not together with --password: choose one", param_hint="--open")
     if not host and adopt is None:
         raise typer.BadParameter("say where users reach the router", param_hint="--host")
     given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
@@ -173,9 +173,9 @@ def init(
 
 @app.command()
 def start(config: ConfigOption = HERE) -> None:
-    """Run the router until SIGTERM or SIGINT, which let it answer everything it has accepted first.
+    """Run the router until SIGTERM or SIGINT; what it has accepted is answered first.
 
-    SIGHUP makes it use the online certificate on disk, and the settings that need no restart.
+    SIGHUP reloads the online certificate and the settings that need no restart.
     """
     from blindpost.router.running.process import RouterService
     from blindpost.serving.process import serve
@@ -185,7 +185,7 @@ def start(config: ConfigOption = HERE) -> None:
 
 @app.command()
 def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Look at all that can be known before a start, and change nothing; exit code 1 if it would fail."""
+    """Check everything that can be checked before a start, changing nothing; exit code 1 if it would fail."""
     from blindpost.cli.checking import tell_checks
     from blindpost.router.running.checking import checks_of
 
@@ -272,5 +272,5 @@ def rotate_cert(
 
 @app.command("move-ca-key")
 def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
-    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief would."""
+    """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief could use it."""
     move_ca_key(place_of(config), to, as_json=as_json)

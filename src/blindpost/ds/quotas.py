@@ -93,7 +93,7 @@ class Quotas:
             counted = {bytes.fromhex(key): (float(since), int(count)) for key, (since, count) in kept.items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             log.warning(
-                "the saved quotas cannot be read: they start from zero, the file is kept as %s",
+                "the saved quotas cannot be read and start from zero; the file is kept as %s",
                 set_aside(file),
             )
             return

@@ -13,6 +13,6 @@ def contained(what: str, work: Callable[..., object], *arguments: object) -> boo
     try:
         work(*arguments)
     except Exception:
-        log.exception("%s failed; everything else goes on", what)
+        log.exception("%s failed; nothing else is affected", what)
         return False
     return True

@@ -273,7 +273,7 @@ class Engine(Generic[E]):
                 if len(batch) == 1:
                     raise
                 half = len(batch) // 2
-                log.warning("a batch of %d events cannot be prepared; they are tried in parts", len(batch))
+                log.warning("a batch of %d events cannot be prepared; trying it in parts", len(batch))
                 self._undo.rollback()
                 self._inbox.put_back(list(enumerate(batch))[half:])
                 del batch[half:]

@@ -268,7 +268,7 @@ def read_segment(content: bytes) -> Segment:
 def _header(content: bytes) -> tuple[Header, int]:
     start = len(MAGIC) + _HEAD.size
     if not content.startswith(MAGIC) or len(content) < start:
-        raise SegmentError("no segment of a journal")
+        raise SegmentError("not a segment of a journal")
     length, crc = _HEAD.unpack_from(content, len(MAGIC))
     body = content[start : start + length]
     if length > _HEADER_MAX or len(body) != length or zlib.crc32(body) != crc:

@@ -81,5 +81,5 @@ def _told_push(place: NtfPlace) -> str:
     there = {"Apple": bool(settings.apns.key_file), "Web Push": vapid is not None}
     served = [name for name, is_there in there.items() if is_there]
     if not served:
-        raise DoubtError("there is no key of a push service: nobody is notified", "see [apns] and [webpush]")
+        raise DoubtError("no push service has a key: nobody is notified", "see [apns] and [webpush]")
     return f"keys for {' and '.join(served)}"

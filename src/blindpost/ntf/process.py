@@ -77,7 +77,7 @@ async def make_store(place: NtfPlace) -> None:
     try:
         if any(store.counts().values()):
             raise OperatorError(
-                f"{place.file}, [store]: this database is that of another notification router. "
+                f"{place.file}, [store]: this database belongs to another notification router. "
                 "Give each its own."
             )
     finally:
@@ -188,7 +188,7 @@ class NtfService(RoutingService[NtfPlace]):
     def tasks(self) -> Mapping[str, Work]:
         return {
             "the subscriber": self.subscriber.run,
-            "the look into the store": self.router.look_regularly,
+            "the scan of the store": self.router.look_regularly,
         }
 
     async def _close_idle(self) -> None:

@@ -222,5 +222,5 @@ def readable(rows: Sequence[R], decode: Callable[[R], V]) -> list[V]:
         try:
             found.append(decode(row))
         except (WireError, ValueError):
-            log.error("a row of the store cannot be read and is left out")
+            log.error("a row of the store cannot be read and is skipped")
     return found

@@ -13,7 +13,7 @@ from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE
 _TEMPLATE = (
     """\
 # Configuration of a Blindpost notification router. Every setting is here with its default. Times are in
-# seconds. After a change: `blindpost ntf start` again (SIGTERM drains first). See docs/notifications.md.
+# seconds. After a change send SIGHUP: the log says which settings need a restart. See docs/notifications.md.
 
 [address]
 # Where devices reach this router: host names, IP addresses or onion addresses, and the port.
@@ -28,7 +28,7 @@ port = {port}
 connections = 50000
 connections_per_address = 1000
 handshakes = 2000
-# What the process may take. Near it those who hold most are closed.
+# What the process may use. Near it the largest holders are closed.
 memory_mib = 2048
 
 [identity]
@@ -46,7 +46,7 @@ dsn = {dsn}
 # "full": what was accepted survives kill -9 and power loss. "os": kill -9 only.
 durability = "full"
 # The key under which device tokens, addresses, queue ids and keys are sealed in the store. The environment
-# variable BLINDPOST_NTF_KEY goes before it. Keep it apart from backups of the store.
+# variable BLINDPOST_NTF_KEY takes precedence. Keep it apart from backups of the store.
 key_file = "store.key"
 
 [apns]
@@ -56,9 +56,9 @@ key_file = ""
 key_id = ""
 team_id = "5NN7GUYB6T"
 topic = "chat.simplex.app"
-# Certificates in place of the system's.
+# Trusted certificates instead of the system's.
 ca_file = ""
-# After how many silent seconds a connection to Apple is asked (HTTP/2 PING) whether it still is one.
+# After how many silent seconds a connection to Apple is tested with an HTTP/2 PING.
 ping_s = 300.0
 # To how many bytes every push is padded before it is encrypted. The default fits into Apple's limit of
 # 4096 bytes for a push; the reference uses 3072, which does not.
@@ -75,7 +75,7 @@ test_ca_file = ""
 enabled = true
 key_file = "vapid.pem"
 subject = ""
-# Certificates in place of the system's.
+# Trusted certificates instead of the system's.
 ca_file = ""
 
 [subscriber]
@@ -92,21 +92,21 @@ device_code_pushes = 10
 address_code_pushes = 200
 code_push_window_s = 3600
 # How many message routers that nobody named before, and how many queues, one token may name in a window of
-# time: for each of them this router goes out.
+# time: this router connects to each of them.
 token_routers = 100
 token_queues = 10000
 token_window_s = 3600
-# How many queues one token may have at all.
+# How many queues one token may have in total.
 token_subscriptions = 20000
-# A notification that cannot be pushed is tried again, with growing pauses, for so long.
+# How long a notification that cannot be pushed is retried, with growing pauses.
 notification_ttl_s = 172800
 retry_first_s = 2.0
 retry_max_s = 600.0
-# How many pushes may wait in memory; what comes above waits in the store.
+# How many pushes may wait in memory; any more wait in the store.
 push_queue = 32768
-# How often is looked which periodic notifications are due.
+# How often due periodic notifications are looked for.
 period_step_s = 30.0
-# Connections of devices are closed after being silent for so long.
+# Connections of devices are closed after this much silence.
 idle_ttl_s = 43200
 
 [log]

@@ -49,7 +49,7 @@ class Supervised:
         except DidNotStartError as error:
             if not stop.is_set():
                 raise OperatorError(
-                    f"{self.child.kind} did not start; what it said above tells why. "
+                    f"{self.child.kind} did not start; its output above says why. "
                     f"Its settings are in {self.child.folder}."
                 ) from error
 

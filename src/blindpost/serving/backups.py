@@ -43,7 +43,7 @@ class Contents:
         for path in (self.store, *self.files, *self.optional, *self.apart):
             if folder not in path.parents:
                 raise OperatorError(
-                    f"{path}: this is outside of {folder}. Copy it by hand: a backup is of one folder."
+                    f"{path}: this is outside {folder}. Copy it by hand: a backup covers one folder."
                 )
 
 
@@ -56,7 +56,7 @@ def back_up(
 ) -> int:
     """Write a backup to a new folder; returns its size in bytes. The store may be in use."""
     if target.exists():
-        raise OperatorError(f"{target}: there is something already. Name a folder that does not exist yet.")
+        raise OperatorError(f"{target}: this exists already. Name a new folder.")
     contents.within(place.folder)
     if not (contents.store / contents.store_file).exists():
         raise OperatorError(f"{contents.store}: the store is missing, there is nothing to back up.")
@@ -96,7 +96,7 @@ def restore(
     occupied = folder.exists() and any(folder.iterdir())
     if occupied and not force:
         raise OperatorError(
-            f"{folder}: there is a {kind.title} already. Name another folder, or replace it with --force: "
+            f"{folder}: a {kind.title} is here already. Name another folder, or replace it with --force: "
             "what is there now is moved aside, not deleted."
         )
     fresh = folder.with_name(f".{folder.name}.new")

@@ -345,7 +345,7 @@ def told_certificates(certificates: Sequence[x509.Certificate], remedy: str) -> 
     age, left = now - leaf.not_valid_before_utc, leaf.not_valid_after_utc - now
     told = f"made {age.days} days ago, valid until {leaf.not_valid_after_utc:%Y-%m-%d}"
     if left.days < EXPIRES_DAYS:
-        raise DoubtError(f"valid for {left.days} days more", remedy)
+        raise DoubtError(f"valid for {left.days} more days", remedy)
     return told
 
 

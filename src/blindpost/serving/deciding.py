@@ -62,7 +62,7 @@ class EngineService(Service[P]):
         self._core.store.close()
 
     def rounds(self) -> list[Round]:
-        return [Round("the look at its memory", LOOK_S, MemoryGuard(self.limits).look)]
+        return [Round("the memory check", LOOK_S, MemoryGuard(self.limits).look)]
 
     async def probe(self) -> None:
         await self._core.store.probe()

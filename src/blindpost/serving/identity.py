@@ -149,7 +149,7 @@ class Identity:
         if not target.exists():
             write_file(target, content)
         if read_file(target) != content:
-            raise OperatorError(f"{target}: there is another file already. Name one that does not exist yet.")
+            raise OperatorError(f"{target}: another file is here already. Name a new one.")
         with telling(self.ca_key):
             self.ca_key.unlink()
             sync_folder(self.folder)

@@ -63,7 +63,7 @@ def read_ini(text: str) -> dict[str, str]:
             raise IniError(f"line {number}: a section, or a name and a value expected.")
         key = f"{section}.{line[: min(places)].strip()}"
         if key in found:
-            raise IniError(f"line {number}: {key} is there twice. Leave the one that holds.")
+            raise IniError(f"line {number}: {key} is set twice. Keep the one that applies.")
         found[key] = line[min(places) + 1 :].strip()
     return found
 

@@ -53,7 +53,7 @@ class MemoryGuard:
         while closed < CLOSED_AT_ONCE and limits.close_largest("the server is short of memory"):
             closed += 1
         log.warning(
-            "%d MiB of memory are in use, the limit is %d: closed %d connections of those who hold most",
+            "%d MiB of memory are in use, the limit is %d: closed %d connections of the largest holders",
             used >> 20,
             memory >> 20,
             closed,

@@ -129,7 +129,7 @@ class Process(Generic[V]):
         metrics = self.place.settings.metrics
         self.ports = await self.service.listen()
         await self.watch.look()
-        self.tasks.repeat("the look at its health", LOOK_S, self._look)
+        self.tasks.repeat("the health check", LOOK_S, self._look)
         self.tasks.repeat("counted log lines", logs.COUNTED_S, logs.tell_repeated)
         self.tasks.repeat("limits that applied", logs.COUNTED_S, self._tell_limited)
         self.metrics_port = await self._metrics.move(metrics)
@@ -204,9 +204,9 @@ class Process(Generic[V]):
         place.settings = merged
         self.tasks.reconsider()
         logs.set_up(merged.log.format, merged.log.level)
-        log.info("certificates and settings were read again, for new connections")
+        log.info("reloaded certificates and settings, for new connections")
         if taken:
-            log.info("in use now: %s", ", ".join(taken))
+            log.info("now in effect: %s", ", ".join(taken))
         if left:
             log.warning("these settings need a restart: %s", ", ".join(left))
         return {"taken": taken, "after_a_restart": left}
@@ -221,7 +221,7 @@ class Process(Generic[V]):
         except OperatorError as error:
             log.error("nothing was changed: %s", error)
         except Exception:
-            log.exception("the settings could not be read again")
+            log.exception("the settings could not be reloaded")
 
     async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return await self.reload()
@@ -251,7 +251,7 @@ class Process(Generic[V]):
                 text = Text()
                 await self.service.measure(text)
         except Exception as error:
-            log.warning("the metrics are not complete: %s", type(error).__name__)
+            log.warning("the metrics are incomplete: %s", type(error).__name__)
             text = Text()
         health, own = self.watch.health, f"blindpost_{self.place.word}_"
         text.gauge(own + "live", "The event loop turns", 1)
@@ -276,7 +276,7 @@ Ready = Callable[[Process[V]], None]
 
 def _told_ports(ports: Ports) -> str:
     if isinstance(ports, Mapping):
-        return ", ".join(f"{name} on port {port}" for name, port in ports.items())
+        return "with " + ", ".join(f"{name} on port {port}" for name, port in ports.items())
     return f"on port {', '.join(map(str, sorted(set(ports))))}" if ports else ""
 
 
@@ -314,6 +314,6 @@ def serve(kind: type[V], place: Place[Any], ready: Ready[V] = tell_ready) -> Non
     except (OperatorError, OSError):
         raise
     except Exception:
-        log.critical("the %s ended by a mistake of its own", place.title, exc_info=True)
+        log.critical("the %s stopped because of a bug in it", place.title, exc_info=True)
         sys.exit(1)
     log.info("the %s has stopped; everything it accepted is stored and answered", place.title)

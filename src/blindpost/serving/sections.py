@@ -30,7 +30,7 @@ def _fingerprint(text: str) -> str:
     except WireError:
         pass
     raise ValueError(
-        f"the base64url text of {FINGERPRINT_SIZE} bytes expected, as it stands in the address before the @"
+        f"the base64url text of {FINGERPRINT_SIZE} bytes expected, as in the address, before the @"
     )
 
 
@@ -102,7 +102,7 @@ class ControlSection(Section):
 
 CONTROL_TEMPLATE = """\
 [control]
-# The socket through which `status` and the other commands of an operator speak to the running server.
+# The socket by which `status` and an operator's other commands reach the running server.
 socket = "control.sock"
 
 """
@@ -111,7 +111,7 @@ socket = "control.sock"
 METRICS_TEMPLATE = """\
 [metrics]
 # Prometheus metrics at http://address:port/metrics, without a password: with another address ("*": all of
-# them) let a firewall choose who reads them. As it stands, that is this machine only.
+# them) let a firewall choose who reads them. By default that is this machine only.
 enabled = false
 address = "127.0.0.1"
 port = {port}

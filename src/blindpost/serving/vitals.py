@@ -83,6 +83,6 @@ def fullest(folders: Sequence[Path]) -> tuple[int | None, int | None]:
         try:
             disk = os.statvfs(folder)
         except OSError:
-            continue  # the look at its health says so
+            continue  # the health check says so
         found.append((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
     return min(found, default=(None, None))

@@ -181,7 +181,7 @@ class PostgresStore:
             return await self._aside.fetch(statement, *arguments)
         except _FAILURES as error:
             log.error("the database refused a statement: %s", self._told(error))
-            raise StoreFailedError("the database refused, or is away") from error
+            raise StoreFailedError("the database refused, or cannot be reached") from error
 
     async def commit(self, phases: Iterable[Work], adjust: Mapping[str, int]) -> None:
         """Make all steps durable, phase after phase, or none of them.

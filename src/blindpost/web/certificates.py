@@ -39,7 +39,7 @@ class WebCertificate:
         try:
             self.context, self.names = _loaded(self._chain, self._key)
         except CertificateError as error:
-            log.error("%s The site goes on with the certificate it has.", error)
+            log.error("%s The site keeps its present certificate.", error)
             return False
         log.info("a new web certificate is in use for new connections")
         return True

@@ -72,7 +72,7 @@ def at_web(folder: Path, service: WebPushInProcess) -> tuple[tuple[str, str], ..
     certificate = (service.folder / WEB_CERTIFICATE_FILE).read_bytes()
     (folder / WEB_CERTIFICATE_FILE).write_bytes(certificate)
     line = 'subject = ""\n'
-    before = line + "# Certificates in place of the system's.\n" + 'ca_file = ""\n'
+    before = line + "# Trusted certificates instead of the system's.\n" + 'ca_file = ""\n'
     return ((before, line + f'ca_file = "{WEB_CERTIFICATE_FILE}"\n'),)
 
 

@@ -31,7 +31,7 @@ from tests.support.serving.processes import RouterInProcess, router_in_process, 
 
 SET_CLOCK = Path(__file__).with_name("set_clock")
 ON = ("'blindpost[pipeline]').\nenabled = false", "'blindpost[pipeline]').\nenabled = true")
-DAY_S, SINGING = 86_400, b"the canary sings"
+DAY_S, SINGING = 86_400, b"the canary is measuring"
 Counts = dict[str, Any]
 
 

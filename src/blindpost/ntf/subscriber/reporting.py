@@ -84,5 +84,5 @@ async def insist(ask: Callable[[], Awaitable[T]], backoff: Backoff, chance: Rand
         except StoreFailedError:
             failures += 1
             if failures == 1:
-                log.warning("the store fails, the subscriber waits for it")
+                log.warning("the store is failing; the subscriber waits for it")
             await asyncio.sleep(backoff.pause_s(failures, chance))

@@ -116,7 +116,7 @@ class RouterSession:
             case Opening.SERVICE_FIRST:
                 return await self._subscribe_service(router.members)
             case Opening.SERVICE_LOST:
-                log.warning("a message router does not offer our service any more")
+                log.warning("a message router no longer offers our service")
                 await self._reporter.submit(ServiceUnavailable(server))
             case Opening.SERVICE_NAMED:
                 assert self._service_id is not None
@@ -131,7 +131,7 @@ class RouterSession:
         result = await self._ask_service(own)
         match service_answer(result):
             case ServiceAnswer.UNAVAILABLE:
-                log.warning("a message router does not know our service any more")
+                log.warning("a message router no longer knows our service")
                 await self._reporter.submit(ServiceUnavailable(self._reporter.server))
                 return False
             case ServiceAnswer.AGAIN:
@@ -139,7 +139,9 @@ class RouterSession:
             case ServiceAnswer.SUBSCRIBED:
                 assert isinstance(result, SOKS)
         if drifted(own, result, self._surplus, self._client.version):
-            log.warning("a message router counts %d queues of our service, we %d", result.count, own.count)
+            log.warning(
+                "a message router counts %d queues of our service, we count %d", result.count, own.count
+            )
             await self._repair()
         else:
             self.members = QueueSet(result.count, result.ids_hash)

@@ -118,7 +118,7 @@ class Activity:
         except (ValueError, LookupError, TypeError, AttributeError):
             aside = set_aside(self._path)
             log.warning(
-                "the numbers of active queues cannot be read: they start from zero, the file is kept as %s",
+                "the counts of active queues cannot be read and start from zero; the file is kept as %s",
                 aside,
             )
             return

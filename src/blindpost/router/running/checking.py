@@ -81,7 +81,7 @@ def _told_access(place: RouterPlace) -> str:
         return "none are created"
     if not rules.password:
         raise DoubtError(
-            "anybody may create them: there is no password", "set rules.password, if that is not meant"
+            "anybody may create them: there is no password", "set rules.password unless that is intended"
         )
     return "only with the password"
 

@@ -39,7 +39,7 @@ class KeptCounters:
         except (ValueError, KeyError, TypeError, AttributeError):
             aside = set_aside(self._path)
             log.warning(
-                "the saved counters cannot be read: they start from zero, the file is kept as %s", aside
+                "the saved counters cannot be read and start from zero; the file is kept as %s", aside
             )
             return
         for meter, count in counts.items():

@@ -62,7 +62,7 @@ def first_settings(given: Given, fingerprint: str, old: Adopted | None) -> str:
     address, rules = taken.setdefault("address", {}), taken.setdefault("rules", {})
     hosts = [*given.hosts] or address.get("hosts")
     if not isinstance(hosts, list) or not hosts:
-        raise OperatorError("Where users reach the router is not known. Name it with --host.")
+        raise OperatorError("The router's public host is not known. Name it with --host.")
     address["hosts"] = hosts
     if given.port is not None:
         address["port"] = given.port

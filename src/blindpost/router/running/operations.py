@@ -127,7 +127,7 @@ class Operations:
             async with asyncio.timeout(_DECISION_TIMEOUT_S):
                 text = await outcome
         except TimeoutError as error:
-            raise OperatorError("the router did not decide in time; look at the queue again.") from error
+            raise OperatorError("the router did not decide in time; check the queue again.") from error
         if text.startswith(_ERROR):
             raise OperatorError(f"{text.removeprefix(_ERROR)}.")
         if action is not Action.STATUS:

@@ -128,7 +128,7 @@ class RouterService(RoutingService[RouterPlace]):
             Round("expiry of services", self._expiry_s, self._expire_services, True),
             Round("closing idle connections", lambda: self._times.idle_check_s, self._close_idle),
             *super().rounds(),
-            Round("the look at what is stored", LOOK_S, self.router.look_at_stored, True),
+            Round("the check of what is stored", LOOK_S, self.router.look_at_stored, True),
             Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
             Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
         ]

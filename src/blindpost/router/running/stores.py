@@ -62,7 +62,7 @@ async def open_store(place: RouterPlace) -> OpenStore:
         opened.tables.close()
         raise OperatorError(
             f"{store_name(place)}: an import into this store is not complete. Give the same "
-            "`blindpost router import` again: it goes on where it was stopped."
+            "`blindpost router import` again: it continues where it stopped."
         )
     return opened
 

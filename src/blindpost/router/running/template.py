@@ -12,7 +12,7 @@ from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 _TEMPLATE = (
     """\
 # Configuration of a Blindpost router. Every setting is here with its default; what begins with # has no
-# effect. Times are in seconds. After a change: `blindpost router start` again (SIGTERM drains first).
+# effect. Times are in seconds. After a change send SIGHUP: the log says which settings need a restart.
 
 [address]
 # Where users reach this router: host names, IP addresses or onion addresses, and the port.
@@ -54,17 +54,17 @@ expire_on_send = false
 notification_ttl_s = 86400
 # Whether senders may reach other routers through this one, which hides their addresses from those.
 proxy = true
-# Connections without subscriptions are closed after being silent for so long.
+# Connections without subscriptions are closed after this much silence.
 idle_ttl_s = 21600
 
 [limits]
 # Per address means per IPv4 address and per IPv6 /64; its /56 and /48 may have two and four times as
-# much. These numbers live in memory only. When a total is reached, whoever holds most makes room.
+# much. These counts are kept in memory only. When a total is reached, the largest holder makes room.
 connections = 50000
 connections_per_address = 1000
 # Connections that have not completed their handshake.
 handshakes = 2000
-# What the process may take, the mapped files of its store apart. Near it those who hold most are closed.
+# What the process may use, not counting its store's mapped files. Near it the largest holders are closed.
 memory_mib = 2048
 # New queues: a steady rate and a burst, over all and per address. Above it NEW is answered
 # "STORE too many new queues, try again later".
