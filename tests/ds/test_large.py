@@ -195,7 +195,7 @@ async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
 
 
 @pytest.mark.claim("DLV-52")
-async def test_what_was_decided_beside_a_commit_stays_when_it_fails(
+async def test_what_was_decided_during_a_commit_stays_when_it_fails(
     ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, state = ds.service.store, ds.service.plan.state

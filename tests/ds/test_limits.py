@@ -92,7 +92,7 @@ async def test_answers_that_are_not_read_have_a_bound_in_total(tmp_path: Path) -
         )
 
 
-async def test_who_does_not_come_to_the_end_of_a_message_is_disconnected(
+async def test_a_caller_that_does_not_finish_a_message_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "GREETING_S", 0.2)
@@ -140,7 +140,7 @@ async def test_connections_are_counted_by_address(tmp_path: Path) -> None:
         await served(ds)
 
 
-async def test_who_only_shakes_hands_over_quic_is_counted_and_timed_out(
+async def test_a_peer_that_only_shakes_hands_over_quic_is_counted_and_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quic, "GREETING_S", 0.3)

@@ -242,7 +242,7 @@ async def test_apple_may_ask_for_a_longer_pause_within_bounds(
     assert outcome.after_s == after_s
 
 
-async def test_whoever_waits_for_a_connection_waits_for_the_same_one() -> None:
+async def test_all_who_wait_for_a_connection_wait_for_the_same_one() -> None:
     async with ApnsServer() as apple, pushing(apple) as provider:
         await asyncio.gather(*(provider.push(TOKEN, CheckPush()) for _ in range(20)))
         assert apple.connections_made == 1

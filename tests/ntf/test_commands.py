@@ -251,7 +251,7 @@ async def test_a_command_too_long_for_a_block_stays_with_its_sender(ntf: Running
     assert await device.status() == "ACTIVE"
 
 
-async def test_answers_go_on_while_somebody_does_not_read_theirs(ntf: RunningNtf) -> None:
+async def test_others_are_answered_while_somebody_does_not_read(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     deaf: NtfLine = await open_ntf_line(ntf)
     deaf.stream.session.pause_reading()

@@ -78,7 +78,7 @@ async def test_a_device_that_was_verified_and_is_refused_now_may_subscribe(ntf: 
     assert isinstance(await named(device, somewhere(1), 2), IDSUB)
 
 
-async def test_a_token_names_so_many_routers_and_queues_in_an_hour(tmp_path: Path) -> None:
+async def test_the_routers_and_queues_a_token_names_in_an_hour_are_limited(tmp_path: Path) -> None:
     rules = NtfRules(token_routers=3, token_queues=6)
     quota = ERR(Code.QUOTA)
     async with running_ntf(tmp_path, rules, network=MemoryNetwork()) as ntf:
@@ -100,7 +100,7 @@ async def test_a_token_names_so_many_routers_and_queues_in_an_hour(tmp_path: Pat
 
 
 @BOTH
-async def test_a_token_has_so_many_queues_however_slowly_it_names_them(ntf: RunningNtf) -> None:
+async def test_the_queues_of_a_token_are_limited_however_slowly_it_names_them(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     ntf.router.plan.rules = rules = replace(ntf.router.plan.rules, token_subscriptions=2)
     first = await device.subscribe(queue := some_queue(1))

@@ -270,6 +270,6 @@ async def test_a_peer_without_alpn_is_spoken_to_all_the_same(
         assert (await connection.post(HEADERS, b"body", 5)).status == 200
 
 
-async def test_nobody_there_is_a_failure_by_name() -> None:
+async def test_an_unreachable_host_is_a_named_failure() -> None:
     with pytest.raises(ConnectionFailedError, match="ConnectionRefusedError"):
         await Http2Connection.connect("127.0.0.1", 1, tls_context(), 5)

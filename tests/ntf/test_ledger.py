@@ -137,7 +137,7 @@ async def test_an_address_too_long_for_any_push_is_dropped(tmp_path: Path) -> No
 
 
 @ON_BOTH
-async def test_a_newer_one_takes_the_place_of_one_that_waits(ntf: RunningNtf) -> None:
+async def test_a_newer_one_replaces_one_that_waits(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     ntf.apple.open.clear()
@@ -548,7 +548,7 @@ async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) 
 
 
 @ON_BOTH
-async def test_a_look_finds_more_than_a_turn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scan_finds_more_than_a_turn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blindpost.ntf.server.STEP", 2)
     network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
     queues = [some_queue(number) for number in range(5)]

@@ -191,7 +191,9 @@ async def test_a_database_serves_as_store(tmp_path: Path, database: str) -> None
         ('fingerprint = "', 'fingerprint = "?', "fingerprint"),
     ],
 )
-def test_mistakes_in_the_configuration_are_told_with_their_line(before: str, after: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported_with_their_line(
+    before: str, after: str, told: str
+) -> None:
     text = config_text(["ntf.example.org"], 443, b64(bytes(32)), "sqlite", "")
     assert text.count(before) == 1
     NtfPlace.parse(text.encode(), Path("ntf.toml"))

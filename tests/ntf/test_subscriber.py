@@ -386,7 +386,7 @@ async def test_a_message_router_without_services_gets_nsub_only(tmp_path: Path) 
                     assert members.count == (5 if associated else 0)
 
 
-async def test_a_message_router_that_lost_its_data_names_our_service_anew(tmp_path: Path) -> None:
+async def test_a_message_router_that_lost_its_data_names_our_service_again(tmp_path: Path) -> None:
     """Another id for the same certificate: what was associated is asked for again, one by one."""
     credentials = new_credentials()
     async with running_router(tmp_path / "smp", credentials=credentials) as smp:

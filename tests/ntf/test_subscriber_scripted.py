@@ -364,7 +364,7 @@ async def test_a_session_that_ends_stores_what_it_heard_before(tmp_path: Path) -
 
 
 @virtual
-async def test_pauses_between_attempts_grow_and_a_session_that_lasts_begins_them_anew() -> None:
+async def test_pauses_between_attempts_grow_until_a_session_lasts() -> None:
     """On a virtual clock: nobody listens, then somebody does for a while, then nobody again."""
     attempts: list[float] = []
     loop = asyncio.get_running_loop()

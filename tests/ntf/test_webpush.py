@@ -107,7 +107,7 @@ async def test_private_addresses_are_not_pushed_to() -> None:
         assert service.connections == 0
 
 
-async def test_a_key_that_is_none_makes_the_token_invalid() -> None:
+async def test_an_invalid_key_makes_the_token_invalid() -> None:
     async with PushService() as service, pushing(service) as provider:
         good = service.subscribe().subscription
         bad = Subscription(good.host, good.port, good.path, good.auth, b"\x04" + bytes(64))

@@ -330,7 +330,7 @@ def opened(queue: SmpQueue, msg: MSG) -> bytes:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-39")
-async def test_after_a_restart_everything_goes_on_without_the_devices(tmp_path: Path) -> None:
+async def test_after_a_restart_everything_continues_without_the_devices(tmp_path: Path) -> None:
     credentials = new_credentials()
     async with (
         running_router(tmp_path / "smp") as smp,

@@ -128,7 +128,7 @@ async def test_a_delivery_that_waited_is_not_made_to_a_connection_that_was_displ
 @pytest.mark.claim("SUB-26")
 @pytest.mark.claim("SUB-54")
 @pytest.mark.parametrize("meanwhile", ["taken by a reader", "deleted", "displaced", "in flight", "gone"])
-async def test_a_delivery_that_waited_is_decided_anew(running: RunningRouter, meanwhile: str) -> None:
+async def test_a_delivery_that_waited_is_decided_again(running: RunningRouter, meanwhile: str) -> None:
     """Whatever became of the queue, nothing stays marked as due, and the next message is delivered."""
     line, sender, other = await lines_of(running, 3)
     queue = await create(line, subscribe=True)

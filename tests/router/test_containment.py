@@ -40,9 +40,7 @@ async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(tmp_pa
 
 
 @pytest.mark.parametrize("size", [16_000, 16_180])
-async def test_link_data_that_no_answer_has_room_for_is_refused_to_who_asks(
-    tmp_path: Path, size: int
-) -> None:
+async def test_link_data_too_large_for_an_answer_is_refused(tmp_path: Path, size: int) -> None:
     """Through a proxy there is less room than in a block; the queue itself is as good as before."""
     async with running_router(tmp_path) as running:
         line = await open_line(running)

@@ -29,7 +29,7 @@ NO_MSG = ERR(Code.NO_MSG)
 @pytest.mark.claim("SUB-01")
 @pytest.mark.claim("SUB-02")
 @pytest.mark.claim("SUB-12")
-async def test_the_last_subscriber_receives_and_the_one_before_is_told(running: RunningRouter) -> None:
+async def test_the_last_subscriber_receives_and_the_previous_one_is_told(running: RunningRouter) -> None:
     one, two, sender = await lines_of(running, 3)
     queue = await create(one, subscribe=True)
     assert await queue.ask(two, SUB()) == SOK(None)
@@ -71,7 +71,7 @@ async def test_many_displaced_queues_are_told_in_one_batch(running: RunningRoute
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-12")
-async def test_what_a_gone_client_would_be_told_is_dropped(running: RunningRouter) -> None:
+async def test_what_a_client_that_left_would_hear_is_dropped(running: RunningRouter) -> None:
     one, two = await lines_of(running, 2)
     queue = await create(one, subscribe=True)
     gone = client_of(running, one)
@@ -83,7 +83,7 @@ async def test_what_a_gone_client_would_be_told_is_dropped(running: RunningRoute
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-04")
-async def test_an_old_connection_that_goes_leaves_the_new_subscriber(running: RunningRouter) -> None:
+async def test_an_old_connection_that_closes_leaves_the_new_subscriber(running: RunningRouter) -> None:
     one, two, sender = await lines_of(running, 3)
     queue = await create(one, subscribe=True)
     gone = client_of(running, one)
@@ -255,7 +255,7 @@ async def test_a_displaced_connection_has_nothing_left_and_its_ack_does_nothing(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-15")
-async def test_whoever_reads_with_get_displaces_nobody_and_is_told_nothing(running: RunningRouter) -> None:
+async def test_reading_with_get_displaces_nobody_and_gets_no_event(running: RunningRouter) -> None:
     one, reader, three = await lines_of(running, 3)
     queue = await create(one, subscribe=True)
     assert await queue.ask(reader, GET()) == OK()

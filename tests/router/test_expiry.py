@@ -160,7 +160,7 @@ async def test_the_clock_may_move_between_finding_and_expiring(tmp_path: Path) -
         assert await bodies(line, queue) == [b"two", b"three"]
 
 
-async def test_the_walk_goes_on_over_many_queues(tmp_path: Path) -> None:
+async def test_the_walk_continues_over_many_queues(tmp_path: Path) -> None:
     now = Time()
     async with at(tmp_path, now, RouterRules()) as running:
         line = await open_line(running)

@@ -93,7 +93,7 @@ def test_an_ipv6_network_has_more_than_one_of_its_parts_but_not_any_number() -> 
     assert account_of(keys.of("2001:db8:1:203::1")) == account_of(keys.of("2001:db8:1:2ff::1"))
 
 
-def test_who_begins_handshakes_and_completes_none_makes_room_for_others() -> None:
+def test_unfinished_handshakes_make_room_for_others() -> None:
     limits = Limits(LimitSizes(handshakes=16), Clock())
     silent = [Peer(limits, (bytes([10, 0, 0, number % 2]),)) for number in range(100)]
     assert limits.handshakes == 4, "an eighth for each address"
@@ -145,7 +145,7 @@ def test_new_queues_have_a_burst_and_a_rate_in_total() -> None:
     assert taken(limits, TWO, 10) == 2
 
 
-def test_who_is_refused_takes_nothing_from_others() -> None:
+def test_a_refused_connection_takes_nothing_from_others() -> None:
     limits = Limits(LimitSizes(new_burst=10, new_per_address_burst=1, new_per_second=0.001), Clock())
     assert taken(limits, ONE, 1000) == 1
     assert sum(taken(limits, (bytes([9, 9, 9, number]),), 1) for number in range(20)) == 9
@@ -168,7 +168,7 @@ def test_total_refusals_remember_nobody() -> None:
     assert limits.addresses == 5
 
 
-async def test_near_its_memory_a_server_closes_those_who_hold_most_and_takes_few_of_each() -> None:
+async def test_near_its_memory_limit_a_server_closes_the_largest_holders_and_takes_few_of_each() -> None:
     limits = Limits(LimitSizes(connections_per_address=32, memory=1 << 30), Clock())
     used = 1 << 20
     guard = MemoryGuard(limits, lambda: used)

@@ -150,7 +150,7 @@ class Stopping(LmdbTables):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("commits", [1, 2, 3, 7])
-async def test_an_import_that_was_stopped_goes_on(tmp_path: Path, commits: int, after: bool) -> None:
+async def test_a_stopped_import_resumes(tmp_path: Path, commits: int, after: bool) -> None:
     source = write_files(tmp_path, SHAPE, NOW)
     with source.store_log.open("ab") as file:
         file.write(b"FOO\n" * 300)
@@ -177,7 +177,7 @@ async def test_an_import_that_was_stopped_goes_on(tmp_path: Path, commits: int, 
 
 
 @pytest.mark.parametrize("commits", [1, 3, 4, 6, 20])
-async def test_a_copy_that_was_stopped_goes_on(tmp_path: Path, commits: int) -> None:
+async def test_a_stopped_copy_resumes(tmp_path: Path, commits: int) -> None:
     source = write_files(tmp_path, SHAPE, NOW)
     async with lmdb(tmp_path / "source") as (store, bulk):
         straight = await took(source, store, bulk, tmp_path)

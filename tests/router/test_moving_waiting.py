@@ -239,7 +239,7 @@ async def test_a_journal_is_read_from_where_its_reader_was(tmp_path: Path, journ
     assert found.report == []
 
 
-async def test_a_journal_goes_on_in_its_second_file(tmp_path: Path, journal: Journal) -> None:
+async def test_a_journal_continues_in_its_second_file(tmp_path: Path, journal: Journal) -> None:
     old = journal.messages(FIRST, "old", [message(1), message(2)], extra=b"torn")
     new = journal.messages(FIRST, "new", [message(3)], extra=b"torn as well")
     journal.state(

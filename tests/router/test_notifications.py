@@ -74,7 +74,7 @@ async def test_a_notification_says_which_message_came_and_when(tmp_path: Path) -
         await quiet(line, notified)
 
 
-async def test_every_notification_has_a_nonce_of_its_own(running: RunningRouter) -> None:
+async def test_every_notification_has_its_own_nonce(running: RunningRouter) -> None:
     line, notified = await lines_of(running, 2)
     queue = await create(line, notifier=True)
     await nsub(notified, queue)
@@ -114,7 +114,7 @@ async def test_nkey_replaces_and_tells_the_subscriber(running: RunningRouter) ->
     assert running.router.store.counts()["notifiers"] == 1
 
 
-async def test_whoever_replaces_its_own_notifier_is_not_told(running: RunningRouter) -> None:
+async def test_a_client_that_replaces_its_own_notifier_is_not_told(running: RunningRouter) -> None:
     (line,) = await lines_of(running, 1)
     queue = await create(line, notifier=True)
     await nsub(line, queue)

@@ -188,7 +188,9 @@ async def test_a_relay_that_restarts_gets_a_new_session(proxy: RunningRouter, tm
         assert await forwarded(line, sender, sender.transmission(SEND(False, b"hi"), queue.sender_id)) == OK()
 
 
-async def test_what_stands_in_the_way_of_a_relay_is_told(relay: RunningRouter, proxy: RunningRouter) -> None:
+async def test_the_reason_why_a_relay_cannot_be_reached_is_told(
+    relay: RunningRouter, proxy: RunningRouter
+) -> None:
     line = await open_line(proxy)
     here = (Host("127.0.0.1"),)
     gone = Server(here, "1", relay.server.key_hash)
@@ -366,7 +368,7 @@ async def test_a_proxy_may_be_its_own_relay(proxy: RunningRouter) -> None:
     assert await pushed(owner, queue) == b"to myself"
 
 
-async def test_only_so_many_commands_of_one_connection_are_under_way(
+async def test_commands_under_way_of_one_connection_are_limited(
     relay: RunningRouter, proxy: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those above the bound wait; other connections are not held up, and all are answered in the end."""
@@ -541,7 +543,7 @@ class CountingNetwork(MemoryNetwork):
         return await super().connect(factory, host, port)
 
 
-def test_a_dead_relay_is_tried_less_and_less_often_whoever_asks(tmp_path: Path) -> None:
+def test_a_dead_relay_is_tried_ever_less_often_for_everyone(tmp_path: Path) -> None:
     async def main() -> None:
         network = CountingNetwork()
         async with running_router(tmp_path, network=network) as proxy:
@@ -636,7 +638,7 @@ async def test_dead_relays_cost_nobody_else_a_session(relay: RunningRouter, prox
     assert len(proxy.router.relays) == len(relay.router.connections) == 1
 
 
-async def test_new_relays_take_the_place_of_those_that_one_has_for_himself(
+async def test_new_relays_replace_those_that_one_client_keeps_to_itself(
     tmp_path: Path, proxy: RunningRouter
 ) -> None:
     proxy.router.relays._relays_max = 4

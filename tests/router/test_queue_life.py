@@ -118,7 +118,7 @@ async def test_del_tells_the_subscribers_but_not_who_deletes(running: RunningRou
         assert await line.settle() == []
 
 
-async def test_whoever_deletes_what_it_reads_keeps_no_entry(running: RunningRouter) -> None:
+async def test_deleting_a_queue_that_is_being_read_keeps_no_entry(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line)
     assert await queue.ask(line, GET()) == OK()

@@ -212,7 +212,9 @@ async def test_a_message_into_an_empty_queue_is_pushed_and_the_next_waits(runnin
     assert queue.body(await queue.ask(line, ACK(queue.last_id))) == b"two"
 
 
-async def test_whoever_sends_to_itself_hears_the_message_before_the_answer(running: RunningRouter) -> None:
+async def test_a_client_that_sends_to_itself_hears_the_message_before_the_answer(
+    running: RunningRouter,
+) -> None:
     (line,) = await lines_of(running, 1)
     queue = await create(line, subscribe=True)
     line.send([line.written(Said(SEND(False, b"hello"), queue.sender_id, corr_id=b"send"))])

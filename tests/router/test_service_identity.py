@@ -84,7 +84,7 @@ async def known(running: RunningRouter, credentials: Credentials) -> bytes | Non
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-13")
-async def test_a_certificate_has_one_id_for_good(tmp_path: Path) -> None:
+async def test_a_certificate_keeps_its_id(tmp_path: Path) -> None:
     identity, network = new_credentials(), MemoryNetwork()
     first, second = new_service(), new_service()
     ids: list[list[bytes]] = []

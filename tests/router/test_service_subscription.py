@@ -295,7 +295,7 @@ async def test_subs_is_answered_before_anything_is_walked(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-39")
-async def test_messages_leave_while_the_walk_goes_on(
+async def test_messages_leave_during_the_walk(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "SERVE_STEP", 1)
@@ -503,7 +503,7 @@ async def test_a_queue_deleted_while_it_is_walked_over_holds_up_nothing(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-74")
-async def test_a_walk_that_the_store_cannot_continue_is_told_and_goes_on_later(
+async def test_a_walk_that_the_store_interrupts_is_reported_and_continues_later(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpost.router.server.RETRY_S", 0.01)

@@ -174,7 +174,7 @@ def walk_on(
         turn.push(client, b"", ALLS())
 
 
-def test_it_finds_a_walk_that_goes_on_after_a_takeover(
+def test_it_finds_a_walk_that_continues_after_a_takeover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two places stop it, so that both are broken here: either one alone is enough."""

@@ -211,7 +211,7 @@ def test_a_takeover_stops_the_walk_and_the_late_ack_deletes_nothing(
 
 
 @pytest.mark.parametrize("by", ["SUB", "NEW"])
-def test_whoever_takes_a_service_over_gets_what_was_in_flight(tmp_path: Path, by: str) -> None:
+def test_a_takeover_gets_what_was_in_flight(tmp_path: Path, by: str) -> None:
     """Also by a command about one queue: otherwise the others would be mute until the next connection."""
 
     async def scene(simulation: Simulation) -> None:
@@ -265,7 +265,7 @@ def test_a_queue_that_fails_while_it_waits_holds_up_no_other(tmp_path: Path) -> 
     staged(tmp_path, scene)
 
 
-def test_a_queue_that_stays_damaged_is_tried_less_and_less_often(tmp_path: Path) -> None:
+def test_a_queue_that_stays_damaged_is_tried_ever_less_often(tmp_path: Path) -> None:
     """And comes at last, within a minute of its repair."""
 
     async def scene(simulation: Simulation) -> None:
