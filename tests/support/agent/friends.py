@@ -241,14 +241,14 @@ class Friend:
         await self.start()
 
     def restore(self, backup: Path) -> None:
-        """Put an older store in the place of the present one, while the agent is stopped; one that was copied
-        without the agent, and does not know that it is a copy."""
+        """Put an older store in the place of the present one, while the agent is stopped; one that does not
+        know that it is a copy, as from a snapshot of a machine."""
         assert self._agent is None
         for left in self.path.parent.glob(f"{self.path.name}*"):
             left.unlink()
         shutil.copy(backup, self.path)
         with contextlib.closing(sqlite3.connect(self.path)) as file, file:
-            file.execute("DELETE FROM settings WHERE name = 'copy'")
+            file.execute("DELETE FROM settings WHERE name = 'copy' OR name LIKE 'life%'")
 
     async def _take(self) -> None:
         async for event in self.agent.events():

@@ -77,7 +77,7 @@ class AgentInProcess:
             left.unlink()
         shutil.copy(backup, self.folder / "agent.db")
         with contextlib.closing(sqlite3.connect(self.folder / "agent.db")) as file, file:
-            file.execute("DELETE FROM settings WHERE name = 'copy'")
+            file.execute("DELETE FROM settings WHERE name = 'copy' OR name LIKE 'life%'")
         journal = Journal(self.folder / "journal")
         journal.write(restored=True)
         journal.close()

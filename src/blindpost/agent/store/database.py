@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindpost.agent.errors import InactiveError
+from blindpost.agent.store import lives
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.upgrading import seal_anew
@@ -22,6 +23,7 @@ from blindpost.store.sqlite import AGENT, SqliteStore
 
 _KEPT_MAX = 2048
 COPY = "copy"
+MARK_COPY = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')"
 ERASED_AFTER_S = 30.0
 """What a transaction replaces or deletes, such as ratchet keys, is in no file any more after this time."""
 
@@ -94,6 +96,10 @@ class AgentStore:
                 if first is not None:
                     seal_anew(sql, first, vault)
                 sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('made', x'01')")
+                if lives.is_other_file(sql, path):
+                    sql.execute(MARK_COPY, (COPY,))
+                life = lives.begin(sql, path, entropy)
+            lives.finish(path, life)
             if first is not None:
                 file.erase()
         except BaseException:
@@ -129,11 +135,11 @@ class AgentStore:
         """A consistent copy, sealed like the store itself and marked as a copy."""
         self._file.backup(target)
         with contextlib.closing(sqlite3.connect(target)) as copy, copy:
-            copy.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')", (COPY,))
+            copy.execute(MARK_COPY, (COPY,))
 
     @property
     def is_copy(self) -> bool:
-        """Whether this file was made by `backup`, and is opened for the first time."""
+        """Whether this file is a copy, made by `backup` or otherwise, that has not done yet what it must."""
         query = "SELECT EXISTS (SELECT 1 FROM settings WHERE name = ?)"
         return bool(self._db.sql.execute(query, (COPY,)).fetchone()[0])
 

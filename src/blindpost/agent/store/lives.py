@@ -1,0 +1,70 @@
+"""Whether a store's file is the one that was open last, or a copy of it by other means than `backup`.
+
+Every opening has a random number, which is kept in the store and in a small file beside it; the store also
+keeps where it lay. A copy that is put elsewhere lies elsewhere; one that is put back in place of the store
+has an older number than the small file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from blindpost.crypto.entropy import Entropy
+from blindpost.engine.loop import StoreFailedError
+
+_LIFE, _BEFORE, _PLACE = "life", "life_before", "life_place"
+_SIZE = 16
+
+
+def is_other_file(sql: sqlite3.Connection, path: Path) -> bool:
+    """Whether somebody copied the file since it was open last, or moved it without what is beside it."""
+    life, before = _setting(sql, _LIFE), _setting(sql, _BEFORE)
+    if life is None:
+        return False
+    if _setting(sql, _PLACE) != _place_of(path):
+        return True
+    try:
+        beside = bytes.fromhex(_beside(path).read_text())
+    except (OSError, ValueError):
+        return True
+    # The store is written first: whoever ends in between leaves the number before beside it.
+    return beside not in (life, before)
+
+
+def begin(sql: sqlite3.Connection, path: Path, entropy: Entropy) -> bytes:
+    """A new number in the store, within its transaction; `finish` puts it beside the store."""
+    life = entropy(_SIZE)
+    before = _setting(sql, _LIFE) or life
+    for name, value in ((_LIFE, life), (_BEFORE, before), (_PLACE, _place_of(path))):
+        sql.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", (name, value))
+    return life
+
+
+def finish(path: Path, life: bytes) -> None:
+    """The number is in the store for good: put it beside the store too."""
+    beside = _beside(path)
+    fresh = beside.with_name(f"{beside.name}.new")
+    try:
+        fresh.write_text(life.hex())
+        fresh.replace(beside)
+    except OSError as error:
+        raise StoreFailedError(
+            f"{beside} cannot be written: {error.strerror}. Make room, or look at its owner"
+        ) from error
+
+
+def _setting(sql: sqlite3.Connection, name: str) -> bytes | None:
+    row = sql.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _place_of(path: Path) -> bytes:
+    """Which file this is on this machine; a copy is another one."""
+    found = os.stat(path)
+    return f"{found.st_dev} {found.st_ino}".encode()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}-life")

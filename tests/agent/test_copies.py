@@ -1,0 +1,70 @@
+"""A store that was copied by other means than `backup` knows that it is a copy, and synchronises first."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent import Agent, CommandError, RatchetSync, Received, SyncState
+from blindpost.agent.store import lives
+from blindpost.agent.store.database import AgentStore
+from blindpost.store.contract import Durability
+from blindpost.testing import Peer, World, virtual
+
+
+@virtual
+async def test_a_file_that_is_put_back_loses_nothing_that_it_sends(world: World) -> None:
+    alice, bob = await world.pair()
+    conn_id = alice.conn.id
+    await alice.agent.close()
+    path = world.folder / "alice.db"
+    shutil.copy(path, world.folder / "kept.db")
+
+    def opened() -> Agent:
+        return Agent.open(path, [world.server], config=world.config())
+
+    async with opened() as again:
+        for number in range(3):
+            await again.connection(conn_id).send(b"later %d" % number)
+            await (await bob.expect(Received)).msg.ack()
+    shutil.copy(world.folder / "kept.db", path)
+    async with opened() as older:
+        with pytest.raises(CommandError, match="synchronised"):
+            await older.connection(conn_id).send(b"too early")
+        await Peer(older).expect(RatchetSync, lambda event: event.state is SyncState.OK)
+        await older.connection(conn_id).send(b"from the copy")
+        assert (await bob.expect(Received)).msg.body == b"from the copy"
+
+
+def is_copy(path: Path) -> bool:
+    store = AgentStore.open(path, durability=Durability.OS)
+    try:
+        return store.is_copy
+    finally:
+        store.close()
+
+
+def test_what_is_a_copy_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, beside = tmp_path / "a.db", tmp_path / "a.db-life"
+    assert [is_copy(path) for _ in range(3)] == [False] * 3
+    shutil.copy(path, tmp_path / "b.db")
+    assert is_copy(tmp_path / "b.db"), "elsewhere"
+    shutil.copy(path, tmp_path / "c.db")
+    shutil.copy(beside, tmp_path / "c.db-life")
+    assert is_copy(tmp_path / "c.db"), "elsewhere, with the file beside it"
+    assert not is_copy(path), "the original"
+    shutil.copy(path, tmp_path / "kept.db")
+    assert not is_copy(path)
+    shutil.copy(tmp_path / "kept.db", path)
+    assert is_copy(path), "put back over what was newer"
+
+    path = tmp_path / "d.db"
+    assert not is_copy(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lives, "finish", lambda path, life: None)
+        assert not is_copy(path), "it ends before the number is beside it"
+    assert not is_copy(path), "which makes it no copy"
+    path.with_name("d.db-life").write_text("rubbish")
+    assert is_copy(path)
