@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited, refused_with
 from blindpost.agent.events import ReceiptStatus
 from blindpost.agent.messages.sending import enqueue
@@ -18,6 +16,7 @@ from blindpost.client.calls import Call
 from blindpost.client.errors import ClientError
 from blindpost.transport.errors import TransportError
 from blindpost.wire.agent.messages import ARcvd, Receipt
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.smp.errors import Code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.agent.connection import ReceivedMessage
@@ -37,6 +36,7 @@ from blindpost.wire.agent.messages import (
     QUse,
     Receipt,
 )
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.queue_addresses import SenderAddress, same_queue
 from blindpost.wire.value import Buffer, Value
 

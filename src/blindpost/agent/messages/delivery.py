@@ -19,7 +19,7 @@ from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.messages import PendingDelivery
 from blindpost.agent.work.ground import Ground
-from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry
+from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry, Told
 from blindpost.agent.work.suspension import Operation
 from blindpost.agent.work.transactions import DeliveryKey
 from blindpost.client.calls import Call
@@ -45,6 +45,7 @@ class DeliveryWorkers:
     def __init__(self, ground: Ground, sender: QueueSender) -> None:
         self._ground = ground
         self._sender = sender
+        self._delays = _Delays(ground)
         self._workers: dict[DeliveryKey, _Worker] = {}
         self.tasks: dict[DeliveryKey, asyncio.Task[None]] = {}
         ground.work.deliveries.listen(self.wake)
@@ -57,7 +58,7 @@ class DeliveryWorkers:
         if worker is not None:
             worker.again = True
             return
-        worker = self._workers[key] = _Worker(self._ground, self._sender, key)
+        worker = self._workers[key] = _Worker(self._ground, self._sender, self._delays, key)
         self.tasks[key] = self._ground.spawn(self._run(key, worker))
 
     def _hurry(self, key: DeliveryKey) -> None:
@@ -88,10 +89,28 @@ class DeliveryWorkers:
             del self._workers[key], self.tasks[key]
 
 
+class _Delays:
+    """Routers that take no messages for now: logged when that begins and ends, whatever number of messages
+    wait and however often they are tried."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._told: dict[Server, Told] = {}
+
+    def waits(self, server: Server, error: AgentError) -> None:
+        if self._told.setdefault(server, Told()).is_news(error.word, self._ground.now()):
+            log.warning("messages for %s wait, and are tried again: %s", server.hosts[0].text, error)
+
+    def taken(self, server: Server) -> None:
+        if self._told.pop(server, None) is not None:
+            log.warning("messages for %s are taken again", server.hosts[0].text)
+
+
 class _Worker:
-    def __init__(self, ground: Ground, sender: QueueSender, key: DeliveryKey) -> None:
+    def __init__(self, ground: Ground, sender: QueueSender, delays: _Delays, key: DeliveryKey) -> None:
         self._ground = ground
         self._sender = sender
+        self._delays = delays
         self._conn_id, self._number = key
         self.again = False
         self.hurry = asyncio.Event()
@@ -124,11 +143,12 @@ class _Worker:
 
     async def _deliver(self, pending: PendingDelivery) -> None:
         fast, slow = _schedules(pending)
+        told = Told()
         while True:
             self.hurry.clear()
             try:
                 async with self._ground.operations.under_way(Operation.DELIVERY):
-                    outcome = await self._attempt(pending)
+                    outcome = await self._attempt(pending, told)
             except StoreFailedError as error:
                 critical = CriticalError(str(error), temporary=True)
                 self._ground.stream.put(Failed(self._ground.handle(self._conn_id), critical))
@@ -150,7 +170,7 @@ class _Worker:
         except TimeoutError:
             pass
 
-    async def _attempt(self, pending: PendingDelivery) -> Again:
+    async def _attempt(self, pending: PendingDelivery, told: Told) -> Again:
         """Send once, and store what follows from the answer."""
         queue = queues.find_snd_number(self._ground.store.reading, self._conn_id, self._number)
         if queue is None:
@@ -163,6 +183,11 @@ class _Worker:
         except Exception as error:
             log.exception("a message could not be made ready")
             failed = InternalError(repr(error))
+        if failed is None:
+            self._delays.taken(queue.server)
+        elif failed.retried:
+            self._delays.waits(queue.server, failed)
+        news = failed is not None and told.is_news(failed.word, self._ground.now())
         async with self._ground.locked(self._conn_id):
             with self._ground.transaction() as tx:
                 if connections.find(tx, self._conn_id, deleted=True) is None:
@@ -174,7 +199,7 @@ class _Worker:
                 if failed is None:
                     outcomes.delivered(tx, whole, found, pending, proxy)
                     return Again.NO
-                return outcomes.failed(tx, whole, found, pending, failed)
+                return outcomes.failed(tx, whole, found, pending, failed, news=news)
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
         """SEND, directly or through a proxy, which is returned.

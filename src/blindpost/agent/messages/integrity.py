@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 
 AWAITED_MAX = 1024

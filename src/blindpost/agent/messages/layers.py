@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.model import RcvQueue, SndQueue
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey, nonce_of
 from blindpost.crypto.entropy import Entropy
@@ -19,6 +17,7 @@ from blindpost.wire.agent.envelopes import (
     write_client_envelope,
     write_client_message,
 )
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueInfo

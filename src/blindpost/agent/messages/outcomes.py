@@ -45,12 +45,15 @@ def delivered(tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, p
     deletion.delivered(tx, whole.conn_id)
 
 
-def failed(tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, error: AgentError) -> Again:
-    """The message was not taken: try again, or give it up and say so."""
+def failed(
+    tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, error: AgentError, *, news: bool
+) -> Again:
+    """The message was not taken: try again, or give it up and say so. A host
+    that is still wrong is no news; a queue that is still full is."""
     age_s, retention = tx.now - pending.created_at, tx.config.retention
     found = verdict(pending.kind, error, age_s, retention, receives=bool(whole.rcv))
     if found.again is not Again.NO:
-        if found.told:
+        if found.told and (news or found.again is Again.SLOW):
             tx.emit(SendDelayed(tx.handle(whole.conn_id), pending.internal_id, found.error))
         return found.again
     _dropped(tx, whole, pending, found.error)

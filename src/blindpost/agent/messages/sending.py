@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from blindpost.agent.errors import CommandCode, CommandError, InternalError, prohibited
 from blindpost.agent.model import ConnRecord, MessageKind, SndQueue, Whole
@@ -35,6 +34,7 @@ from blindpost.wire.agent.messages import (
 )
 from blindpost.wire.agent.sizes import PQ_AGENT_VERSION, padded_sizes
 from blindpost.wire.e2e import E2EParams
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import encode
 from blindpost.wire.value import Value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.agent.config import Retention
@@ -16,6 +15,7 @@ from blindpost.agent.errors import (
 )
 from blindpost.agent.failures import Kind
 from blindpost.agent.model import MessageKind
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.errors import Code
 
 

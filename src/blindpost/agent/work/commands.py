@@ -15,7 +15,7 @@ from blindpost.agent.model import ConnId
 from blindpost.agent.store import commands, connections
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.work.ground import Ground
-from blindpost.agent.work.retries import MESSAGE_FAST, Retry
+from blindpost.agent.work.retries import MESSAGE_FAST, Retry, Told
 from blindpost.agent.work.suspension import Operation
 from blindpost.agent.work.transactions import CommandKey
 from blindpost.engine.loop import StoreFailedError
@@ -25,7 +25,6 @@ from blindpost.wire.errors import WireError
 log = logging.getLogger(__name__)
 
 JOIN = "JOIN"
-TOLD_AGAIN_S = 3600.0
 
 CommandHandler = Callable[[StoredCommand], Awaitable[None]]
 """Runs one command under the lock of its connection. It raises an `AgentError`: a temporary one is tried
@@ -82,7 +81,7 @@ class CommandWorkers:
 
     async def _run(self, command: StoredCommand) -> None:
         """Try one command until it is done, or fails for good."""
-        retry, told = Retry.first(MESSAGE_FAST), _Told()
+        retry, told = Retry.first(MESSAGE_FAST), Told()
         while True:
             try:
                 async with (
@@ -138,19 +137,6 @@ class CommandWorkers:
             tx.failed(command.conn_id, error)
             if command.tag == JOIN:
                 tx.delete_connection(command.conn_id)
-
-
-class _Told:
-    """What was reported about a waiting command: the same is reported again after an hour."""
-
-    def __init__(self) -> None:
-        self._word, self._at = "", 0.0
-
-    def is_news(self, word: str, now: float) -> bool:
-        if word == self._word and now - self._at < TOLD_AGAIN_S:
-            return False
-        self._word, self._at = word, now
-        return True
 
 
 def _is_hopeless(command: StoredCommand, error: AgentError) -> bool:

@@ -6,9 +6,12 @@ Times are whole microseconds, so that a schedule stored with a message continues
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from blindpost.wire.frozen import dataclass
 
 SECOND_US = 1_000_000
+TOLD_AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,16 @@ class Retry:
         if elapsed >= self.schedule.increase_after_us and delay != top:
             delay = min(delay * 3 // 2, top)
         return replace(self, delay_us=delay, elapsed_us=elapsed)
+
+
+class Told:
+    """What was reported about something that waits: the same is reported again after an hour."""
+
+    def __init__(self) -> None:
+        self._word, self._at = "", 0.0
+
+    def is_news(self, word: str, now: float) -> bool:
+        if word == self._word and now - self._at < TOLD_AGAIN_S:
+            return False
+        self._word, self._at = word, now
+        return True

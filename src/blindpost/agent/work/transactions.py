@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from blindpost.agent.config import AgentConfig
@@ -25,6 +25,7 @@ from blindpost.agent.work.keeping import dump_event
 from blindpost.agent.work.signals import Signal
 from blindpost.crypto.kem import KemSource
 from blindpost.wire.addresses import RouterAddress, Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.text import ub64
 
 ID_SIZE = 12
