@@ -122,7 +122,7 @@ bench-pipeline-1e8: $(READY) ## the same with a hundred million rows
 lock: ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
-	$(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra pipeline --generate-hashes \
+	$(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra all --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade -o requirements.lock pyproject.toml
 	rm -rf $(VENV)-lock
 

@@ -36,10 +36,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from cffi import FFI
 from cryptography.hazmat.backends.openssl import backend
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from blindpost.crypto import ed25519, sodium
+from blindpost.crypto.sodium_abi import ffi
 
 BLOCK_SIZE = 16384
 PADDED_BLOCK_SIZE = BLOCK_SIZE - sodium.TAG_SIZE
@@ -110,11 +112,11 @@ def box_items() -> list[Item]:
     """The key step of a block, its box, and the box of the message itself."""
     (hsalsa20,) = sodium.load(sodium.bundled_path(), ("crypto_core_hsalsa20",))
     seal, unseal = sodium.secretbox, sodium.secretbox_open
-    key, nonce, zeros, null = bytes(32), bytes(24), bytes(16), sodium.ffi.NULL
-    subkey = sodium.ffi.from_buffer(bytearray(32))
-    box = sodium.ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
-    opened = sodium.ffi.from_buffer("unsigned char[]", bytearray(PADDED_BLOCK_SIZE))
-    working = sodium.ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
+    key, nonce, zeros, null = bytes(32), bytes(24), bytes(16), ffi.NULL
+    subkey = ffi.from_buffer(bytearray(32))
+    box = ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
+    opened = ffi.from_buffer("unsigned char[]", bytearray(PADDED_BLOCK_SIZE))
+    working = ffi.from_buffer("unsigned char[]", bytearray(BLOCK_SIZE))
     text = working + sodium.TAG_SIZE
     assert seal(box, box + sodium.TAG_SIZE, PADDED_BLOCK_SIZE, nonce, key) == 0
     assert unseal(opened, box, BLOCK_SIZE, nonce, key) == 0
@@ -174,12 +176,13 @@ def _in_turn(verify: Callable[..., object], signed: Sequence[tuple[object, ...]]
 
 @functools.cache
 def _libsodium_verify() -> Any:
-    sodium.ffi.cdef(
+    declared = FFI()
+    declared.cdef(
         "int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *m,"
         " unsigned long long mlen, const unsigned char *pk);"
     )
-    (verify,) = sodium.load(sodium.bundled_path(), ("crypto_sign_verify_detached",))
-    return verify
+    library: Any = declared.dlopen(sodium.bundled_path())
+    return library.crypto_sign_verify_detached
 
 
 @functools.cache

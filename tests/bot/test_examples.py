@@ -144,8 +144,10 @@ async def test_each_example_is_a_program(
                 assert await bot.wait() == 0
 
 
-async def test_a_bot_as_a_program(tmp_path: Path) -> None:
-    """It prints its link, answers, begins anew when it is told to, and ends on Ctrl-C."""
+async def test_a_bot_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints its link, answers, begins anew when it is told to, and ends on Ctrl-C; also where nothing but
+    the base package is installed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "agent" / "hidden"))
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)
         async with (

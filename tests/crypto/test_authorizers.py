@@ -14,7 +14,6 @@ from blindpost.crypto.authorizers import (
     AuthenticatorCheck,
     AuthenticatorKeys,
     NoRouterKeyError,
-    OneByOne,
     SignatureCheck,
     Verifier,
     authenticator,
@@ -26,6 +25,7 @@ from blindpost.crypto.authorizers import (
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey, verify
+from blindpost.crypto.verifying import OneByOne
 from blindpost.wire.keys import Algorithm, PublicKey
 from tests.support.wire.long_values import ramp
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blindpost.crypto import aead
-from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, authorize, check_of
+from blindpost.crypto.authorizers import AuthenticatorKeys, authorize, check_of
 from blindpost.crypto.block_chain import client_chains, router_chains
 from blindpost.crypto.boxes import BoxKey, nonce_of, reversed_nonce
 from blindpost.crypto.chains import fingerprint
@@ -18,6 +18,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.ids_hash import QueueSet, id_hash, ids_hash, sender_id_of
 from blindpost.crypto.kdf import hkdf
 from blindpost.crypto.keys import PrivateKey, verify
+from blindpost.crypto.verifying import OneByOne
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.padding import pad, unpad

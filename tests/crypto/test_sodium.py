@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 
 import nacl.bindings
 import nacl.signing
 import pytest
+from cffi import FFI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.crypto import sodium
+from blindpost.crypto import sodium, sodium_abi
 from blindpost.crypto.errors import CryptoError
 from tests.support.wire.long_values import ramp
 
@@ -29,6 +33,28 @@ def test_a_missing_library_is_named(found: ModuleSpec | None, monkeypatch: pytes
     monkeypatch.setattr(sodium, "find_spec", lambda name: found)
     with pytest.raises(ImportError, match="PyNaCl with its own libsodium is needed"):
         sodium.bundled_path()
+
+
+def ffi_made_by(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What a module made by cffi hands to its backend."""
+    made: dict[str, object] = {}
+    backend = ModuleType("_cffi_backend")
+    monkeypatch.setattr(backend, "FFI", lambda name, **parts: made.update(parts), raising=False)
+    monkeypatch.setitem(sys.modules, "_cffi_backend", backend)
+    exec(source, {})  # noqa: S102  # our own file, and what cffi writes
+    monkeypatch.undo()
+    return made
+
+
+def test_the_compiled_declarations_are_those_that_stand_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffi = FFI()
+    ffi.set_source("sodium_abi", None)
+    ffi.cdef(sodium.DECLARATIONS)
+    ffi.emit_python_code(str(tmp_path / "made.py"))
+    ours = ffi_made_by(Path(sodium_abi.__file__).read_text(), monkeypatch)
+    assert ours == ffi_made_by((tmp_path / "made.py").read_text(), monkeypatch)
 
 
 def seal(message: bytes, nonce: bytes = NONCE) -> bytearray:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from blindpost.client.errors import TooLargeError
-from blindpost.crypto.authorizers import Check, OneByOne, SignatureCheck
+from blindpost.crypto.authorizers import Check, SignatureCheck
+from blindpost.crypto.verifying import OneByOne
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.keys import Algorithm

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.crypto.authorizers import Check, OneByOne
+from blindpost.crypto.authorizers import Check
+from blindpost.crypto.verifying import OneByOne
 from blindpost.router.model import OWNERS_MAX
 from blindpost.router.work import ED448_WORK, TURN_WORK
 from blindpost.transport.errors import TransportError

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.crypto.authorizers import Check, OneByOne, SignatureCheck
+from blindpost.crypto.authorizers import Check, SignatureCheck
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.verifying import OneByOne
 from blindpost.engine.undo import Undo
 from blindpost.router import tables
 from blindpost.router.changes import DeleteQueue, PutQueue, Wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from blindpost.agent.errors import prohibited
 from blindpost.agent.routers.proxying import ProxyOptions
@@ -15,6 +15,7 @@ from blindpost.agent.work.key_pairs import PairMaker
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.store.contract import Durability
 from blindpost.transport.certificates import Now
+from blindpost.wire.frozen import dataclass
 
 DAY_S = 86_400
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from blindpost.agent.messages.integrity import Integrity
 from blindpost.agent.model import ConnId, ConnType
 from blindpost.agent.stats import ConnectionStats
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import FullLink
 from blindpost.wire.links.short import ShortLink
 from blindpost.wire.value import Buffer, Value

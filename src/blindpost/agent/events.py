@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
@@ -11,6 +10,7 @@ from blindpost.agent.errors import AgentError
 from blindpost.agent.model import SyncState
 from blindpost.agent.subscriptions.table import Mismatch, ServiceSub
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer, Value
 
 

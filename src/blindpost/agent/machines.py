@@ -7,9 +7,10 @@ the code that runs the machine carries them out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
+
+from blindpost.wire.frozen import dataclass
 
 S = TypeVar("S", bound=Enum | None)
 E = TypeVar("E", bound=Enum)

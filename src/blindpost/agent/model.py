@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.queue_addresses import QueueAddress, SenderAddress
 from blindpost.wire.smp.values import QueueMode

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.model import QueueStatus, RcvSwitch, SndSwitch, SyncState
 from blindpost.agent.subscriptions.table import QueueState
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

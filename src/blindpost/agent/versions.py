@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.e2e import E2E_VERSIONS
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import AGENT_VERSIONS
 from blindpost.wire.queue_addresses import CLIENT_VERSIONS
 from blindpost.wire.versions import VersionRange

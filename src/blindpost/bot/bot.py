@@ -20,7 +20,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -56,6 +56,7 @@ from blindpost.chat import (
     Trouble,
 )
 from blindpost.chat.codec.profiles import BOT
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 log = logging.getLogger("blindpost.bot")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from blindpost.agent import AgentError, Transaction
 from blindpost.bot.metrics import Metrics
@@ -13,6 +13,7 @@ from blindpost.chat import Chats, Contact, ContactState, Draft, NotConnectedErro
 from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.events import NewMessage
 from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
+from blindpost.wire.frozen import dataclass
 
 BROADCASTS = "bot.broadcasts"
 PART = 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from blindpost.agent import Transaction
@@ -36,6 +35,7 @@ from blindpost.chat.codec.events import (
 )
 from blindpost.chat.drafts import ID_SIZE
 from blindpost.crypto.entropy import system_entropy
+from blindpost.wire.frozen import dataclass
 
 STATES = "bot.states"
 KEYS = "bot.keys"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
+from blindpost.wire.frozen import dataclass
 
 JOBS = "bot.jobs"
 

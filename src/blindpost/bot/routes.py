@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from blindpost.bot.chat import Chat
 from blindpost.bot.typed import Argument, ArgumentError, read_arguments
 from blindpost.chat import Asked, GroupOffered, Incoming, MenuCommand
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 Outcome = Awaitable[None] | None

@@ -9,9 +9,9 @@ import json
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blindpost.chat.codec.fields import Json
+from blindpost.wire.frozen import dataclass
 
 YES = frozenset({"yes", "true", "on", "1"})
 NO = frozenset({"no", "false", "off", "0"})

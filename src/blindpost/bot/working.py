@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from blindpost.agent import ConnectionCode, ConnError, InactiveError
 from blindpost.bot.chat import StateChangedError
@@ -14,6 +13,7 @@ from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
 from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
 

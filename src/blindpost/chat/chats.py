@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from blindpost.agent import (
     Agent,
@@ -63,6 +63,7 @@ from blindpost.chat.ourselves import Ourselves
 from blindpost.chat.presets import complete
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import ContactLink
 
 STRANGER = Profile("somebody")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from blindpost.agent import AgentError
@@ -11,6 +10,7 @@ from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote
 from blindpost.chat.codec.groups import GroupInvite
 from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.model import Contact, Conversation, Group, Member
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from blindpost.chat.codec.events import OUR_VERSIONS
@@ -10,6 +10,7 @@ from blindpost.chat.codec.fields import Fields, Json, id_text, json_bytes, json_
 from blindpost.chat.codec.groups import GroupProfile, read_group_profile, write_group_profile
 from blindpost.chat.codec.profiles import Profile, read_profile, write_profile
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange
 

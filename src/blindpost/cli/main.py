@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import blindpost
+from blindpost.cli.extras import remedy
 from blindpost.cli.output import fail, failing
 from blindpost.serving import ending
 
@@ -91,11 +92,30 @@ WRONG_USAGE = 2
 
 
 def _found(name: str) -> Any:
-    if name in GROUPS:
-        return typer.main.get_group(GROUPS[name]())
+    try:
+        if name in GROUPS:
+            return typer.main.get_group(GROUPS[name]())
+        return _alone(COMMANDS[name]())
+    except ModuleNotFoundError as error:
+        if (told := remedy(name, error)) is None:
+            raise
+        return _absent(told)
+
+
+def _alone(command: Callable[..., None], **settings: Any) -> Any:
     alone = typer.Typer(add_completion=False)
-    alone.command()(COMMANDS[name]())
+    alone.command(**settings)(command)
     return typer.main.get_command(alone)
+
+
+def _absent(told: str) -> Any:
+    """A command that is listed, and says what to install for it."""
+
+    def absent() -> None:
+        fail(told)
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    return _alone(absent, help=f"Not installed: {told}.", context_settings=anything)
 
 
 class Groups(TyperGroup):
@@ -162,5 +182,11 @@ def _root(
 
 def main() -> None:
     """Run the command; one message for each failure."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     with failing(fail):
-        app()
+        try:
+            app()
+        except ModuleNotFoundError as error:
+            if (told := remedy(command, error)) is None:
+                raise
+            fail(told)

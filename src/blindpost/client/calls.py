@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from blindpost.client.errors import ClientError
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport.errors import TransportError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.errors import SMPError
 from blindpost.wire.value import Value
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from blindpost.wire.batch import BATCH_COUNT_MAX, NTF_BATCH_LIMIT, SMP_BATCH_LIMIT, payload_of
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.blocks import PAYLOAD_MAX
 from blindpost.wire.primitives import Writer
 

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from blindpost.transport import errors
+from blindpost.wire.frozen import dataclass
 
 K = TypeVar("K")
 Destination = tuple[str, int]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.client.errors import NoHostError
 from blindpost.client.lookup import is_name
 from blindpost.client.options import HostChoice, Options
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import Host, HostKind, Server
+from blindpost.wire.frozen import dataclass
 
 SMP_PORT = 5223
 NTF_PORT = 443

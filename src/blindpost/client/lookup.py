@@ -12,7 +12,8 @@ import ipaddress
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+
+from blindpost.wire.frozen import dataclass
 
 Resolve = Callable[[str], list[str]]
 """The addresses of a name, or `OSError`; it may block."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from blindpost.client.gate import Gate
@@ -14,6 +14,7 @@ from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import SessionLimits
 from blindpost.transport.plans import BACKGROUND as BACKGROUND_LIMITS
 from blindpost.transport.plans import INTERACTIVE as INTERACTIVE_LIMITS
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.versions import VersionRange
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import TypeVar
 
 from blindpost.transport.network import TCP, Listener, Network
+from blindpost.wire.frozen import dataclass
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -8,13 +8,12 @@ unknown, its key is of another kind or the authorization is wrong: see `check_of
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.errors import CryptoError
-from blindpost.crypto.keys import PrivateKey, verify
+from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.transmission import AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE, ED25519_SIGNATURE_SIZE
 from blindpost.wire.value import Buffer, shown
@@ -123,29 +122,6 @@ class Verifier(Protocol):
     def verify_many(self, checks: Sequence[Check]) -> list[bool]:
         """For each check, whether the authorization is valid."""
         ...
-
-
-class OneByOne:
-    """The verifier that does each check on its own."""
-
-    def verify_many(self, checks: Sequence[Check]) -> list[bool]:
-        results = []
-        for check in checks:
-            if isinstance(check, SignatureCheck):
-                valid = verify(check.key, check.authorized, check.authorization)
-            else:
-                valid = _opened(check)
-            results.append(valid and check.genuine)
-        return results
-
-
-def _opened(check: AuthenticatorCheck) -> bool:
-    expected = hashlib.sha512(check.authorized).digest()
-    try:
-        found = check.secret.open(nonce_of(check.corr_id), check.authorization)
-    except CryptoError:
-        return False
-    return hmac.compare_digest(found, expected)
 
 
 def _dummy(algorithm: Algorithm) -> PublicKey:

@@ -7,13 +7,13 @@ and opens) with nothing in between.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kdf import chain_step, hkdf
 from blindpost.crypto.sodium import open_once, seal_once
 from blindpost.wire.batch import PADDING_SIZE, SMP_BLOCK_SIZE, TAG_SIZE
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.padding import unpadded_size
 from blindpost.wire.value import Buffer
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from enum import Enum
 
 from cryptography import x509
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from blindpost.crypto.errors import CryptoError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.value import Value
 

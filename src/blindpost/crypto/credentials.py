@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -12,6 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from blindpost.crypto.chains import identity_fingerprint
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.keys import PrivateKey, verify
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.signed_key import CertKey, SignedKey, signed_key_content
 from blindpost.wire.value import Value

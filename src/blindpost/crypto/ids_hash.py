@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 IDS_HASH_SIZE = 16

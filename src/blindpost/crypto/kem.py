@@ -7,13 +7,13 @@ the failure shows where that secret is used.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Protocol
 
 from pqcrypto.kem import sntrup_761
 
 from blindpost.wire.e2e import KEM_CIPHERTEXT_SIZE, KEM_PUBLIC_KEY_SIZE
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 SECRET_KEY_SIZE = 1763

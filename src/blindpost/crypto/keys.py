@@ -9,10 +9,10 @@ import hmac
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey, Ed448PublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey, X448PublicKey
 
-from blindpost.crypto import ed25519, sodium
+from blindpost.crypto import sodium
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
 from blindpost.wire.keys import Algorithm, PublicKey
@@ -123,14 +123,19 @@ class PrivateKey:
         return f"private {self.public!r}"
 
 
+_VERIFIED_BY: dict[Algorithm, type[Ed25519PublicKey] | type[Ed448PublicKey]] = {
+    Algorithm.ED25519: Ed25519PublicKey,
+    Algorithm.ED448: Ed448PublicKey,
+}
+
+
 def verify(public: PublicKey, message: Buffer, signature: Buffer) -> bool:
     """Whether `signature` of `message` is by the owner of `public`; False also for a key that cannot sign."""
-    if public.algorithm is Algorithm.ED25519:
-        return ed25519.verify(public.raw, message, signature)
-    if public.algorithm is Algorithm.ED448:
-        try:
-            Ed448PublicKey.from_public_bytes(public.raw).verify(signature, message)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
-    return False
+    kind = _VERIFIED_BY.get(public.algorithm)
+    if kind is None:
+        return False
+    try:
+        kind.from_public_bytes(public.raw).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

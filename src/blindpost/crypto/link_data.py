@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
@@ -17,6 +17,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kdf import hkdf
 from blindpost.crypto.keys import PrivateKey, verify
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.links.data import (
     ContactLinkData,

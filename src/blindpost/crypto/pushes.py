@@ -8,11 +8,11 @@ says which queues to check.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from blindpost.crypto.boxes import BoxKey
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.pushes import MessagePush, PushItem, VerificationPush, decode_items
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.messages import NMsgMeta, read_nmsg_meta

@@ -6,7 +6,7 @@ before anything that depends on it leaves. Randomness comes through the argument
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from blindpost.crypto.aead import AeadError, seal, unseal
@@ -47,6 +47,7 @@ from blindpost.wire.e2e import (
     write_ratchet_message,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.padding import pad, unpad
 from blindpost.wire.primitives import Reader, Writer, decode_whole
 from blindpost.wire.value import Buffer, Value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from blindpost.crypto.kdf import hkdf
 from blindpost.crypto.kem import KemKeyPair
@@ -11,6 +10,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.x3dh import AcceptedKem, KeyAgreement
 from blindpost.crypto.x448 import shared_x448
 from blindpost.wire.e2e import KEM_E2E_VERSION
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.value import Value
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

@@ -12,9 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from cffi import FFI
-
 from blindpost.crypto.errors import CryptoError
+from blindpost.crypto.sodium_abi import ffi
 from blindpost.wire.value import Buffer
 
 KEY_SIZE = 32
@@ -22,7 +21,7 @@ NONCE_SIZE = 24
 TAG_SIZE = 16
 SIGNATURE_SIZE = 64
 
-_DECLARATIONS = """
+DECLARATIONS = """
 int sodium_init(void);
 int crypto_core_hsalsa20(unsigned char *out, const unsigned char *in, const unsigned char *k,
     const unsigned char *c);
@@ -32,6 +31,7 @@ int crypto_sign_seed_keypair(unsigned char *pk, unsigned char *sk, const unsigne
 int crypto_sign_detached(unsigned char *sig, unsigned long long *siglen, const unsigned char *m,
     unsigned long long mlen, const unsigned char *sk);
 """
+"""What `sodium_abi.py` was made of."""
 _NAMES = (
     "sodium_init",
     "crypto_core_hsalsa20",
@@ -41,10 +41,10 @@ _NAMES = (
     "crypto_sign_detached",
 )
 
-ffi = FFI()
-ffi.cdef(_DECLARATIONS)
 _NULL = ffi.NULL
 _ZERO_INPUT = bytes(16)
+_opened: list[Any] = []
+"""Libraries whose functions are in use: cffi closes one that nobody holds."""
 
 
 def bundled_path() -> str:
@@ -58,6 +58,7 @@ def bundled_path() -> str:
 def load(path: str, names: tuple[str, ...] = _NAMES) -> list[Any]:
     """The functions `names` of the libsodium at `path`, or one error that says what is missing."""
     library = ffi.dlopen(path)
+    _opened.append(library)
     found, missing = [], []
     for name in names:
         try:

@@ -6,7 +6,6 @@ R created the link and receives the first ratchet message; S joins and sends it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.crypto.entropy import Entropy
@@ -16,6 +15,7 @@ from blindpost.crypto.kem import Encapsulated, KemKeyPair, KemSource, decapsulat
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.x448 import generate_x448, shared_x448
 from blindpost.wire.e2e import KEM_E2E_VERSION, E2EParams, KemAccepted, KemParams, KemProposed
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.value import Value
 

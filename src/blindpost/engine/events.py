@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
+
+from blindpost.wire.frozen import dataclass
 
 ClientT = TypeVar("ClientT")
 ItemT = TypeVar("ItemT")

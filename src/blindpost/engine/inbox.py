@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Protocol, TypeVar
+
+from blindpost.wire.frozen import dataclass
 
 E = TypeVar("E")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Protocol, TypeVar
 
 from blindpost.engine.beside import Beside
@@ -17,6 +17,7 @@ from blindpost.engine.containment import contained
 from blindpost.engine.histogram import Histogram
 from blindpost.engine.inbox import Budget, Inbox, Source
 from blindpost.engine.undo import Undo
+from blindpost.wire.frozen import dataclass
 
 E = TypeVar("E")
 

@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
+from blindpost.crypto.authorizers import AuthenticatorKeys, Verifier
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.verifying import OneByOne
 from blindpost.engine.events import Gone
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine

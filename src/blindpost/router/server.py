@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
-from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, Verifier
+from blindpost.crypto.authorizers import AuthenticatorKeys, Verifier
 from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.verifying import OneByOne
 from blindpost.engine.events import Gone
 from blindpost.engine.inbox import Budget
 from blindpost.engine.loop import Engine

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.frozen import dataclass
 
 
 class Durability(Enum):

@@ -15,13 +15,13 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
+from blindpost.wire.frozen import dataclass
 
 META = "meta"
 _VERSION_KEY = b"schema version"

@@ -16,7 +16,6 @@ import functools
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -24,6 +23,7 @@ import asyncpg
 
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store.contract import Durability, Seen, StoreVersionError, seen
+from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger(__name__)
 

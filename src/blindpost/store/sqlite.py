@@ -12,11 +12,11 @@ import os
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
+from blindpost.wire.frozen import dataclass
 
 _PRIVATE = 0o600
 _MAGIC = b"SQLite format 3\x00"

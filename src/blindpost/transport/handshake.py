@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from blindpost.crypto.block_chain import BlockChains
@@ -18,6 +17,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport.errors import HandshakeBadAuthError, HandshakeError, HandshakeParseError
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.signed_key import CertKey, SignedKey
 from blindpost.wire.smp.handshake import ServiceRole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 
 from blindpost.crypto.credentials import Credentials, sign_session_key
 from blindpost.crypto.entropy import Entropy
@@ -21,6 +20,7 @@ from blindpost.transport.handshake import (
     Send,
     router_key,
 )
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.handshake import (
     ClientHello,

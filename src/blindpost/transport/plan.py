@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from OpenSSL import SSL
 
 from blindpost.transport.handshake import Handshake, Peer
 from blindpost.transport.tls import ChainCheck
+from blindpost.wire.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 
 from blindpost.crypto.block_chain import BlockChains, client_chains, router_chains
 from blindpost.crypto.chains import identity_fingerprint, leaf_key
@@ -28,6 +27,7 @@ from blindpost.transport.handshake import (
     ServiceSession,
     router_key,
 )
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, encode
 from blindpost.wire.signed_key import CertKey

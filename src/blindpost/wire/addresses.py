@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import LIST_MAX, Reader, Writer
 from blindpost.wire.text import b64, unb64
 from blindpost.wire.value import Value

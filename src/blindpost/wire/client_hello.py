@@ -5,9 +5,8 @@ A router that serves browsers and SMP clients on one port chooses by this messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader
 from blindpost.wire.value import Buffer
 

@@ -6,9 +6,9 @@ These are the public parts only: what the keys do is up to `blindpost.crypto`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey, read_x448, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.text import b64, read_query, unb64

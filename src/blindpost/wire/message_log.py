@@ -7,9 +7,8 @@ as nothing, which readers refuse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.scanner import Scanner, from_utf8
 from blindpost.wire.text import b64
 from blindpost.wire.value import Buffer, Value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import AUTH_ALGORITHMS, Algorithm
 from blindpost.wire.primitives import Reader, Writer
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer
 
 HEADER_MAX = 536

@@ -6,7 +6,7 @@ would not expect more. So reading may give the mode None, unknown, where the wri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.wire.addresses import (
     Host,
@@ -23,6 +23,7 @@ from blindpost.wire.addresses import (
     write_server,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.values import QueueMode

@@ -8,9 +8,8 @@ structure, so its DER is read here by hand: definite lengths in their shortest f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Buffer, Value

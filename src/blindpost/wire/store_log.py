@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import AUTH_ALGORITHMS, PublicKey
 from blindpost.wire.primitives import decode_whole, encode
 from blindpost.wire.scanner import Scanner, from_utf8

@@ -8,10 +8,11 @@ Which of the bracketed fields exist depends on the protocol and the agreed versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import SHORT_MAX, Reader, Writer
 from blindpost.wire.value import Buffer, Value
 

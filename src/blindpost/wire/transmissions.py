@@ -7,10 +7,10 @@ who must sign and name what need no store and come before any lookup.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import CMD, Code, RefusedError, SMPError
 from blindpost.wire.transmission import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from blindpost.crypto.authorizers import AuthenticatorKeys, OneByOne, check_of
+from blindpost.crypto.authorizers import AuthenticatorKeys, check_of
 from blindpost.crypto.keys import PrivateKey
+from blindpost.crypto.verifying import OneByOne
 from blindpost.wire.keys import Algorithm, PublicKey
 
 ALGORITHMS = {algorithm.label: algorithm for algorithm in Algorithm}

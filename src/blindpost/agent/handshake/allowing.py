@@ -6,8 +6,6 @@ needs no HELLO, any other one is secured by its recipient with the key in the co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.errors import AgentError, InternalError, ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.events import Connected
 from blindpost.agent.messages.sending import enqueue, enqueue_confirmation
@@ -20,6 +18,7 @@ from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
 from blindpost.wire.agent.messages import AgentConnInfo, Hello
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, write_key
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.smp.commands import KEY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.agent.connection import Confirmation as ReceivedConfirmation
 from blindpost.agent.connection import ContactRequest
@@ -27,6 +27,7 @@ from blindpost.wire.agent.messages import (
 )
 from blindpost.wire.e2e import E2EParams
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import decode_whole
 from blindpost.wire.value import Buffer, Value

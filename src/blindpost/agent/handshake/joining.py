@@ -6,8 +6,6 @@ continue with the same keys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.errors import (
     AgentError,
     ConnectionCode,
@@ -38,6 +36,7 @@ from blindpost.wire.agent.envelopes import Invitation
 from blindpost.wire.agent.messages import AgentConnInfoReply
 from blindpost.wire.agent.sizes import PQ_AGENT_VERSION
 from blindpost.wire.e2e import KEM_E2E_VERSION
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import ContactLink, FullLink, InvitationLink
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueInfo

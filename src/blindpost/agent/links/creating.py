@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.agent.connection import CreatedLink
 from blindpost.agent.errors import AgentError, prohibited, refused_with
@@ -30,6 +30,7 @@ from blindpost.client.calls import Call
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.x3dh import PrivateParams, proposed_params
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.links.data import OwnerAuth
 from blindpost.wire.links.full import FullLink

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.agent.errors import ProtocolCode, ProtocolError
 from blindpost.agent.model import QueueLink
@@ -24,6 +24,7 @@ from blindpost.crypto.x3dh import PrivateParams
 from blindpost.wire.addresses import RouterAddress, Server
 from blindpost.wire.e2e import E2EParamsUri, KemProposed
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.links.data import (
     ContactLinkData,

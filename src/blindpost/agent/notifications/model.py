@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from blindpost.agent.model import ConnId
@@ -10,6 +10,7 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.status import TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.agent.errors import AgentError, CriticalError, network_error
 from blindpost.agent.events import AgentFailed
@@ -35,6 +35,7 @@ from blindpost.client.errors import ClientError, UnexpectedResponseError
 from blindpost.engine.loop import StoreFailedError
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.commands import SCHK, SNEW
 from blindpost.wire.ntf.responses import IDSUB, SUB
 from blindpost.wire.ntf.responses import Response as NtfResponse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blindpost.agent.errors import AgentError, InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import Direction, Switched, SwitchPhase
@@ -16,6 +15,7 @@ from blindpost.agent.store import commands, connections, queues
 from blindpost.agent.store import rotation as rows
 from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import AddedQueue, KeyedQueue, QAdd, QUse, UsedQueue
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.queue_addresses import QueueUri, same_queue

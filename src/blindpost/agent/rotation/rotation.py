@@ -6,7 +6,6 @@ Nothing here waits for a router: what a router must do is a command (`rotation_c
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from blindpost.agent.errors import ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.model import ConnId, ConnType, MessageKind, SndQueue, Whole
@@ -17,6 +16,7 @@ from blindpost.agent.store import rotation as rows
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import QAdd, QKey, QTest, QUse
+from blindpost.wire.frozen import dataclass
 
 REPEAT_CHECK_S = 15.0
 REPEAT_FIRST_S = 60.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.agent.failures import Kind, kind_of
@@ -21,6 +20,7 @@ from blindpost.client.relay import Relay
 from blindpost.client.socks import SocksNetwork
 from blindpost.transport.errors import ClosedError, TransportError
 from blindpost.wire.addresses import HostKind, RouterAddress, Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.errors import PROXY, ProxyCode
 from blindpost.wire.smp.responses import Response
 

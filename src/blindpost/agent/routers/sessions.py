@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from hashlib import sha256
 from itertools import count
@@ -29,6 +29,7 @@ from blindpost.transport.errors import ClosedHereError, TransportError
 from blindpost.transport.handshake import ServiceSession
 from blindpost.transport.network import Network
 from blindpost.wire.addresses import Server, hosts_text
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.commands import Command
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, MSG, Response

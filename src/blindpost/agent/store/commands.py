@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.model import ConnId
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

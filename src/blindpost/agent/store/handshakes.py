@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from blindpost.agent.model import ConnId
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.links.full import InvitationLink, full_link_from_text
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from blindpost.agent.model import ConnId, MessageKind
 from blindpost.agent.store.database import Db
 from blindpost.crypto.ratchet_state import BodyKey
 from blindpost.crypto.ratchet_storage import dump_body_key, load_body_key
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer, Value
 
 # What is sent

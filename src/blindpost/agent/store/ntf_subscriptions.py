@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from blindpost.agent.model import ConnId, RcvQueue
@@ -15,6 +14,7 @@ from blindpost.agent.store.queues import read_rcv, sealed_rcv
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

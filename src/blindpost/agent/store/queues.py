@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 from blindpost.agent.model import (
@@ -21,6 +20,7 @@ from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.value import Value

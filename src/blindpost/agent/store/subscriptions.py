@@ -6,7 +6,6 @@ The count and hash of a service follow from its queues by triggers; `audit` comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
@@ -14,6 +13,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 _NAMES_MAX = 500

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import sqlite3
 import struct
-from dataclasses import dataclass
 from typing import Protocol
 
 from nacl.pwhash import argon2id
@@ -21,6 +20,7 @@ from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kdf import hkdf
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer
 
 KEY_SIZE = 32

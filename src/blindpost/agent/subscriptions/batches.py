@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import subscriptions as rows
@@ -15,6 +15,7 @@ from blindpost.agent.subscriptions.replies import Sorted, sort_replies
 from blindpost.agent.subscriptions.table import QueueState, SessionTable
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.commands import SUB
 from blindpost.wire.smp.responses import ERR, Response
 

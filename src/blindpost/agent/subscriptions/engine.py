@@ -7,7 +7,6 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from blindpost.agent.errors import network_error
 from blindpost.agent.events import (
@@ -42,6 +41,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.transport.errors import ClosedError, TransportError
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.commands import SUB
 from blindpost.wire.smp.errors import PROHIBITED
 from blindpost.wire.smp.responses import ALLS, DELD, END, ENDS, ERR

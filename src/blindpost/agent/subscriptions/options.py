@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.agent.work.retries import RECONNECT, Schedule
+from blindpost.wire.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

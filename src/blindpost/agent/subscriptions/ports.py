@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from blindpost.agent.routers.sessions import Sessions
 from blindpost.agent.subscriptions.options import SubscriptionOptions
 from blindpost.client.calls import Failure
 from blindpost.wire.addresses import Server
+from blindpost.wire.frozen import dataclass
 
 if TYPE_CHECKING:
     from blindpost.agent.events import Event

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

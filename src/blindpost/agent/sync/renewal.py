@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.ratchet_state import Ratchet, receiving_ratchet, sending_ratchet
 from blindpost.crypto.x3dh import (
@@ -16,6 +14,7 @@ from blindpost.crypto.x3dh import (
 )
 from blindpost.crypto.x448 import generate_x448
 from blindpost.wire.e2e import E2EParams
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

@@ -9,7 +9,6 @@ compressed = 'X' count 1*part           each part expands to a message or a batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from blindpost.chat.codec.compression import (
     EXPANDED_MAX,
@@ -23,6 +22,7 @@ from blindpost.chat.codec.events import Message
 from blindpost.chat.codec.fields import Fields, Json, json_bytes, json_value
 from blindpost.chat.codec.profiles import LinkProfile, read_link_profile, write_link_profile
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer, Value
 
 JSON_MAX = 15_602

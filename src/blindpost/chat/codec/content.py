@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.chat.codec.fields import Fields, Json, Rest, id_text, opt, written
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 TEXT = "text"

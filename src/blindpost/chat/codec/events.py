@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from blindpost.chat.codec.content import Content, FileOffer, Quote
@@ -13,6 +12,7 @@ from blindpost.chat.codec.groups import (
     MemberInfo,
 )
 from blindpost.chat.codec.profiles import Profile
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.chat.codec.fields import Fields, Json, Rest, id_text, written
 from blindpost.chat.codec.profiles import Profile, read_profile, write_profile
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange
 

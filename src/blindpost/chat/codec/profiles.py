@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.chat.codec.content import Content, read_content, write_content
 from blindpost.chat.codec.fields import Fields, Json, Rest, listed, opt, written
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 DESCRIPTION_MAX = 160

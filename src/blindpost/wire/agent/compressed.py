@@ -8,9 +8,8 @@ refuse it before it spends memory on it: a frame that does not say how large its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Buffer, Value
 

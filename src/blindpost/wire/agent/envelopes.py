@@ -5,8 +5,6 @@ SMP message body = client envelope [ box [ private header, agent envelope [ ratc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.e2e import (
     E2EParams,
     KemAccepted,
@@ -15,6 +13,7 @@ from blindpost.wire.e2e import (
     write_e2e_params,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, read_x25519, write_key
 from blindpost.wire.links.full import InvitationLink, full_link_from_text
 from blindpost.wire.primitives import Reader, Writer

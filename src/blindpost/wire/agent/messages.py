@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.queue_addresses import (

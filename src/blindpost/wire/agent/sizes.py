@@ -5,8 +5,7 @@ A ratchet header with a KEM takes room from the content, so both sizes depend on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 PQ_AGENT_VERSION = 5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blindpost.wire.capnp.building import StructBuilder
 from blindpost.wire.capnp.structs import Struct
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 NODE_SERVICE = 0xA6F4183D72E95BC0

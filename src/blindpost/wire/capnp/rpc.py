@@ -7,12 +7,12 @@ says that the caller has taken the answer, or, before the Return, that it no lon
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from blindpost.wire.capnp.building import Builder, StructBuilder
 from blindpost.wire.capnp.structs import Message, Struct
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 BOOTSTRAP_CAPABILITY = 0

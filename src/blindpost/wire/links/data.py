@@ -7,10 +7,10 @@ bytes that were signed, and why a hash or signature is always taken over those.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_ed25519, write_key
 from blindpost.wire.links.full import FullLink, read_full_link, write_full_link
 from blindpost.wire.links.short import ShortContact, read_short_contact, write_short_link

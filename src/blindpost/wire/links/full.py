@@ -6,10 +6,11 @@ The text form is what people exchange; the binary form is a part of short-link d
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blindpost.wire.e2e import E2EParamsUri, read_e2e_uri, write_e2e_uri
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import LIST_MAX, Reader, Writer
 from blindpost.wire.queue_addresses import (
     QueueUri,

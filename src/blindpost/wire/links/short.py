@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from blindpost.wire.addresses import (
     write_server,
 )
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.text import escaped, read_query, ub64, unb64
 from blindpost.wire.value import Value

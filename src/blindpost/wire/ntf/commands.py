@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from blindpost.wire.addresses import Server, read_server, write_server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, read_x25519, write_key
 from blindpost.wire.ntf.tokens import DeviceToken, read_device_token, write_device_token
 from blindpost.wire.primitives import Reader, Writer

@@ -8,9 +8,8 @@ Each is the content of a padded block; what a later version may add behind the k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.versions import AUTH_BATCH_VERSION
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.signed_key import SignedKey, read_signed_key, write_signed_key

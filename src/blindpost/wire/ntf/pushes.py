@@ -7,11 +7,11 @@ provider sees nothing but its kind. Inside a message push are items that only th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blindpost.wire.addresses import RouterAddress, Scheme, Server, scan_address
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.scanner import Scanner, from_utf8
 from blindpost.wire.text import b64, unb64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_x25519, write_key
 from blindpost.wire.ntf.status import (
     SubStatus,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.versions import INVALID_REASON_VERSION
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.ntf.webpush import Subscription, read_subscription, write_subscription
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.value import Value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from blindpost.wire.addresses import Host, HostKind
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush, push_from_data
 from blindpost.wire.primitives import Reader, Writer

@@ -6,10 +6,10 @@ A router reads any known tag at any version; only the layout of parameters depen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from blindpost.wire.addresses import Server, read_password, read_server, write_password, write_server
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, read_x25519, write_key
 from blindpost.wire.primitives import TAG_MAX, Reader, Writer
 from blindpost.wire.smp.names import domain_from_bytes, domain_to_bytes

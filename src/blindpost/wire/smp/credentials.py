@@ -5,8 +5,7 @@ Routers and clients both follow it. What a router does with a command is in `bli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.smp.commands import (
     ACK,
     DEL,

@@ -5,10 +5,10 @@ An error without parameters is a `Code`; the others are values. How they travel:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 

@@ -9,10 +9,10 @@ Bytes after the last known field are ignored, so that later versions may add som
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm, PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.signed_key import CertKey, read_cert_key, write_cert_key

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.values import read_flags

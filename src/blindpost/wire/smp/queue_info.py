@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.value import Buffer, Value
 

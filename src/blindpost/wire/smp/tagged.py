@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import SYNTAX, UNKNOWN_COMMAND, RefusedError
 from blindpost.wire.value import Value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from blindpost.wire.errors import WireError
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import PublicKey, read_auth_key, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.value import Buffer, Value
