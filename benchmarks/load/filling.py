@@ -81,13 +81,16 @@ def queue(number: int, *, day: int, key: PublicKey, service_id: bytes | None = N
     )
 
 
-async def fill(store: Place, count: int, *, usable: bool = True, used_today: bool = True) -> None:
-    """Put `count` queues into a store. `usable`: each has the key that is derived for it."""
+async def fill(
+    store: Place, count: int, *, usable: bool = True, used_today: bool = True, first: int = 0
+) -> None:
+    """Put `count` queues into a store. `usable`: each has the key that is derived for it; otherwise all have
+    the first one's."""
     day = day_of(time.time()) - (0 if used_today else DAY_S)
     common = recipient_key(0).public
 
     def rows() -> Iterator[Change]:
-        for number in range(count):
+        for number in range(first, first + count):
             yield PutQueue(
                 queue(number, day=day, key=recipient_key(number).public if usable else common), None
             )
