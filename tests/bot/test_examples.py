@@ -20,6 +20,7 @@ from tests.support.agent.network import commands_sent
 from tests.support.chat.host import Host
 from tests.support.chat.people import person
 from tests.support.router.routers import running_router
+from tests.support.serving.processes import ROOT
 from tests.support.serving.programs import PATIENCE_S, line_with, program
 
 
