@@ -146,3 +146,55 @@ class TestFolder:
 
     def test_a_folder_that_is_gone_leaves_our_pages(self, tmp_path: Path) -> None:
         assert shown(tmp_path / "nowhere").answer("GET", "/").status == 200
+
+    def test_a_visit_reads_no_file_and_computes_no_hash(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What changes in the folder is taken up by `refresh`, which reads only what changed."""
+        folder = self.folder(tmp_path)
+        site = shown(folder)
+        site.answer("GET", "/source.tar.gz")
+        logo = folder / "media" / "logo.svg"
+        read: list[Path] = []
+
+        def reading(file: Path) -> bytes:
+            read.append(file)
+            with file.open("rb") as opened:
+                return opened.read()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", reading)
+            patched.setattr("hashlib.sha256", lambda _body: pytest.fail("a hash was computed"))
+            logo.write_text("<svg></svg>")
+            paths = ("/", "/a", "/a/b", "/media/logo.svg", "/assets/link.mjs", "/source.tar.gz", "/nothing")
+            replies = [site.answer("GET", path) for path in paths]
+            assert [reply.status for reply in replies] == [200] * 6 + [404]
+            assert replies[3].body == b"<svg/>"
+            assert read == []
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", reading)
+            site.refresh()
+        assert read == [logo]
+        assert site.answer("GET", "/media/logo.svg").body == b"<svg></svg>"
+        logo.unlink()
+        site.refresh()
+        assert site.answer("GET", "/media/logo.svg").status == 404
+
+    def test_a_large_folder_is_held_only_up_to_a_bound(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(site_module, "FILES_BYTES_MAX", 250)
+        folder = tmp_path / "site"
+        folder.mkdir()
+        for number in range(5):
+            (folder / f"{number}.txt").write_bytes(b"x" * 100)
+        site = shown(folder)
+        site.refresh()
+        assert [site.answer("GET", f"/{number}.txt").status for number in range(5)] == [
+            200,
+            200,
+            404,
+            404,
+            404,
+        ]
+        assert caplog.text.count("3 files are too large to be served") == 1

@@ -97,4 +97,6 @@ def _linked(value: str) -> str:
 
 
 def _qr(text: str) -> str:
-    return str(segno.make(text, error="m").svg_inline(border=2, scale=4, omitsize=True))
+    """Its place around it has the name."""
+    picture = str(segno.make(text, error="m").svg_inline(border=2, scale=4, omitsize=True))
+    return picture.replace("<svg ", '<svg aria-hidden="true" ', 1)

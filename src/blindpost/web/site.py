@@ -1,19 +1,29 @@
-"""What the site answers: a pure function of a request, the server's facts and the files of its folder."""
+"""What the site answers: prepared before anybody asks, so that a visit reads no file and computes nothing."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Mapping
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from blindpost.web.information import Facts
 from blindpost.web.pages import LINK_KINDS, SOURCE_PATH, link_page, missing_page, server_page
 from blindpost.web.source import running_source
 
+log = logging.getLogger("blindpost.web")
+
+Stamp = tuple[int, int, int]
+"""What changes when a file does."""
+
 FILE_MAX = 4 * 1024 * 1024
-"""A larger file of the operator's folder is not served: it would be held in memory for every visitor."""
+FILES_MAX, FILES_BYTES_MAX = 2_000, 32 * 1024 * 1024
+"""How much of the operator's folder is held in memory; what is larger or more is not served."""
 
 SECURITY = (
     (
@@ -43,6 +53,7 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _WELL_KNOWN = ".well-known"
+_STRANGE = re.compile(r"[\\\0%]")
 _ASSETS = ("site.css", "link.mjs", "qr.mjs")
 
 
@@ -54,67 +65,128 @@ class Reply:
     content_type: str
     body: bytes = field(repr=False)
     headers: tuple[tuple[str, str], ...] = SECURITY
+    tag: str = ""
+    """Equal for equal bodies, so that a browser need not fetch one again; computed once."""
 
-    @property
-    def tag(self) -> str:
-        """Equal for equal bodies, so that a browser need not fetch one again."""
-        return f'"{hashlib.sha256(self.body).hexdigest()[:32]}"'
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tag", f'"{hashlib.sha256(self.body).hexdigest()[:32]}"')
 
 
 class Site:
-    """The site of one server: `facts` are asked for each page, `folder` holds the operator's own files."""
+    """The site of one server. `facts` are asked for each page; `folder` holds the operator's own files."""
 
     def __init__(self, facts: Callable[[], Facts], folder: Path | None = None) -> None:
         self._facts = facts
-        self._folder = folder
+        self._folder = None if folder is None else OwnFiles(folder)
         files = resources.files(__package__).joinpath("assets")
-        self._assets: Mapping[str, bytes] = {name: files.joinpath(name).read_bytes() for name in _ASSETS}
+        self._assets: Mapping[str, Reply] = {
+            f"/assets/{name}": Reply(200, _type_of(name), files.joinpath(name).read_bytes())
+            for name in _ASSETS
+        }
+        self.refresh()
+        _pages(facts())
+
+    def refresh(self) -> None:
+        """Take up what has changed in the operator's folder. It reads files: not for an event loop."""
+        if self._folder is not None:
+            self._folder.refresh()
 
     def answer(self, method: str, target: str) -> Reply:
         """The answer to a request for `target`, a path with or without a query."""
         if method not in {"GET", "HEAD"}:
-            return _text(405, "This site can only be read.\n", (("allow", "GET, HEAD"),))
+            return _READ_ONLY
         path = target.partition("?")[0]
-        if not path.startswith("/") or "\\" in path or "\0" in path or "%" in path:
-            return self._missing()
-        return self._own(path) or self._built_in(path) or self._missing()
-
-    def _built_in(self, path: str) -> Reply | None:
-        if path == "/":
-            return _html(200, server_page(self._facts()))
-        first, *rest = path.removeprefix("/").split("/")
-        if first in LINK_KINDS:
-            return _html(200, link_page(first, self._facts().host))
-        if first == "assets" and len(rest) == 1 and rest[0] in self._assets:
-            return Reply(200, _type_of(rest[0]), self._assets[rest[0]])
-        if path == SOURCE_PATH:
-            return Reply(200, "application/gzip", running_source())
-        return None
+        found = self._own(path) or self._assets.get(path) or _pages(self._facts()).get(_page_of(path))
+        if found is None and path == SOURCE_PATH:
+            found = _source()
+        return found or _MISSING
 
     def _own(self, path: str) -> Reply | None:
-        """A file of the operator's folder, where there is one; nothing outside the folder is ever reached."""
+        """A file of the operator's folder, where there is one."""
         if self._folder is None:
             return None
-        parts = PurePosixPath(path).parts[1:]
-        hidden = any(part.startswith(".") for part in parts[1 if parts[:1] == (_WELL_KNOWN,) else 0 :])
-        if hidden or ".." in parts:
-            return None
-        relative = "/".join(parts)
-        if not parts:
-            relative = "index.html"
-        elif parts[0] in LINK_KINDS and not (self._folder / relative).is_file():
-            relative = "link.html"
-        try:
-            root = self._folder.resolve(strict=True)
-            file = (root / relative).resolve(strict=True)
-            if not (file.is_relative_to(root) and file.is_file()) or file.stat().st_size > FILE_MAX:
-                return None
-            return Reply(200, _type_of(file.name), file.read_bytes())
-        except (OSError, ValueError):
-            return None
+        files = self._folder.files
+        if path == "/":
+            return files.get("/index.html")
+        return files.get(path) or (files.get("/link.html") if _page_of(path) in LINK_KINDS else None)
 
-    def _missing(self) -> Reply:
-        return _html(404, missing_page())
+
+def _page_of(path: str) -> str:
+    """Which of our pages is meant: `/`, or the letter of a link, whatever follows it; empty for none."""
+    if path == "/":
+        return path
+    first = path[1:].partition("/")[0] if path.startswith("/") else ""
+    return first if first in LINK_KINDS and not _STRANGE.search(path) else ""
+
+
+@functools.lru_cache(maxsize=4)
+def _pages(facts: Facts) -> Mapping[str, Reply]:
+    """Our own pages, made once for each change of the facts."""
+    links = {letter: _html(200, link_page(letter, facts.host)) for letter in LINK_KINDS}
+    return {"/": _html(200, server_page(facts)), **links}
+
+
+@functools.lru_cache(maxsize=1)
+def _source() -> Reply:
+    return Reply(200, "application/gzip", running_source())
+
+
+class OwnFiles:
+    """The operator's own files in memory, by the path that visitors ask for; nothing else is ever reached."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamps: dict[str, Stamp] = {}
+        self._told = ""
+        self.files: Mapping[str, Reply] = {}
+
+    def refresh(self) -> None:
+        """Read what is new or has changed, and forget what is gone."""
+        found: dict[str, Reply] = {}
+        stamps: dict[str, Stamp] = {}
+        held, left_out = 0, 0
+        for path, file in _walked(self._folder):
+            try:
+                status = file.stat()
+                stamp = status.st_mtime_ns, status.st_ino, status.st_size
+                if status.st_size > FILE_MAX or held + status.st_size > FILES_BYTES_MAX:
+                    left_out += 1
+                    continue
+                known = self.files.get(path) if self._stamps.get(path) == stamp else None
+                found[path] = known or Reply(200, _type_of(file.name), file.read_bytes())
+            except OSError:
+                continue
+            stamps[path], held = stamp, held + status.st_size
+        self.files, self._stamps = found, stamps
+        self._tell(left_out)
+
+    def _tell(self, left_out: int) -> None:
+        told = f"{self._folder}: {left_out} files are too large to be served" if left_out else ""
+        if told and told != self._told:
+            log.warning(
+                "%s (at most %d MiB each, %d MiB together)", told, FILE_MAX >> 20, FILES_BYTES_MAX >> 20
+            )
+        self._told = told
+
+
+def _walked(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a folder, as visitors name them: none that is hidden or lies outside."""
+    try:
+        root = folder.resolve(strict=True)
+    except OSError:
+        return
+    count = 0
+    for above, folders, names in os.walk(root):
+        at = Path(above).relative_to(root)
+        hidden_too = at == Path() and _WELL_KNOWN
+        folders[:] = sorted(name for name in folders if not name.startswith(".") or name == hidden_too)
+        for name in sorted(names):
+            file = root / at / name
+            count += 1
+            if count > FILES_MAX:
+                return
+            if not name.startswith(".") and file.is_file() and file.resolve().is_relative_to(root):
+                yield f"/{(at / name).as_posix()}", file
 
 
 def _type_of(name: str) -> str:
@@ -127,5 +199,5 @@ def _html(status: int, body: bytes) -> Reply:
     return Reply(status, _TYPES[".html"], body)
 
 
-def _text(status: int, text: str, more: tuple[tuple[str, str], ...] = ()) -> Reply:
-    return Reply(status, _TYPES[".txt"], text.encode(), SECURITY + more)
+_READ_ONLY = Reply(405, _TYPES[".txt"], b"This site can only be read.\n", (*SECURITY, ("allow", "GET, HEAD")))
+_MISSING = _html(404, missing_page())

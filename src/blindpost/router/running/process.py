@@ -21,7 +21,8 @@ from blindpost.router.running.metrics import Services, look, look_at_services, r
 from blindpost.router.running.operations import Operations
 from blindpost.router.running.settings import RouterPlace, Settings, TimesSection
 from blindpost.router.running.stores import OpenStore, open_store
-from blindpost.router.running.web import CERTIFICATE_LOOK_S, RouterSite
+from blindpost.router.running.web import LOOK_S as SITE_LOOK_S
+from blindpost.router.running.web import RouterSite
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.deciding import RoutingService
 from blindpost.serving.identity import Identity
@@ -130,7 +131,7 @@ class RouterService(RoutingService[RouterPlace]):
             *super().rounds(),
             Round("the check of what is stored", LOOK_S, self.router.look_at_stored, True),
             Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
-            Round("the web certificate", CERTIFICATE_LOOK_S, self.site.look),
+            Round("the web certificate and own pages", SITE_LOOK_S, self.site.look),
         ]
 
     @property

@@ -17,11 +17,11 @@ from blindpost.web.certificates import CertificateError, WebCertificate
 from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
 from blindpost.web.information import Facts, Information
+from blindpost.web.pages import SOURCE_PATH
 from blindpost.web.site import Site
-from blindpost.web.source import running_source
 
-CERTIFICATE_LOOK_S = 60.0
-"""How often the certificate files are checked."""
+LOOK_S = 5.0
+"""How often the certificate files and the operator's own pages are checked."""
 
 
 class RouterSite:
@@ -58,7 +58,7 @@ class RouterSite:
         port = self._place.settings.web.plain_port
         if self._certificate is not None or port != "off":
             # Packed before anybody can ask for it: a visitor must not make the router's loop wait.
-            await asyncio.to_thread(running_source)
+            await asyncio.to_thread(self._site.answer, "GET", SOURCE_PATH)
         if port == "off":
             return None
 
@@ -73,9 +73,10 @@ class RouterSite:
         return await listen_at(opened, "127.0.0.1", port)
 
     async def look(self) -> None:
-        """Take up a certificate that was renewed."""
+        """Take up a certificate that was renewed, and own pages that have changed."""
         if self._certificate is not None:
             self._certificate.renew()
+        await asyncio.to_thread(self._site.refresh)
 
     def close(self) -> None:
         if self._plain is not None:

@@ -17,6 +17,7 @@ function appLink() {
 function show() {
   const link = `https://${location.host}/${kind}#${fragment}`;
   part("qr").innerHTML = renderSVG(link, { ecc: link.length > 300 ? "L" : "M", border: 2 });
+  part("qr").firstElementChild.setAttribute("aria-hidden", "true");
   part("qr").setAttribute("aria-label", "QR code of this link");
   part("open").href = appLink();
   part("link").textContent = link;
