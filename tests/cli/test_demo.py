@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from blindpost.demo.figures import Row, quantile_ms
@@ -83,12 +85,20 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
         env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
     ) as demo:
         assert demo.stdout is not None
+        (page,) = re.findall(r"http://\S+", demo.stdout.readline())
         assert "two SMP routers" in demo.stdout.readline()
         assert "all of them run" in demo.stdout.readline()
+        token = {"Authorization": f"Bearer {page.partition('=')[2]}"}
+        told = httpx.get(f"{page.partition('?')[0]}snapshot", headers=token, timeout=60).json()
+        assert [card["kind"] for card in told["cards"]] == [
+            *("SMP router", "SMP router", "Notification router", "Delivery service", "Canary")
+        ]
+        assert all(card["health"] != "down" for card in told["cards"])
         demo.send_signal(signal.SIGINT)
-        _, told = demo.communicate(timeout=120)
-    assert demo.returncode not in (0, None)
-    assert "Traceback" not in told
+        _, errors = demo.communicate(timeout=120)
+    assert demo.returncode == 130
+    assert errors.startswith("Stopped; nothing runs any more.")
+    assert errors.count("\n") == 1
     assert processes_of(folder) == []
 
 

@@ -23,6 +23,8 @@ CALLED_BY_LIBRARIES = {
     "ds/quic.py: datagram_received": "asyncio",
     "ds/quic.py: quic_event_received": "aioquic",
     "ops/listening.py: capture_signals": "uvicorn",
+    "ops/listening.py: handle_events": "uvicorn",
+    "ops/listening.py: on_response_complete": "uvicorn",
     "testing/clock.py: unregister": "asyncio's loop, of its selector",
     "testing/clock.py: get_map": "asyncio's loop, of its selector",
     "web/doorman.py: get_protocol": "asyncio, of a transport",

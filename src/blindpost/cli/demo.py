@@ -68,6 +68,9 @@ def _played(place: Path, queues: int, with_report: bool, tables: list[str], *, q
 
     try:
         return asyncio.run(tell(place, say, queues=queues, with_report=with_report, tables=tables))
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped; nothing runs any more. Everything so far is in {place}.", err=True)
+        sys.exit(130)
     except (CommandFailedError, DidNotStartError) as error:
         raise OperatorError(
             f"the demonstration stopped: {error}\nIts files and logs are in {place}."

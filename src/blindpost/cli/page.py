@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE_PORT = 8823
 _KEPT = "page.token"
-_ALWAYS_TOLD = ("services", "queues")
+_HISTORY = "page.history.json"
 
 ListenOption = Annotated[
     str,
@@ -55,9 +55,10 @@ def page(
     from blindpost.ops.servers import find
 
     servers = [find(folder) for folder in folders]
-    token = _token(token_file or servers[0].folder / _KEPT)
+    kept = token_file or servers[0].folder / _KEPT
+    token = _token(kept)
     logs.set_up("plain", "info")
-    asyncio.run(_serve_page(servers, listen, port, token, report))
+    asyncio.run(_serve_page(servers, listen, port, token, report, kept.with_name(_HISTORY)))
 
 
 def up(
@@ -113,7 +114,7 @@ def up(
         token = _token(folder / _KEPT)
         logs.set_up("plain", "info")
         servers = [find(part) for part in parts]
-        asyncio.run(_serve_page(servers, listen, port, token, report, supervised=True))
+        asyncio.run(_serve_page(servers, listen, port, token, report, folder / _HISTORY, supervised=True))
 
 
 def _apple(key: Path | None, key_id: str) -> list[str]:
@@ -181,6 +182,7 @@ async def _serve_page(
     port: int,
     token: str,
     report: Path | None,
+    history: Path,
     *,
     supervised: bool = False,
 ) -> None:
@@ -189,7 +191,7 @@ async def _serve_page(
     from blindpost.ops.supervision import running
     from blindpost.serving.children import Child
 
-    parts = [Child(server.kind.name, server.folder) for server in servers] if supervised else []
+    parts = [Child(server.kind.word, server.folder) for server in servers] if supervised else []
     listening = bind(listen, port)
     chosen = listening.getsockname()[1]
     stop, supervisor = asyncio.Event(), Supervisor()
@@ -197,7 +199,7 @@ async def _serve_page(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: _hang_up(parts))
-    shown = Page(servers, token=token, report=report, audit=_audited)
+    shown = Page(servers, token=token, report=report, history=history)
 
     def ready() -> None:
         name = f"[{listen}]" if ":" in listen else listen
@@ -214,14 +216,3 @@ def _hang_up(parts: list[Child]) -> None:
     for part in parts:
         if part.runs:
             part.send(signal.SIGHUP)
-
-
-async def _audited(folder: Path) -> str:
-    """What `blindpost router audit` would say."""
-    from blindpost.router.running.auditing import audit_place
-    from blindpost.router.running.settings import RouterPlace
-
-    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(RouterPlace.read(folder), repairs=False)))
-    sums = {name: count for name, count in found.values().items() if count or name in _ALWAYS_TOLD}
-    told = ", ".join(f"{name} {count:,}" for name, count in sums.items())
-    return f"{'Everything agrees' if found.clean else 'There are differences'}: {told}."

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from blindpost.demo.figures import Row, Say
 from blindpost.demo.people import Person, person
 from blindpost.demo.scenes import kill, letters, payloads, push, recovery, rotation, service
 from blindpost.demo.stage import Router, Served, command, keep_journal, stop_all
+from blindpost.ops.listening import bind, serving
+from blindpost.ops.page import Page
+from blindpost.ops.servers import find
 from blindpost.serving.children import free_port
 from blindpost.testing import ApnsServer
 
@@ -60,8 +64,8 @@ async def tell(
     """Play everything with all files in `folder`; nothing runs afterwards."""
     started = time.monotonic()
     shown = Shown()
-    async with ApnsServer() as apple:
-        await _served(folder, apple, say, queues, shown)
+    async with _page(folder, say) as page, ApnsServer() as apple:
+        await _served(folder, apple, say, queues, shown, page)
     if with_report:
         shown.report, rows = await report.make(folder / JOURNAL, folder, tables, say)
         shown.rows += rows
@@ -69,10 +73,23 @@ async def tell(
     return shown
 
 
-async def _served(folder: Path, apple: ApnsServer, say: Say, queues: int, shown: Shown) -> None:
+@contextlib.asynccontextmanager
+async def _page(folder: Path, say: Say) -> AsyncIterator[Page]:
+    """The operator's page, from the first moment until the servers have stopped."""
+    token, listening = secrets.token_urlsafe(32), bind("127.0.0.1", 0)
+    page = Page([], token=token, history=folder / "page.history.json")
+    async with serving(page, listening):
+        port = listening.getsockname()[1]
+        say(f"watch it on the operator's page: http://127.0.0.1:{port}/?token={token}")
+        yield page
+
+
+async def _served(folder: Path, apple: ApnsServer, say: Say, queues: int, shown: Shown, page: Page) -> None:
     """Everything that needs servers."""
     say("setting up two SMP routers, a notification router, a delivery service and a canary")
     stage = await _set_up(folder, apple)
+    for server in stage.servers:
+        page.add(find(server.folder))
     try:
         await asyncio.gather(*(server.start() for server in stage.servers))
         say("all of them run, each a process of its own, and speak TLS 1.3")

@@ -1,17 +1,18 @@
 """Who may see the page: anyone with the token, from any address.
 
 Loopback proves nothing: a proxy on this machine connects from it for the whole world, under any name.
-Requests that change or start something must come from the page itself.
+Requests that start something must come from the page itself: a browser sends its cookie for any site on the
+same host, whatever its port, but says which site asked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
-
-COOKIE = "blindpost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +21,34 @@ class Access:
 
     token: str
 
+    @property
+    def cookie(self) -> str:
+        """The name of its cookie: two pages on one host must not take each other's place."""
+        return f"blindpost-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
+
+    @property
+    def kept(self) -> str:
+        """What a browser keeps in place of the token."""
+        return hmac.new(self.token.encode(), b"blindpost page", hashlib.sha256).hexdigest()
+
     def allows(self, request: Request) -> bool:
         """Whether this visitor sees anything at all."""
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = bearer if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
-        return self.matches(given)
+        return self._is_program(request) or _same(request.cookies.get(self.cookie, ""), self.kept)
 
     def matches(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.token.encode())
+        return _same(given, self.token)
 
-    def from_page(self, request: Request) -> bool:
-        """Whether a request was made by our own page, or by a program that is not a browser."""
+    def may_act(self, request: Request) -> bool:
+        """Whether one who may look may also start something: our own page, or a program with the token."""
         origin = request.headers.get("origin")
-        return origin is None or origin == f"{request.url.scheme}://{request.url.netloc}"
+        if origin is None:
+            return self._is_program(request)
+        return urlsplit(origin).netloc == request.headers.get("host")
+
+    def _is_program(self, request: Request) -> bool:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.matches(bearer)
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())

@@ -1,4 +1,4 @@
-"""The page on a socket, until stopped."""
+"""The page on a socket, until stopped: few visitors at once, none of whom keeps others out for long."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,10 +15,13 @@ from blindpost.ops.page import Page
 from blindpost.serving.failures import OperatorError
 from blindpost.transport.network import ACCEPT_AT_ONCE
 
+VISITORS_MAX = 256
+"""Connections at once; one more takes the place of the one that has been idle for the longest time."""
+HEAD_MAX = 16 * 1024
 _GRACE_S = 3
 _BACKLOG = 128
 REQUEST_S = 10.0
-"""How long a visitor may take for the head of a request."""
+"""How long a visitor may take for the head of a request, the first or the next."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -38,34 +42,38 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-class _Hurried(H11Protocol):
-    """A visitor who does not complete a request in time is disconnected."""
+class Visitor(H11Protocol):
+    """A connection that must ask in time. Those that wait for nothing make room for those who come."""
 
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
-        self._wait()
+        self._late = self.loop.call_later(REQUEST_S, transport.abort)
+        if len(self.connections) > VISITORS_MAX:
+            idle = (each for each in self.connections if isinstance(each, Visitor) and each.is_idle)
+            oldest = min(idle, key=lambda each: each._late.when(), default=self)
+            # At once: many may come before the loop tells of its end.
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._wait()
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request that is being answered."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if not self.is_idle:
+            self._late.cancel()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._late.cancel()
+        if self.is_idle and not self.transport.is_closing():
+            self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._late is not None:
-            self._late.cancel()
+        self._late.cancel()
         super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        if self._late is None:
-            self._late = self.loop.call_later(REQUEST_S, self._look)
-
-    def _look(self) -> None:
-        self._late = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.abort()
-        else:
-            self._wait()
 
 
 class _Server(uvicorn.Server):
@@ -86,17 +94,19 @@ async def serving(page: Page, listening: socket.socket) -> AsyncIterator[None]:
     """Serve the page while the block lasts."""
     config = uvicorn.Config(
         page.app,
+        http=Visitor,
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        http=_Hurried,
         backlog=ACCEPT_AT_ONCE,
+        h11_max_incomplete_event_size=HEAD_MAX,
         timeout_graceful_shutdown=_GRACE_S,
     )
     server = _Server(config)
     async with page.watching():
-        running = asyncio.create_task(server.serve([listening]))
+        running: asyncio.Task[Any] = asyncio.create_task(server.serve([listening]))
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What the page shows: cards of servers, each with a few numbers, as values that become JSON."""
+"""What the page shows, as values: cards of servers with numbers, problems and curves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,32 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from blindpost.ops.history import Bars
+
 
 class Health(Enum):
     """How a server is, in one word."""
 
     RUNNING = "running"
     NOT_READY = "not ready"
-    DRAINING = "draining"
+    DRAINING = "stopping"
     DOWN = "down"
+
+
+class Level(Enum):
+    """How much a person should care."""
+
+    GOOD = "good"
+    LOOK = "look"
+    BAD = "bad"
+
+
+class Unit(Enum):
+    """How a number is written."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    MILLISECONDS = "ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +40,69 @@ class Tile:
 
     name: str
     label: str
-    value: float | str | None
+    value: float | None
+    unit: Unit = Unit.COUNT
+    limit: float | None = None
+    """What it may be at most; a bar shows how much of it is in use."""
+    is_main: bool = False
+    """Shown even if it is nothing; the others are folded away, and left out if they are nothing."""
     bad: bool = False
-    """Whether somebody should look into it."""
+
+    @property
+    def is_meter(self) -> bool:
+        """Whether it is about how much of something is in use."""
+        return self.limit is not None or self.name == "memory_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A curve over the last hour, one point a minute, oldest first."""
+class Fact:
+    """Something that hardly changes, in words."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to look into: what happened, how often in the last day, and the command that helps."""
 
     name: str
-    label: str
-    points: tuple[float, ...]
+    text: str
+    help: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What came in and went out, in each minute of an hour and in each quarter of an hour of a day."""
+
+    noun: str
+    arrived: str
+    left: str
+    hour: tuple[Bars, Bars]
+    day: tuple[Bars, Bars]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What users are given; `shown` is without the password, if there is one."""
+
+    shown: str
+    whole: str
+
+    @property
+    def is_secret(self) -> bool:
+        return self.shown != self.whole
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """What a server is called, before it answers anything."""
+
+    name: str
+    address: Address | None = None
+    schema: int = 0
+    """The schema version that this program would give its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +110,43 @@ class Card:
     """A server as an operator sees it."""
 
     kind: str
-    name: str
+    word: str
+    folder: str
+    face: Face
     health: Health
-    note: str = ""
-    """Why a server is not ready, in its own words, or what to do about one that is down."""
+    sentence: str
+    """The same as on its `/health`."""
+    remedy: str = ""
+    """What to do about a server that does not answer."""
     tiles: tuple[Tile, ...] = ()
-    lines: tuple[Line, ...] = ()
-    audits: bool = False
-    """Whether there is something to audit."""
+    facts: tuple[Fact, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    chart: Chart | None = None
+    push_key: str = ""
+    """What applications of Web Push devices give to their push service."""
+    actions: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What is wrong and what to do; empty if it can do its work."""
+        if self.health is Health.RUNNING:
+            return ""
+        return f"{self.sentence}. {self.remedy}" if self.remedy else self.sentence
+
+    @property
+    def level(self) -> Level:
+        if self.health is not Health.RUNNING:
+            return Level.BAD
+        return Level.LOOK if self.problems else Level.GOOD
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The last report of the pipeline."""
+class Verdict:
+    """All servers in one sentence, and how much it matters."""
 
-    made: str
+    level: Level
+    text: str
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +155,60 @@ class Snapshot:
 
     at: str
     cards: tuple[Card, ...]
-    report: Report | None = None
+    report: str = ""
+    """When the last report of the pipeline was made."""
+    trouble: str = ""
+    """What the page itself cannot do."""
     number: int = 0
 
+    @property
+    def verdict(self) -> Verdict:
+        return judged(self.cards)
+
     def values(self) -> dict[str, Any]:
-        """As JSON for the page's script."""
+        """As JSON, for programs."""
         return {
             "at": self.at,
-            "number": self.number,
-            "report": None if self.report is None else {"made": self.report.made},
+            "verdict": self.verdict.text,
+            "level": self.verdict.level.value,
             "cards": [
                 {
                     "kind": card.kind,
-                    "name": card.name,
+                    "name": card.face.name,
                     "health": card.health.value,
                     "note": card.note,
-                    "audits": card.audits,
-                    "tiles": [
-                        {"name": tile.name, "label": tile.label, "value": tile.value, "bad": tile.bad}
-                        for tile in card.tiles
-                    ],
-                    "lines": [
-                        {"name": line.name, "label": line.label, "points": line.points} for line in card.lines
-                    ],
+                    "tiles": {tile.name: tile.value for tile in card.tiles},
+                    "problems": {problem.name: problem.count for problem in card.problems},
+                    "facts": {fact.label: fact.text for fact in card.facts},
                 }
                 for card in self.cards
             ],
         }
+
+
+def judged(cards: tuple[Card, ...]) -> Verdict:
+    """The sentence of `/health`, of the server that needs somebody most."""
+    if not cards:
+        return Verdict(Level.GOOD, "No server is set up yet.")
+    bad = [card for card in cards if card.level is Level.BAD]
+    if bad:
+        worst = next((card for card in bad if card.health is Health.DOWN), bad[0])
+        text = f"{worst.face.name}: {worst.sentence.removesuffix('.')}."
+        others = len(bad) - 1
+        return Verdict(
+            Level.BAD, text, _counted(others, "other server needs", "other servers need") if others else ""
+        )
+    text = sentence_of(cards[0].sentence)
+    count = sum(len(card.problems) for card in cards)
+    if count:
+        return Verdict(Level.LOOK, text, _counted(count, "thing needs", "things need"))
+    return Verdict(Level.GOOD, text)
+
+
+def sentence_of(text: str) -> str:
+    """With a capital at its start and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many} a look."

@@ -1,71 +1,70 @@
 "use strict";
-// Keeps the page as live as its stream of events; the numbers come from the server, formatted the same way.
+// Puts fresh parts of the page in place of old ones as they arrive, asks before an action, and copies.
 
-const WIDTH = 240, HEIGHT = 48;
+const root = document.documentElement, icon = document.getElementById("icon"), live = document.getElementById("live");
+const AGAIN_MS = 5000, TOLD_MS = 2000;
+root.classList.add("scripted");
 
-function shown(value) {
-  if (value === null) return "-";
-  if (typeof value === "string") return value;
-  const places = Number.isInteger(value) ? 0 : 1;
-  return value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
+function show(level, title, text) {
+  root.dataset.level = level;
+  icon.href = icon.dataset[level];
+  document.title = title;
+  if (live.textContent !== text) live.textContent = text;
 }
 
-function curve(points) {
-  const top = Math.max(1, ...points), step = WIDTH / 59, first = WIDTH - step * (points.length - 1);
-  return points
-    .map((value, n) => `${(first + step * n).toFixed(1)},${(HEIGHT - 2 - ((HEIGHT - 4) * value) / top).toFixed(1)}`)
-    .join(" ");
+function update(seen) {
+  if (seen.shape !== root.dataset.shape) {
+    if (document.querySelector("dialog[open]") === null) location.reload();
+    return;
+  }
+  for (const [id, html] of Object.entries(seen.parts)) document.getElementById(id).innerHTML = html;
+  show(seen.level, seen.title, "live");
+  live.title = seen.at;
 }
 
-function find(kind, name) {
-  return document.querySelector(`[data-${kind}="${CSS.escape(String(name))}"]`);
+function follow() {
+  const events = new EventSource("/events");
+  events.onmessage = (event) => update(JSON.parse(event.data));
+  events.onerror = () => {
+    show("lost", "Not live - Blindpost", "not live: the page's server does not answer");
+    if (events.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS);
+  };
 }
 
-function update(snapshot) {
-  document.getElementById("at").textContent = snapshot.at;
-  const rebuild = snapshot.cards.some(
-    (card, n) => card.tiles.some((tile) => find("tile", `${n}/${tile.name}`) === null));
-  if (rebuild) { location.reload(); return; }
-  snapshot.cards.forEach((card, n) => {
-    find("card", n).dataset.health = card.health;
-    find("state", n).textContent = card.health;
-    find("note", n).textContent = card.note;
-    for (const tile of card.tiles) {
-      const place = find("tile", `${n}/${tile.name}`);
-      place.textContent = shown(tile.value);
-      place.className = tile.bad ? "bad" : "";
-    }
-    for (const line of card.lines) {
-      const name = `${n}/${line.name}`;
-      find("figure", name).hidden = line.points.length < 2;
-      find("most", name).textContent = shown(Math.max(0, ...line.points));
-      find("line", name).setAttribute("points", curve(line.points));
-    }
-  });
-  const made = document.getElementById("made");
-  if (made !== null && snapshot.report !== null) made.textContent = snapshot.report.made;
+async function act(form) {
+  const told = document.getElementById(form.dataset.told), fields = Object.fromEntries(new FormData(form));
+  told.textContent = "working ...";
+  try {
+    const answer = await fetch(`/act/${form.dataset.act}`, { method: "POST", body: JSON.stringify(fields) });
+    const type = answer.headers.get("content-type") ?? "";
+    told.textContent = type.startsWith("application/json") ? (await answer.json()).told : await answer.text();
+  } catch {
+    told.textContent = "The page's server does not answer.";
+  }
 }
 
-const live = document.getElementById("live");
-const events = new EventSource("/events");
-events.onmessage = (event) => {
-  live.textContent = "live";
-  live.className = "";
-  update(JSON.parse(event.data));
-};
-events.onerror = () => { live.textContent = "not live: the page's server does not answer"; live.className = "lost"; };
-
-for (const button of document.querySelectorAll("[data-audit]")) {
-  button.addEventListener("click", async () => {
-    const told = find("told", button.dataset.audit);
-    button.disabled = true;
-    told.textContent = "comparing every queue with the services' sums ...";
-    try {
-      const answer = await fetch(`/audit/${button.dataset.audit}`, { method: "POST" });
-      told.textContent = (await answer.json()).told;
-    } catch {
-      told.textContent = "the page's server does not answer";
-    }
-    button.disabled = false;
-  });
+async function copy(button) {
+  const place = document.getElementById(button.dataset.copy), label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(place.textContent);
+    button.textContent = "Copied";
+  } catch {
+    for (let around = place.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+    getSelection().selectAllChildren(place);
+    button.textContent = "Selected: copy it now";
+  }
+  setTimeout(() => { button.textContent = label; }, TOLD_MS);
 }
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button === null) return;
+  if (button.dataset.open) document.getElementById(button.dataset.open).showModal();
+  if ("close" in button.dataset) button.closest("dialog").close();
+  if (button.dataset.copy) copy(button);
+});
+for (const form of document.querySelectorAll("form[data-act]")) {
+  form.addEventListener("submit", () => { act(form); });
+  form.closest("dialog").addEventListener("close", () => form.reset());
+}
+follow();

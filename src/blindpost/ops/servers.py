@@ -3,129 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blindpost.ops.history import Counted
-from blindpost.ops.model import Card, Health, Line, Tile
+import blindpost
+from blindpost.ops import problems
+from blindpost.ops.faces import face_of
+from blindpost.ops.history import Track
+from blindpost.ops.kinds import KINDS, Answers, Kind
+from blindpost.ops.model import Card, Chart, Face, Fact, Health, Tile
+from blindpost.ops.wording import DAY_S, period
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.place import control_of
 
-Answers = Mapping[str, Mapping[str, Any]]
-"""What a server answered, by command."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How one kind of server is asked, and which of its numbers are shown."""
-
-    name: str
-    title: str
-    config: str
-    commands: tuple[str, ...]
-    tiles: Callable[[Answers], list[Tile]]
-    rates: tuple[tuple[str, str, str], ...]
-    """Counters that are shown as rates: the answer they are in, their name, and a label."""
-    audits: bool = False
-
-
-def _router_tiles(answers: Answers) -> list[Tile]:
-    status, counts = answers["status"], answers["stats"]["counts"]
-    stored = answers["stats"]["stored"]
-    agreed = counts["rcvServices.subOk"] + counts["ntfServices.subOk"]
-    differed = sum(
-        counts[f"{side}.{kind}"]
-        for side in ("rcvServices", "ntfServices")
-        for kind in ("subMore", "subFewer", "subDiff")
-    )
-    return [
-        Tile("connections", "connections", status["connections"]),
-        Tile("subscriptions", "subscribed queues", status["subscriptions"]),
-        Tile("queues", "queues", status["queues"]),
-        Tile("messages", "messages waiting", status["messages"]),
-        Tile("congested", "slow readers", status["congested"]),
-        Tile("services", "services", stored.get("services", 0)),
-        Tile("agreed", "service sums that agreed", agreed),
-        Tile("differed", "service sums that differed", differed),
-    ]
-
-
-def _ntf_tiles(answers: Answers) -> list[Tile]:
-    status = answers["status"]
-    tiles = [
-        Tile("connections", "connections", status["connections"]),
-        Tile("tokens", "device tokens", status["tokens"]),
-        Tile("subscriptions", "subscriptions", status["subscriptions"]),
-        Tile("smp_routers_connected", "message routers connected", status["smp_routers_connected"]),
-        Tile("pushes_under_way", "pushes under way", status["pushes_under_way"]),
-    ]
-    ledger: Mapping[str, int] = status["ledger"]
-    return tiles + [
-        Tile(f"ledger.{state}", f"notifications {state.replace('_', ' ')}", count)
-        for state, count in ledger.items()
-    ]
-
-
-def _ds_tiles(answers: Answers) -> list[Tile]:
-    status = answers["status"]
-    return [
-        Tile("connections", "connections", status["connections"]),
-        Tile("payloads", "payloads waiting", status["payloads"]),
-        Tile("bytes", "bytes waiting", status["bytes"]),
-        Tile("waiting", "long polls", status["waiting"]),
-        Tile("in_hand", "payloads in hand", status["in_hand"]),
-    ]
-
-
-def _canary_tiles(answers: Answers) -> list[Tile]:
-    status = answers["status"]
-    return [
-        Tile("pairs", "pairs of routers", status["pairs"]),
-        Tile("delivered", "delivered", status["delivered"]),
-        Tile("lost", "lost", status["lost"], bad=status["lost"] > 0),
-        Tile("duplicate", "duplicates", status["duplicate"], bad=status["duplicate"] > 0),
-        Tile("p50_ms", "half arrive within, ms", status["p50_ms"]),
-        Tile("p99_ms", "99 of 100 within, ms", status["p99_ms"]),
-    ]
-
-
-KINDS = (
-    Kind(
-        "router",
-        "SMP router",
-        "router.toml",
-        ("status", "stats"),
-        _router_tiles,
-        (
-            ("stats", "counts.msgSent", "messages accepted"),
-            ("stats", "counts.msgRecv", "messages acknowledged"),
-        ),
-        audits=True,
-    ),
-    Kind("ntf", "Notification router", "ntf.toml", ("status",), _ntf_tiles, ()),
-    Kind(
-        "ds",
-        "Delivery service",
-        "ds.toml",
-        ("status",),
-        _ds_tiles,
-        (
-            ("status", "counters.enqueued", "payloads accepted"),
-            ("status", "counters.handed_out", "payloads handed out"),
-        ),
-    ),
-    Kind("canary", "Canary", "canary.toml", ("status",), _canary_tiles, ()),
-)
-
-
-def _counter(answers: Answers, answer: str, path: str) -> float:
-    table, _, name = path.partition(".")
-    value: float = answers[answer].get(table, {}).get(name, 0)
-    return value
+ASK_S_MAX = 5.0
+"""A server that takes longer to answer has stopped turning."""
+_HOUR, _DAY = (60, 1), (96, 15)
+"""How many bars a chart has, and how many minutes each of them is."""
 
 
 @dataclass
@@ -134,45 +33,146 @@ class Watched:
 
     kind: Kind
     folder: Path
-    name: str
-    counted: dict[str, Counted] = field(default_factory=dict)
+    track: Track = field(default_factory=Track)
+    _face: Face | None = None
+    _push_key: str = ""
+    _stamp: tuple[int, int] | None = None
+
+    @property
+    def face(self) -> Face:
+        """Read again when its configuration has changed."""
+        try:
+            status = (self.folder / self.kind.config).stat()
+            stamp = status.st_mtime_ns, status.st_ino
+        except OSError:
+            stamp = None
+        if self._face is None or stamp != self._stamp:
+            self._face, self._stamp = face_of(self.kind.word, self.folder), stamp
+        return self._face
 
     async def look(self, now_s: Callable[[], float] = time.time) -> Card:
         """Ask it now; one that does not answer is down."""
-        try:
-            answers = await asyncio.to_thread(self._ask)
-        except OperatorError as error:
-            note = f"{error}" if not isinstance(error, NotRunningError) else self._remedy()
-            return Card(self.kind.title, self.name, Health.DOWN, note, audits=False)
+        face, answers, error = await asyncio.to_thread(self._ask)
+        at_s = now_s()
+        if answers is None:
+            self.track.forget_last()
+            return self._bare(face, Health.DOWN, *error)
         status = answers["status"]
-        state, note = Health.RUNNING, ""
+        health, sentence = Health.RUNNING, str(status["health"])
         if status["state"] == "draining":
-            state = Health.DRAINING
+            health, sentence = Health.DRAINING, "it is stopping: it answers what it accepted"
         elif not status["ready"]:
-            state, note = Health.NOT_READY, str(status["health"])
-        tiles, lines = self.kind.tiles(answers), []
-        for answer, path, label in self.kind.rates:
-            counted = self.counted.setdefault(path, Counted())
-            counted.sample(now_s(), _counter(answers, answer, path))
-            tiles.append(Tile(f"{path}.per_minute", f"{label}, last minute", counted.per_minute))
-            lines.append(Line(path, label, counted.minutes))
+            health = Health.NOT_READY
+        try:
+            return self._card(face, answers, health, sentence, at_s)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            told = (
+                f"it runs version {status['version']}, whose numbers this page of version "
+                f"{blindpost.__version__} cannot read"
+            )
+            return self._bare(face, Health.NOT_READY, told, "Restart both, the page and the server.")
+
+    def _bare(self, face: Face, health: Health, sentence: str, remedy: str = "") -> Card:
+        """The card of a server without numbers."""
+        kind = self.kind
         return Card(
-            self.kind.title, self.name, state, note, tuple(tiles), tuple(lines), audits=self.kind.audits
+            *(kind.title, kind.word, str(self.folder), face, health, sentence, remedy),
+            push_key=self._push_key,
+            actions=kind.actions,
         )
 
-    def _ask(self) -> dict[str, Mapping[str, Any]]:
-        control = control_of(self.folder / self.kind.config)
-        return {command: ask(control, command) for command in self.kind.commands}
+    def _card(self, face: Face, answers: Answers, health: Health, sentence: str, at_s: float) -> Card:
+        """The card of a server that answered."""
+        kind, folder, status = self.kind, shlex.quote(str(self.folder)), answers["status"]
+        self._push_key = str(status.get("vapid_public_key") or "")
+        rows = (*problems.EVERY, *kind.problems)
+        counters = {each.name: number(answers, each.path) for each in (kind.flow.arrived, kind.flow.left)}
+        counters |= {row.name: row.value(answers) for row in rows}
+        self.track.sample(at_s, counters)
+        found = [
+            *problems.levels(status, face, kind.word, folder, at_s),
+            *problems.counted(rows, self.track, kind.word, folder),
+        ]
+        return Card(
+            kind.title,
+            kind.word,
+            str(self.folder),
+            face,
+            health,
+            sentence,
+            "",
+            (*self._rates(), *kind.tiles(answers)),
+            tuple(_facts(status, at_s)),
+            tuple(found),
+            self._chart(),
+            self._push_key,
+            kind.actions,
+        )
 
-    def _remedy(self) -> str:
-        return f"It does not run. Start it with `blindpost {self.kind.name} start -c {self.folder}`."
+    def _rates(self) -> list[Tile]:
+        """What came and went in the last minute; folded away while nothing has for a day."""
+        track, sides = self.track, (self.kind.flow.arrived, self.kind.flow.left)
+        flows = any(track.last_day(each.name) for each in sides)
+        return [
+            Tile(
+                f"{each.name}.per_minute",
+                f"{each.word}, last minute",
+                track.per_minute(each.name),
+                is_main=flows,
+            )
+            for each in sides
+        ]
+
+    def _chart(self) -> Chart:
+        flow, bars = self.kind.flow, self.track.bars
+        hour, day = (
+            (bars(flow.arrived.name, *spans), bars(flow.left.name, *spans)) for spans in (_HOUR, _DAY)
+        )
+        return Chart(flow.noun, flow.arrived.word, flow.left.word, hour, day)
+
+    def _ask(self) -> tuple[Face, dict[str, Mapping[str, Any]] | None, tuple[str, ...]]:
+        """Its face, and what it answered or why not."""
+        face, control = self.face, control_of(self.folder / self.kind.config)
+        try:
+            commands = self.kind.commands
+            return face, {each: ask(control, each, timeout_s=ASK_S_MAX) for each in commands}, ()
+        except NotRunningError:
+            return face, None, ("it does not run", f"Start it with `{self._start}`.")
+        except OperatorError as error:
+            return face, None, (str(error).removesuffix("."),)
+
+    @property
+    def _start(self) -> str:
+        return f"blindpost {self.kind.word} start -c {shlex.quote(str(self.folder))}"
+
+
+def number(answers: Answers, path: str) -> int:
+    """A counter at `answer/table/name`; 0 where it is not there."""
+    value: Any = answers
+    for name in path.split("/"):
+        value = value.get(name, 0) if isinstance(value, Mapping) else 0
+    return int(value)
+
+
+def _facts(status: Mapping[str, Any], now_s: float) -> list[Fact]:
+    machine = status["machine"]
+    facts = [Fact("version", str(status["version"])), Fact("up for", period(status["uptime_s"]))]
+    since, until = machine["certificate_since"], machine["certificate_until"]
+    if until is not None:
+        age, left = period(max(0, now_s - since)), period(max(0, until - now_s))
+        ends = time.strftime("%Y-%m-%d", time.gmtime(until))
+        long = until - now_s > 50 * 365 * DAY_S
+        facts.append(
+            Fact("certificate", f"{age} old, {'does not end' if long else f'ends in {left} ({ends})'}")
+        )
+    return facts
 
 
 def find(folder: Path) -> Watched:
     """The server that is set up in a folder."""
     for kind in KINDS:
         if (folder / kind.config).exists():
-            return Watched(kind, folder.absolute(), folder.absolute().name)
+            return Watched(kind, folder.absolute())
     names = ", ".join(kind.config for kind in KINDS)
     raise OperatorError(
         f"{folder}: no server is set up here (none of {names} is in it). Name the folder of a server."

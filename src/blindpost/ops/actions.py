@@ -1,0 +1,65 @@
+"""What an operator can have done from the page: audit a router, back it up, block a link."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK
+from blindpost.ops.wording import size
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import make_folder
+
+Form = Mapping[str, str]
+"""What was filled in."""
+
+_ALWAYS_TOLD = ("services", "queues")
+_REASONS = ("spam", "content")
+
+
+async def audit(folder: Path, _form: Form) -> str:
+    """What `blindpost router audit` would say."""
+    from blindpost.router.running.auditing import audit_place
+    from blindpost.router.running.settings import RouterPlace
+
+    found = await asyncio.to_thread(lambda: asyncio.run(audit_place(RouterPlace.read(folder), repairs=False)))
+    sums = {name: count for name, count in found.values().items() if count or name in _ALWAYS_TOLD}
+    told = ", ".join(f"{name} {count:,}" for name, count in sums.items())
+    return f"{'Everything agrees' if found.clean else 'There are differences'}: {told}."
+
+
+def backups_of(folder: Path) -> Path:
+    """Where the backups of a server are put: beside its folder, which a restore replaces."""
+    return folder.with_name(f"{folder.name}-backups")
+
+
+async def backup(folder: Path, _form: Form) -> str:
+    """`blindpost router backup` into a new folder beside the router's."""
+    from blindpost.router.running.backup import back_up
+    from blindpost.router.running.settings import RouterPlace
+
+    target = backups_of(folder) / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
+
+    def work() -> int:
+        make_folder(target.parent)
+        return back_up(RouterPlace.read(folder), target, with_ca_key=False)
+
+    written = await asyncio.to_thread(work)
+    return f"Backed up {size(written)} to {target}, without the CA key. Copy it to another machine."
+
+
+async def block(folder: Path, form: Form) -> str:
+    """`blindpost router queues block`, by a link or an id."""
+    from blindpost.router.running.settings import RouterPlace
+    from blindpost.serving.place import ask_running
+
+    if form.get("reason") not in _REASONS:
+        raise OperatorError("Choose a reason: spam or content. The users of the queue are told.")
+    named, place = form.get("link", ""), RouterPlace.read(folder)
+    await asyncio.to_thread(ask_running, place, "block", id=named, reason=form["reason"])
+    return "Blocked: nothing more is sent to this queue or received from it."
+
+
+ACTIONS: Mapping[str, Callable[[Path, Form], Awaitable[str]]] = {AUDIT: audit, BACKUP: backup, BLOCK: block}
