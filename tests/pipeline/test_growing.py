@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from blindpost.journal.schema import P_COUNTERS, P_DAY
 from blindpost.pipeline import lake as lakes
 from blindpost.pipeline.dataset import datasets
-from blindpost.pipeline.growing import FILES_MOST, growing, made_of
+from blindpost.pipeline.growing import FILES_MOST, different, growing, made_of
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.runner import run
@@ -56,6 +56,12 @@ def test_only_files_that_meet_no_other_are_added() -> None:
     assert _grown([ONE, TWO], [ONE], files=FILES_MOST) == []
     assert _grown([ONE, TWO], [ONE], version="0") == []
     assert made_of(P_DAY, [ONE]) == frozenset()
+
+
+def test_a_file_under_two_names_is_one() -> None:
+    copied = replace(ONE, path="copy", modified_us=2)
+    assert [entry.path for entry in different([copied, ONE, TWO])] == ["copy", "b"]
+    assert [entry.path for entry in different([ONE, replace(copied, gone=True)])] == ["a"]
 
 
 def test_a_file_of_two_days_is_added_to_each_once() -> None:

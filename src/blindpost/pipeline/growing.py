@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blindpost.journal.schema import Table
@@ -19,6 +18,14 @@ FILES_MOST = 64
 ByDay = Mapping[str, Sequence[Entry]]
 
 
+def different(entries: Iterable[Entry]) -> list[Entry]:
+    """Each content once: of a file under several names, one that is there, and of those the newest."""
+    found: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda entry: (not entry.gone, entry.modified_us, entry.path)):
+        found[entry.sha256] = entry
+    return list(found.values())
+
+
 def made_of(table: Table, entries: Sequence[Entry]) -> frozenset[str]:
     """What a day is made of, one by one; nothing if it cannot be added to."""
     if is_revised(table) or not all(entry.spans for entry in entries):
@@ -27,7 +34,7 @@ def made_of(table: Table, entries: Sequence[Entry]) -> frozenset[str]:
 
 
 def _identity(entry: Entry) -> str:
-    return f"{entry.sha256} {entry.path}"
+    return entry.sha256
 
 
 def growing(
@@ -37,8 +44,8 @@ def growing(
 
     `known` is what each day was made of when it was published, `files` how many files it has.
     """
-    every = {entry.path: entry for found in by_day.values() for entry in found}
-    single = _alone(list(every.values()))
+    every = {entry.path: entry.spans for found in by_day.values() for entry in found}
+    single = alone(every)
     added: dict[str, list[Entry]] = {}
     for day, found in by_day.items():
         before = known.get(day, frozenset())
@@ -53,13 +60,6 @@ def growing(
                 if other != day and entry not in added.get(other, [entry]):
                     del added[other]
     return added
-
-
-def _alone(entries: Sequence[Entry], elsewhere: Collection[str] = ()) -> set[str]:
-    """The files that share no record with another; one that is there under two names does."""
-    copies = Counter(entry.sha256 for entry in entries)
-    single = alone({entry.path: entry.spans for entry in entries}, elsewhere)
-    return {entry.path for entry in entries if entry.path in single and copies[entry.sha256] == 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def meeting(used: Sequence[Entry]) -> Meeting:
     left = {writer for entry in gone for writer in writers_of(entry.spans)}
     single: set[str] = set()
     if all(entry.spans for entry in gone) and len(left) <= WRITERS_MOST:
-        single = _alone([entry for entry in used if not entry.gone], left)
+        single = alone({entry.path: entry.spans for entry in used if not entry.gone}, left)
     return Meeting(
         [entry for entry in used if entry.path in single],
         [entry for entry in used if entry.path not in single],

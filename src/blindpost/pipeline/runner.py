@@ -23,7 +23,7 @@ from blindpost.pipeline.bronze import TRIES, take_stock
 from blindpost.pipeline.dataset import Dataset, Input, datasets
 from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
-from blindpost.pipeline.growing import ByDay, Meeting, growing, made_of, meeting
+from blindpost.pipeline.growing import ByDay, Meeting, different, growing, made_of, meeting
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.passing import copy_all, each_once
@@ -251,7 +251,8 @@ class _Run:
         self._tell(store, (), inputs)
 
     def _silver_days(self, table: Table, store: TableStore, stale: Mapping[str, str]) -> None:
-        by_day = self._lake.ledger.read_by(table.name, stale)
+        read = self._lake.ledger.read_by(table.name, stale)
+        by_day = {day: different(entries) for day, entries in read.items()}
         known = {day: store.made_of(day) for day in by_day}
         held = {day: len(kept.files) for day, kept in store.current().partitions.items()}
         added = growing(table, by_day, known, held)

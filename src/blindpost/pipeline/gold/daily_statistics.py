@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StringType
 
 from blindpost.journal.schema import DAILY_COLUMNS, DailyColumn, Source
-from blindpost.pipeline.dataset import Dataset, Input
+from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.meters import since_start
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.sums import COUNTER_HOURS
@@ -38,14 +38,14 @@ def compute(
     p_sketches: DataFrame,
     p_day_sketches: DataFrame,
     p_boots: DataFrame,
+    covered: DataFrame,
 ) -> DataFrame:
     minutes = [frame.where(F.col("role") == "smp") for frame in (counter_hours, p_gauges)]
     days = p_day.where(F.col("role") == "smp")
-    covered = _covered(minutes[1], days)
     levels = _levels(minutes[1], days, covered, p_boots)
     sums = _sums(minutes[0], days, covered)
     written = _written(minutes[1], covered)
-    active = _active(_sketches(p_sketches, p_day_sketches))
+    active = _active(_sketches(p_sketches, p_day_sketches), covered)
     joined = (
         written.join(sums, ["day", "router"], "left")
         .join(levels, ["day", "router"], "left")
@@ -54,8 +54,9 @@ def compute(
     return joined.select("day", "router", *_reference(), *_beside(), "minutes", "minutes_twice", "boots")
 
 
-def _covered(gauges: DataFrame, days: DataFrame) -> DataFrame:
+def _covered(p_gauges: DataFrame, p_day: DataFrame) -> DataFrame:
     """How many minutes of a day each boot wrote, and whether its own row of the day knows of more."""
+    gauges, days = (frame.where(F.col("role") == "smp") for frame in (p_gauges, p_day))
     seen = gauges.groupBy(*RECORD).agg(F.count_distinct("minute_s").alias("seen"))
     kept = days.groupBy(*RECORD).agg(F.max("minutes").cast("long").alias("kept"))
     known = {name: F.coalesce(name, F.lit(0)) for name in ("seen", "kept")}
@@ -143,12 +144,17 @@ def _sketches(p_sketches: DataFrame, p_day_sketches: DataFrame) -> DataFrame:
     return by_hour.unionByName(by_day).distinct()
 
 
-def _active(sketches: DataFrame) -> DataFrame:
-    """Estimates for each day: of the day, of 7 and 30 days with it, and of its calendar month."""
+def _active(sketches: DataFrame, covered: DataFrame) -> DataFrame:
+    """Estimates for each day: of the day, of 7 and 30 days with it, and of its calendar month.
+
+    Only for days on which somebody wrote: uniting sketches is most of what this table costs.
+    """
     counted = F.explode(F.sequence(F.lit(0), F.lit(LONGEST_DAYS - 1))).alias("ago")
     spread = sketches.select("*", counted).withColumn("day", F.expr("date_add(about, ago)"))
     in_order = F.array_sort(F.collect_list(F.struct("about", "boot", "sketch")))
-    grouped = spread.groupBy("day", "router", "name").agg(in_order.alias("kept"))
+    there = F.broadcast(covered.select("day", "router").distinct())
+    wanted = spread.join(there, ["day", "router"], "left_semi")
+    grouped = wanted.groupBy("day", "router", "name").agg(in_order.alias("kept"))
     week = grouped.withColumns(
         {
             "day_estimate": _estimate("about = day"),
@@ -270,6 +276,7 @@ DATASET = Dataset(
     ),
     compute=compute,
     sums=(COUNTER_HOURS,),
+    kept={"covered": Kept(("p_gauges", "p_day"), _covered)},
     rules=(
         Rule(
             "whole day",

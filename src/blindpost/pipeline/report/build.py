@@ -7,6 +7,7 @@ from blindpost.pipeline.report.facts import Facts, count, moment
 from blindpost.pipeline.report.page import Report, Section, render
 
 SECTIONS = (
+    others.data,
     routers.drift,
     canaries.integrity,
     canaries.delivery,
@@ -14,7 +15,6 @@ SECTIONS = (
     routers.storms,
     others.notifications,
     others.delivery_service,
-    others.data,
     routers.statistics,
 )
 

@@ -142,6 +142,7 @@ def heat(
     bottom = len(rows) * high + 12
     if columns:
         parts.append(f'<text x="{left:.0f}" y="{bottom}">{escape(columns[0])}</text>')
+    if columns[:1] != columns[-1:]:
         parts.append(f'<text class="name" x="{WIDTH - 2}" y="{bottom}">{escape(columns[-1])}</text>')
     return _frame(bottom + 6, label, parts)
 
