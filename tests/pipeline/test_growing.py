@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import P_COUNTERS, P_DAY
+from blindpost.pipeline import bronze
 from blindpost.pipeline import lake as lakes
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.growing import FILES_MOST, different, growing, made_of
@@ -98,6 +99,7 @@ def test_a_followed_day_equals_one_computed_at_once(
 ) -> None:
     if not few:
         monkeypatch.setattr(lakes, "SMALL_ROWS", 0)
+        monkeypatch.setattr(bronze, "FEW_FILES", 0)
     journal = tmp_path / "journal"
 
     def opened(name: str) -> Lake:

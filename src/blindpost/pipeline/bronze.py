@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from blindpost.pipeline.examine import Reason, Verdict, examine, examine_batches
 from blindpost.pipeline.files import FileInfo, Files, literal
 from blindpost.pipeline.ledger import Entry, Ledger, listing, summed
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 FEW_FILES, FEW_BYTES = 1_000, 64 << 20
 """Up to this many new files are examined here: sending them to Spark's Python would cost more."""
+FILES_IN_TASK = 250
 _BEFORE = "@"
 """Between the path of an overwritten file and the hash of what it was."""
 TRIES = 5
@@ -142,8 +145,13 @@ def _examined(
                 file = new[name]
                 found[name] = Entry(name, file.size, file.modified_us, **asdict(examine(whole, now_s)))
         return found
-    paths = [literal(path) for path in sorted(by_path)]
-    content: DataFrame = spark.read.format("binaryFile").load(paths).select("path", "content")
+    content: DataFrame
+    if files.local:  # each task opens its files itself
+        named = spark.createDataFrame(pa.table({"path": pa.array(sorted(by_path), pa.string())}))
+        content = named.repartition(len(by_path) // FILES_IN_TASK + 1)
+    else:
+        paths = [literal(path) for path in sorted(by_path)]
+        content = spark.read.format("binaryFile").load(paths).select("path", "content")
     verdicts = content.mapInArrow(
         functools.partial(examine_batches, now_s),
         "path string, sha256 string, table string, version int, rows bigint, days array<string>, "

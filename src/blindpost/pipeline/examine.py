@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
 from hashlib import sha256
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -175,9 +176,13 @@ VERDICT_SCHEMA = pa.schema(
 
 
 def examine_batches(now_s: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same over the rows of Spark's `binaryFile`: path and content in, verdicts out."""
+    """The same over rows with paths, and with contents where this machine cannot open the files."""
     for batch in batches:
-        verdicts = [examine(content.as_py(), now_s) for content in batch.column("content")]
+        if "content" in batch.schema.names:
+            contents = (content.as_py() for content in batch.column("content"))
+        else:
+            contents = (Path(path.as_py()).read_bytes() for path in batch.column("path"))
+        verdicts = [examine(content, now_s) for content in contents]
         yield pa.RecordBatch.from_pylist(
             [
                 {
