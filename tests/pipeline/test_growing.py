@@ -17,7 +17,7 @@ from blindpost.pipeline.growing import FILES_MOST, different, growing, made_of
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.runner import run
-from blindpost.pipeline.sums import COUNTER_HOURS, partial_of
+from blindpost.pipeline.sums import COUNTER_HOURS, combined, partial_of
 from tests.support.pipeline.lakes import LASTING, Row, plain, seal_rows
 
 pytestmark = pytest.mark.timeout(300)
@@ -90,7 +90,7 @@ def _seal(folder: Path, name: str, rows: list[Row]) -> None:
 
 
 def _sums(lake: Lake) -> list[Row]:
-    return plain(lake.summed(COUNTER_HOURS).collect())
+    return plain(combined(COUNTER_HOURS, lake.summed(COUNTER_HOURS)).collect())
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])

@@ -55,10 +55,10 @@ def test_the_kernel_equals_sparks_own_plan(
         seal_rows(tmp_path / f"{place}.parquet", sums.table, rows[place::3]).as_posix() for place in range(3)
     ]
     wanted = native(sums, silver_frame(spark, sums.table.name, rows))
-    found = summed(spark, sums, files)
+    found = combined(sums, summed(spark, sums, files))
     assert plain(found.select(*wanted.columns).collect()) == plain(wanted.collect())
     elsewhere = summed(spark, sums, ["file://" + file if place else file for place, file in enumerate(files)])
-    assert plain(elsewhere.collect()) == plain(found.collect())
+    assert plain(combined(sums, elsewhere).collect()) == plain(found.collect())
 
 
 def test_content_that_spark_brought_is_read_like_a_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from blindpost.journal.schema import P_COUNTERS, S_QUEUES, Table, Type
 from blindpost.pipeline.files import literal, local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 BATCH_ROWS = 1 << 17
 """Little enough to stay in a processor's cache."""
@@ -201,7 +201,9 @@ def of_batches(sums: Sums, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def summed(spark: SparkSession, sums: Sums, paths: Sequence[str]) -> DataFrame:
-    """The sums over these files, each group once."""
+    """The sums over these files. Groups that are only added may come several times, as parts of their sums:
+    whoever reads them adds them up to something larger, and doing it here too would cost as much again.
+    """
     spark_schema = ", ".join(
         f"{field.name} {'bigint' if field.type == pa.int64() else field.type}" for field in sums.schema
     )
@@ -211,7 +213,8 @@ def summed(spark: SparkSession, sums: Sums, paths: Sequence[str]) -> DataFrame:
         files = named.repartition(min(len(paths), TASKS_MOST)) if len(paths) > 1 else named
     else:
         files = spark.read.format("binaryFile").load(list(map(literal, paths))).select("content")
-    return combined(sums, files.mapInArrow(functools.partial(of_batches, sums), spark_schema))
+    parts = files.mapInArrow(functools.partial(of_batches, sums), spark_schema)
+    return combined(sums, parts) if sums.xored else parts.select("*", _day(sums))
 
 
 def with_day(sums: Sums, rows: pa.RecordBatch) -> pa.Table:
@@ -226,5 +229,10 @@ def combined(sums: Sums, parts: DataFrame) -> DataFrame:
 
     added = [F.sum(name).alias(name) for name in ("count", *sums.added)]
     xored = [F.bit_xor(name).alias(name) for name in sums.xored]
-    day = F.to_date(F.timestamp_seconds(sums.span)).alias("day")
-    return parts.groupBy(*sums.keys, sums.span).agg(*added, *xored).select("*", day)
+    return parts.groupBy(*sums.keys, sums.span).agg(*added, *xored).select("*", _day(sums))
+
+
+def _day(sums: Sums) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.to_date(F.timestamp_seconds(sums.span)).alias("day")
