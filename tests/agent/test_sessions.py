@@ -41,8 +41,8 @@ from blindpost.wire.smp.errors import (
     Code,
     ProxyCode,
     SMPError,
+    TransportCode,
 )
-from blindpost.wire.smp.errors import TransportError as TransportCode
 from blindpost.wire.smp.responses import OK, PONG
 from tests.support.agent.network import AgentNetwork, agent_world, make_queues
 from tests.support.client.scripted_router import virtual

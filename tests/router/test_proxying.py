@@ -76,7 +76,7 @@ from blindpost.wire.smp.errors import (
     NameCode,
     ProxyCode,
     SMPError,
-    TransportError,
+    TransportCode,
 )
 from blindpost.wire.smp.responses import END, ERR, LNK, OK, PKEY, PONG, PRES, Response
 from blindpost.wire.smp.values import LinkData, QueueMode, SubMode
@@ -225,7 +225,7 @@ async def test_relays_of_all_versions_are_reached(
 async def test_a_relay_older_than_proxies_is_refused(proxy: RunningRouter, tmp_path: Path) -> None:
     async with running_router(tmp_path / "relay", versions=VersionRange(6, 7)) as relay:
         line = await open_line(proxy)
-        too_old = ERR(PROXY(BROKER(TRANSPORT(TransportError.VERSION))))
+        too_old = ERR(PROXY(BROKER(TRANSPORT(TransportCode.VERSION))))
         assert await line.ask(PRXY(relay.server, None)) == too_old
         assert len(proxy.router.relays) == 0
         await until(lambda: not relay.router.connections)
@@ -325,7 +325,7 @@ async def test_what_a_relay_cannot_open_or_read_is_told_to_the_proxy(relay: Runn
 async def test_a_proxy_without_a_session_key_cannot_forward(relay: RunningRouter) -> None:
     line = await open_line(relay, offer_key=False)
     reply = await line.ask(b"RFWD " + bytes(64))
-    assert reply == ERR(PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH))))
+    assert reply == ERR(PROXY(BROKER(TRANSPORT(TransportCode.NO_AUTH))))
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 15, 16, 20, 21])
@@ -417,9 +417,9 @@ ERRORS: list[tuple[Exception, SMPError]] = [
     (errors.UnknownCaError(), UNREACHABLE),
     (errors.ConnectionCutError(), UNREACHABLE),
     (NoHostError(), PROXY(BROKER(BrokerCode.HOST))),
-    (errors.HandshakeVersionError(), PROXY(BROKER(TRANSPORT(TransportError.VERSION)))),
-    (errors.HandshakeBadAuthError(), PROXY(BROKER(TRANSPORT(TransportError.HANDSHAKE_BAD_AUTH)))),
-    (RelayKeyError(), PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH)))),
+    (errors.HandshakeVersionError(), PROXY(BROKER(TRANSPORT(TransportCode.VERSION)))),
+    (errors.HandshakeBadAuthError(), PROXY(BROKER(TRANSPORT(TransportCode.HANDSHAKE_BAD_AUTH)))),
+    (RelayKeyError(), PROXY(BROKER(TRANSPORT(TransportCode.NO_AUTH)))),
     (CryptoError("no"), Code.CRYPTO),
     (OSError("disk"), Code.INTERNAL),
 ]

@@ -18,7 +18,7 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.padding import pad
 from blindpost.wire.primitives import Reader, decode_whole, encode
 from blindpost.wire.signed_key import CertKey, SignedKey
-from blindpost.wire.smp.errors import TransportError
+from blindpost.wire.smp.errors import TransportCode
 from blindpost.wire.smp.handshake import (
     SERVICE_VERSIONS,
     ClientHello,
@@ -149,7 +149,7 @@ def test_service_response(vector: dict[str, Any]) -> None:
     response = decode_whole(bytes.fromhex(data), read_service_response)
     result = vector["router_result"]
     if "error" in result:
-        assert response == ServiceRefused(TransportError(result["error"].encode()))
+        assert response == ServiceRefused(TransportCode(result["error"].encode()))
     else:
         assert response == ServiceAccepted(ramp(0xD0, 24))
     assert encode(response, write_service_response).hex() == data
@@ -233,7 +233,7 @@ def test_bytes_behind_a_hello_are_ignored(
 
 def test_bytes_behind_a_service_response_are_ignored() -> None:
     assert read_service_response(Reader(b"R\x01sxyz")) == ServiceAccepted(b"s")
-    for error in TransportError:
+    for error in TransportCode:
         data = encode(ServiceRefused(error), write_service_response)
         assert read_service_response(Reader(data + b" more")) == ServiceRefused(error)
     with pytest.raises(WireError):

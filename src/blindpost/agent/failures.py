@@ -29,8 +29,8 @@ from blindpost.wire.smp.errors import (
     Code,
     ProxyCode,
     SMPError,
+    TransportCode,
 )
-from blindpost.wire.smp.errors import TransportError as TransportCode
 
 
 class Kind(Enum):

@@ -23,7 +23,7 @@ from blindpost.wire.smp.errors import (
     TRANSPORT,
     Code,
     RefusedError,
-    TransportError,
+    TransportCode,
 )
 from blindpost.wire.smp.messages import (
     ForwardedResponse,
@@ -36,7 +36,7 @@ from blindpost.wire.smp.versions import FORWARDED_PADDED_SIZE, forwarded_layout
 from blindpost.wire.transmissions import Refused, response_transmission
 from blindpost.wire.value import Value
 
-NO_SESSION_KEY = PROXY(BROKER(TRANSPORT(TransportError.NO_AUTH)))
+NO_SESSION_KEY = PROXY(BROKER(TRANSPORT(TransportCode.NO_AUTH)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

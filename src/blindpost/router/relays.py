@@ -49,7 +49,7 @@ from blindpost.wire.smp.errors import (
     Code,
     ProxyCode,
     SMPError,
-    TransportError,
+    TransportCode,
 )
 from blindpost.wire.smp.messages import (
     ForwardedTransmission,
@@ -296,7 +296,7 @@ def _described(server: Server, client: SmpClient) -> _Session:
 class RelayKeyError(errors.TransportError):
     """The relay gave no session key, so that nothing can be encrypted to it."""
 
-    wire = TransportError.NO_AUTH
+    wire = TransportCode.NO_AUTH
     default = "the relay sent no session key"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blindpost.wire.smp.errors import TransportError as Wire
+from blindpost.wire.smp.errors import TransportCode as Wire
 
 
 class TransportError(Exception):

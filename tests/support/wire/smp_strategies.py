@@ -158,7 +158,7 @@ broker_errors: st.SearchStrategy[e.BrokerError] = st.one_of(
     st.sampled_from(e.BrokerCode),
     st.builds(e.RESPONSE, latin1_texts),
     st.builds(e.UNEXPECTED, latin1_texts),
-    st.builds(e.TRANSPORT, st.sampled_from(e.TransportError)),
+    st.builds(e.TRANSPORT, st.sampled_from(e.TransportCode)),
     st.just(e.NETWORK()),
 )
 plain_errors: st.SearchStrategy[SMPError] = st.one_of(
@@ -283,7 +283,7 @@ def client_hellos(version: int) -> st.SearchStrategy[ClientHello]:
 
 
 service_responses: st.SearchStrategy[ServiceResponse] = st.one_of(
-    st.builds(ServiceAccepted, ids), st.builds(ServiceRefused, st.sampled_from(e.TransportError))
+    st.builds(ServiceAccepted, ids), st.builds(ServiceRefused, st.sampled_from(e.TransportCode))
 )
 messages: st.SearchStrategy[ReceivedMessage] = st.one_of(
     st.builds(QuotaMarker, i64), st.builds(Message, st.integers(0, 2**40), st.booleans(), bodies)

@@ -80,11 +80,11 @@ def error_of(value: Json) -> SMPError:
 
 
 _TRANSPORT = {
-    "badBlock": e.TransportError.BLOCK,
-    "version": e.TransportError.VERSION,
-    "largeMsg": e.TransportError.LARGE_MSG,
-    "badSession": e.TransportError.SESSION,
-    "noServerAuth": e.TransportError.NO_AUTH,
+    "badBlock": e.TransportCode.BLOCK,
+    "version": e.TransportCode.VERSION,
+    "largeMsg": e.TransportCode.LARGE_MSG,
+    "badSession": e.TransportCode.SESSION,
+    "noServerAuth": e.TransportCode.NO_AUTH,
 }
 
 
@@ -95,7 +95,7 @@ def _broker(value: Json) -> e.BrokerError:
         case {"type": "UNEXPECTED", "respErr": text}:
             return e.UNEXPECTED(text)
         case {"type": "TRANSPORT", "transportErr": {"type": "handshake", "handshakeErr": {"type": kind}}}:
-            return e.TRANSPORT(e.TransportError(f"HANDSHAKE {kind}".encode()))
+            return e.TRANSPORT(e.TransportCode(f"HANDSHAKE {kind}".encode()))
         case {"type": "TRANSPORT", "transportErr": {"type": kind}}:
             return e.TRANSPORT(_TRANSPORT[kind])
         case {"type": "NETWORK", "networkError": detail}:

@@ -49,15 +49,12 @@ class Operations:
         return {
             "fingerprint": b64(service.credentials.fingerprint),
             "durability": service.place.settings.store.durability,
-            "connections": gauges.connections,
-            "handshakes": gauges.handshakes,
+            **service.connected(),
             "subscriptions": gauges.subscriptions,
             "queues": gauges.stored["queues"],
             "messages": gauges.stored["messages"],
             "inbox": gauges.inbox,
             "congested": gauges.congested,
-            "top": service.limits.top(),
-            "limited": service.limits.limited,
         }
 
     async def stats(self, request: Request) -> dict[str, Any]:
@@ -73,9 +70,7 @@ class Operations:
         service = self._service
         gauges, guard = await look(service.router, service.server), service.router.guard
         return {
-            "connections": gauges.connections,
-            "handshakes": gauges.handshakes,
-            "addresses": service.limits.addresses,
+            **service.connected(),
             "by_version": {str(version): count for version, count in sorted(gauges.versions.items())},
             "subscribed": gauges.subscribed,
             "subscribed_to_notifications": gauges.notifier_subscribed,
@@ -85,10 +80,8 @@ class Operations:
             "refused": guard.refused_total + guard.refused_address + guard.refused_handshakes,
             "new_refused": guard.new_refused,
             "in_debt": service.router.engine.in_debt,
-            "top": service.limits.top(),
             "stored_bytes": service.router.plan.stored.total,
             "stored_by_largest": service.router.plan.stored.largest(),
-            "limited": service.limited(),
         }
 
     async def queue(self, request: Request) -> dict[str, Any]:

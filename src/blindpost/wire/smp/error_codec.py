@@ -33,7 +33,7 @@ from blindpost.wire.smp.errors import (
     Notice,
     ProxyCode,
     SMPError,
-    TransportError,
+    TransportCode,
 )
 from blindpost.wire.smp.versions import BLOCKED_VERSION, CLIENT_NOTICES_VERSION
 
@@ -102,15 +102,15 @@ def write_error(writer: Writer, error: SMPError) -> None:
             writer.raw(b"NAME ").raw(code.value)
 
 
-def read_transport_error(reader: Reader) -> TransportError:
+def read_transport_error(reader: Reader) -> TransportCode:
     word = reader.tag()
     if word == b"HANDSHAKE":
         reader.expect(b" ")
         word = b"HANDSHAKE " + reader.tag()
-    return _member(TransportError, word)
+    return _member(TransportCode, word)
 
 
-def write_transport_error(writer: Writer, error: TransportError) -> None:
+def write_transport_error(writer: Writer, error: TransportCode) -> None:
     writer.raw(error.value)
 
 

@@ -39,7 +39,7 @@ class CommandError(Enum):
     NO_ENTITY = b"NO_ENTITY"
 
 
-class TransportError(Enum):
+class TransportCode(Enum):
     """Why a connection could not be made or used."""
 
     BLOCK = b"BLOCK"
@@ -133,7 +133,7 @@ class UNEXPECTED(Value):
 class TRANSPORT(Value):
     """The connection behind the proxy failed in its handshake or its blocks."""
 
-    error: TransportError
+    error: TransportCode
 
 
 @dataclass(frozen=True, slots=True, repr=False)

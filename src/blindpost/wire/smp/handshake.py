@@ -17,7 +17,7 @@ from blindpost.wire.keys import Algorithm, PublicKey, read_x25519, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.signed_key import CertKey, read_cert_key, write_cert_key
 from blindpost.wire.smp.error_codec import read_transport_error, write_transport_error
-from blindpost.wire.smp.errors import TransportError
+from blindpost.wire.smp.errors import TransportCode
 from blindpost.wire.smp.versions import (
     AUTH_KEYS_VERSION,
     BLOCK_ENCRYPTION_VERSION,
@@ -90,7 +90,7 @@ class ServiceAccepted(Value):
 class ServiceRefused(Value):
     """The service part was wrong; the router closes the connection."""
 
-    error: TransportError
+    error: TransportCode
 
 
 ServiceResponse = ServiceAccepted | ServiceRefused
