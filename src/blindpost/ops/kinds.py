@@ -72,7 +72,10 @@ def _connections(answers: Answers) -> list[Tile]:
     if top and top[0]["connections"] > 1:
         tiles.append(Tile("top.connections", "connections of the largest address", top[0]["connections"]))
     limited: Mapping[str, int] = status.get("limited", {})
-    return tiles + [Tile(f"limited.{name}", _LIMITED[name], count) for name, count in limited.items()]
+    return tiles + [
+        Tile(f"limited.{name}", _LIMITED.get(name, name.replace("_", " ")), count)
+        for name, count in limited.items()
+    ]
 
 
 _LIMITED = {
@@ -81,6 +84,7 @@ _LIMITED = {
     "refused_handshakes": "refused: too many handshakes",
     "new_refused": "new queues refused: too fast",
     "made_room": "closed to make room",
+    "stored_refused": "refused: too much stored",
 }
 
 

@@ -61,7 +61,14 @@ EVERY = (
         _CHECK,
     ),
 )
+_STORED = Counted(
+    "refused_stored",
+    ("status/limited/stored_refused",),
+    "What somebody wanted to be stored was refused, since it would be too much.",
+    _STATUS,
+)
 ROUTER = (
+    _STORED,
     Counted(
         "internal_errors",
         ("stats/counts/internalErrors", "stats/counts/serviceFaults"),
@@ -148,6 +155,7 @@ NTF = (
 )
 DS = (
     *_SERVED,
+    _STORED,
     Counted("refused_full", ("status/counters/refused_full",), "Payloads were refused: full.", _STATUS),
 )
 CANARY = (
