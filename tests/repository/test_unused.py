@@ -22,6 +22,8 @@ FACES = ("agent", "bot", "chat", "client", "ds", "testing")
 CALLED_BY_LIBRARIES = {
     "ds/quic.py: datagram_received": "asyncio",
     "ds/quic.py: quic_event_received": "aioquic",
+    "ds/streams.py: _fatal_error": "asyncio, when TLS fails",
+    "ops/listening.py: startup": "uvicorn",
     "ops/listening.py: capture_signals": "uvicorn",
     "ops/listening.py: handle_events": "uvicorn",
     "ops/listening.py: on_response_complete": "uvicorn",
@@ -33,6 +35,7 @@ CALLED_BY_LIBRARIES = {
     "web/doorman.py: can_write_eof": "asyncio, of a transport",
 }
 UNUSED = {
+    "crypto/sodium.py: DECLARATIONS": "the source of `sodium_abi.py`, which a test makes again",
     "wire/links/short.py: read_short_link": "the other half of `write_short_link`; vectors check both",
     "agent/messages/delivery.py: is_working": "tests wait until a worker is idle",
     "agent/subscriptions/table.py: pending_count": "the other half of `active_count`",
