@@ -405,7 +405,7 @@ async def whole(folder: Path, count: int) -> float:
                     for number in range(start, min(start + AT_ONCE, count))
                 ]
             )
-        await until(lambda: router.store.counts()["ledger_accepted"] == count)
+        await until(lambda: router.store.counts()["ledger_apns_accepted"] == count)
         return (time.process_time() - before) / count
 
 

@@ -21,6 +21,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "moving": {"--queues": "200"},
     "ntf": {"--subscriptions": "30", "--notifications": "10", "--pushes": "20"},
     "pipeline": {"--smallest": ""},
+    "push": {"--notifications": "5", "--rounds": "1"},
     "router": {"--smallest": "", "--quick": None, "--full": None},
     "transport": {"--rounds": "2"},
 }
