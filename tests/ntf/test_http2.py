@@ -16,8 +16,8 @@ from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamR
 from h2.settings import SettingCodes, Settings
 
 from blindpost.ds.certificate import make_certificate
+from blindpost.ntf.push.allowance import ALLOWED_MAX
 from blindpost.ntf.push.http2 import (
-    IDLE_EVENTS_MAX,
     RESPONSE_MAX,
     ConnectionFailedError,
     Http2Connection,
@@ -249,11 +249,10 @@ async def test_a_hostile_peer_ends_only_its_connection(
         if not isinstance(event, StreamEnded):
             return
         if what == "a promise":
-            peer.h2.push_stream(event.stream_id, 2, HEADERS)
-            peer.h2.send_headers(2, [(b":status", b"200")], end_stream=True)
+            peer.transport.write(b"\0\0\x05\x05\x04\0\0\0\x01" + (2).to_bytes(4, "big") + b"\x88")
         else:
             ping, settings = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8), b"\0\0\0\x04\0\0\0\0\0"
-            peer.transport.write((ping if what == "pings" else settings) * 3 * IDLE_EVENTS_MAX)
+            peer.transport.write((ping if what == "pings" else settings) * 3 * ALLOWED_MAX)
 
     async with connected(tmp_path, react) as (connection, _):
         with pytest.raises(ConnectionFailedError):

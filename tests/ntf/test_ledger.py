@@ -510,6 +510,36 @@ async def test_each_provider_has_its_own_ledger(tmp_path: Path) -> None:
     assert found[Carrier.TEST][LedgerState.WAITING] == 0
 
 
+async def test_a_push_service_that_does_not_answer_takes_no_room_from_others(tmp_path: Path) -> None:
+    """Web Push has half of the room, and each service an eighth of that; the rest waits in the store."""
+    apple, rules = Apple(), NtfRules(web_push=True, push_queue=32, retry_first_s=100, retry_max_s=100)
+    providers = {PushProvider.APNS_PROD: apple, PushProvider.WEB_PUSH: apple}
+
+    def web(host: str, number: int) -> DeviceToken:
+        subscription = Subscription(host, "", b"/%d" % number, bytes(16), b"\x04" + bytes(64))
+        return DeviceToken.web(subscription)
+
+    names = [web("dead.example.org", number) for number in range(5)]
+    names += [web("live.example.org", 0), device_token("ab")]
+    queues = [some_queue(number) for number in range(len(names))]
+    async with running_ntf(tmp_path, rules, network=MemoryNetwork(), apple=apple, providers=providers) as ntf:
+        client = await ntf.connect()
+        devices = [await active_device(ntf, name, client) for name in names]
+        for device, queue in zip(devices, queues, strict=True):
+            await device.subscribe(queue)
+        apple.answer = lambda name, _: RetryLater("") if name in names[:5] else Accepted()
+        await ntf.nmsg(*queues)
+        await ntf.settled()
+        assert ended(ntf) == {"accepted": 2, "waiting": 5}
+        assert ntf.router.plan.meters[Meter.DEFERRED] == 3
+        assert len(ntf.router.plan.state.jobs) == 2
+        apple.answer = lambda *_: Accepted()
+        for device in devices[:5]:
+            assert await device.ask(TDEL()) == OK()
+        assert len(ntf.router.plan.state.jobs) == 0
+        assert ntf.router.plan.state.jobs.has_room("dead.example.org", 32)
+
+
 async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) -> None:
     monday = 1_700_438_400
     client = await ntf.connect()

@@ -15,18 +15,29 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import new_private_key
 from blindpost.ntf.model import NtfRules
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
+from blindpost.ntf.push.outcome import retry_after_s
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.testing.network import MemoryNetwork
 from blindpost.testing.webpush import Browser, PushService, WebAnswer
+from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.commands import TNEW, TVFY
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, VerificationPush
 from blindpost.wire.ntf.responses import ERR, OK
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.ntf.webpush import Subscription
-from blindpost.wire.smp.errors import CMD, CommandError
-from tests.support.ntf.routers import Clock, Device, NotifiedQueue, RunningNtf, running_ntf, some_queue
+from blindpost.wire.smp.errors import CMD, Code, CommandError
+from tests.support.ntf.routers import (
+    START,
+    Clock,
+    Device,
+    NotifiedQueue,
+    RunningNtf,
+    derived_nonce,
+    running_ntf,
+    some_queue,
+)
 
 PUSH = MessagePush(bytes(24), bytes(2928))
 
@@ -107,6 +118,107 @@ async def test_private_addresses_are_not_pushed_to() -> None:
         assert service.connections == 0
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1", "64:ff9b::7f00:1", "0.0.0.0", "::"),  # noqa: S104
+        *("169.254.169.254", "10.0.0.1", "fe80::1", "2130706433", "0x7f.1", "127.1", "localhost"),
+    ],
+)
+async def test_no_form_of_a_private_address_is_pushed_to(host: str) -> None:
+    async with PushService() as service, pushing(service, allow=()) as provider:
+        good = service.subscribe().subscription
+        try:
+            device = DeviceToken.web(Subscription(host, good.port, good.path, good.auth, good.p256dh))
+        except WireError:
+            return  # it cannot even be registered
+        assert not isinstance(await provider.push(device, PUSH), Accepted)
+        assert service.connections == 0
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *(
+            "https://user@push.example.org/x",
+            "https://user:word@push.example.org/x",
+            "http://push.example.org/x",
+        ),
+        *(
+            "https://push.example.org:0/x",
+            "https://push.example.org:070/x",
+            "https://push.example.org:65536/x",
+        ),
+        *(
+            "https://push.example.org",
+            "https://push.example.org/a\r\nb",
+            "https://push.example.org /x",
+            "https:///x",
+        ),
+        *("https://push.example.org:x/x", "https://[::1/x", "https://ex\u00e4mple.org/x"),
+    ],
+)
+def test_odd_endpoints_are_refused(endpoint: str) -> None:
+    with pytest.raises(WireError):
+        Subscription.of(endpoint, bytes(16), b"\x04" + bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        *((b"0", 0.0), (b"7", 7.0), (b"31536000", 3600.0), (b"9" * 400, 3600.0), (b" 5 ", 5.0)),
+        *((b"-5", None), (b"1.5", None), (b"soon", None), (b"", None), (b"\xff", None)),
+        ("\u0665".encode(), None),
+        *((b"Fri, 31 Dec 1999 23:59:59 GMT", 0.0), (b"Fri, 31 Dec 9999 23:59:59 GMT", 3600.0)),
+        *((b"Tue, 14 Nov 2023 22:14:20 GMT", 60.0), (b"Tue, 99 Nov 2023 22:14:20 GMT", None)),
+        (b"Tue, 14 Nov 2023 22:14:20 +9999", None),
+    ],
+)
+def test_absurd_retry_after(header: bytes, seconds: float | None) -> None:
+    found = retry_after_s(header, START)
+    assert found is None or 0.0 <= found <= 3600.0
+    if seconds is not None or b"9999" not in header:
+        assert found == seconds
+
+
+async def test_a_phone_that_was_off_gets_one_wake_up_with_the_newest(tmp_path: Path) -> None:
+    async with PushService() as service, pushing(service) as provider:
+        rules, providers = NtfRules(web_push=True), {PushProvider.WEB_PUSH: provider}
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            browser = service.subscribe()
+            device = Device(await ntf.connect(), token_of(browser))
+            await device.register()
+            await ntf.settled()
+            assert await device.ask(TVFY(device.code(browser.opened(service.arrived[0].body)))) == OK()
+            queues = [some_queue(number) for number in range(3)]
+            for queue in queues:
+                await device.subscribe(queue)
+            for number in range(100):
+                await ntf.nmsg(queues[number % 3])
+                await ntf.settled()
+            assert len(service.arrived) == 101
+            _, wake_up = service.waiting(browser)
+            items = device.items(browser.opened(wake_up.body))
+            newest = (queues[1], queues[2], queues[0])
+            assert [item.notifier_id for item in items] == [queue.notifier_id for queue in newest]
+            assert [item.nonce for item in items] == [derived_nonce(queue) for queue in newest]
+
+
+async def test_so_many_codes_go_to_one_push_service(tmp_path: Path) -> None:
+    """Otherwise a stranger could have us post to a host of his choice as often as he likes."""
+    async with PushService() as service, PushService() as other, pushing(service) as provider:
+        provider._way.tls.load_verify_locations(cadata=other.certificate.decode("ascii"))
+        rules = NtfRules(web_push=True, service_code_pushes=3)
+        providers = {PushProvider.WEB_PUSH: provider}
+        async with running_ntf(tmp_path, rules, network=MemoryNetwork(), providers=providers) as ntf:
+            client = await ntf.connect()
+            for _ in range(3):
+                await Device(client, token_of(service.subscribe())).register()
+            late = Device(client, token_of(other.subscribe()))
+            command = TNEW(late.name, late.key.public, late.dh_key.public)
+            assert await late.ask(command, b"") == ERR(Code.QUOTA), "one host, whatever its port"
+
+
 async def test_an_invalid_key_makes_the_token_invalid() -> None:
     async with PushService() as service, pushing(service) as provider:
         good = service.subscribe().subscription
@@ -116,7 +228,10 @@ async def test_an_invalid_key_makes_the_token_invalid() -> None:
 
 
 @BOTH
-async def test_a_service_that_does_not_answer_is_tried_later(http2: bool) -> None:
+async def test_a_service_that_does_not_answer_is_tried_later(
+    http2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpost.ntf.push.rests.FIRST_S", 0.0)
     async with PushService(http2=http2) as service, pushing(service, response_s=0.3) as provider:
         device = service.subscribe()
         service.answer = lambda _path: WebAnswer(None)

@@ -181,8 +181,9 @@ class NtfRules:
     """A token that was never verified is deleted after this time."""
     device_code_pushes: int = 10
     address_code_pushes: int = 200
+    service_code_pushes: int = 5000
     code_push_window_s: int = 3600
-    """How many codes are pushed to one device, and for one address, in this time."""
+    """How many codes are pushed to one device, for one address, and to one Web Push service, in this time."""
     token_routers: int = 100
     token_queues: int = 10_000
     token_window_s: int = 3600

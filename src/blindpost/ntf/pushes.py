@@ -31,7 +31,8 @@ def request(turn: Turn, token: Token, kind: PushKind) -> None:
     elif job is not None and job.in_flight:
         jobs.put(key, replace(job, again=True))
     elif job is None or kind is PushKind.VERIFICATION:
-        if kind is PushKind.MESSAGE and len(jobs) >= turn.rules.push_queue:
+        fresh = turn.state.new_job(token.device)
+        if kind is PushKind.MESSAGE and not jobs.has_room(fresh.service, turn.rules.push_queue):
             turn.count(Meter.DEFERRED)
         else:
             start(turn, token, kind)
@@ -55,7 +56,7 @@ def ensure(turn: Turn, token: Token, kind: PushKind) -> None:
 def start(turn: Turn, token: Token, kind: PushKind, attempts: int = 1) -> None:
     """Ask for the push, if there is still something to push."""
     jobs, key = turn.state.jobs, (token.token_id, kind)
-    job = turn.state.new_job(attempts)
+    job = turn.state.new_job(token.device, attempts)
     push = _push(turn, token, kind, job.number)
     if push is None:
         cancel(turn, token, kind)
@@ -88,7 +89,7 @@ def pause(turn: Turn, token: Token, kind: PushKind, attempts: int, after_s: floa
     rules, fraction = turn.rules, turn.fraction()
     longest = min(rules.retry_max_s, rules.retry_first_s * 2.0 ** min(attempts - 1, 32))
     delay_s = max(longest * (0.5 + fraction / 2), (after_s or 0.0) * (1 + fraction / 4))
-    job = replace(turn.state.new_job(attempts + 1), in_flight=False)
+    job = replace(turn.state.new_job(token.device, attempts + 1), in_flight=False)
     turn.state.jobs.put((token.token_id, kind), job)
     turn.ask(PushLater(token.token_id, kind, job.number, delay_s))
     turn.count(Meter.RETRIES)

@@ -118,6 +118,7 @@ class RulesSection(Section):
     unverified_ttl_s: Seconds = _DEFAULT.unverified_ttl_s
     device_code_pushes: Count = _DEFAULT.device_code_pushes
     address_code_pushes: Count = _DEFAULT.address_code_pushes
+    service_code_pushes: Count = _DEFAULT.service_code_pushes
     code_push_window_s: Seconds = _DEFAULT.code_push_window_s
     token_routers: Count = _DEFAULT.token_routers
     token_queues: Count = _DEFAULT.token_queues

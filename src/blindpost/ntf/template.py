@@ -87,9 +87,10 @@ use_services = true
 code_attempts = 5
 code_ttl_s = 86400
 unverified_ttl_s = 172800
-# How many codes are pushed to one device, and for one address, in a window of time.
+# How many codes are pushed to one device, for one address, and to one Web Push service, in a window of time.
 device_code_pushes = 10
 address_code_pushes = 200
+service_code_pushes = 5000
 code_push_window_s = 3600
 # How many message routers that nobody named before, and how many queues, one token may name in a window of
 # time: this router connects to each of them.

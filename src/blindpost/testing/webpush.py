@@ -110,6 +110,17 @@ class PushService:
         context.load_verify_locations(cadata=self.certificate.decode("ascii"))
         return context
 
+    def waiting(self, browser: Browser) -> list[Arrived]:
+        """What a device that was off gets: of each topic the newest (RFC 8030, section 5.4)."""
+        path, kept = browser.subscription.path.decode(), list[Arrived]()
+        for arrived in self.arrived:
+            if arrived.path != path or arrived.headers["ttl"] == "0":
+                continue
+            topic = arrived.headers.get("topic")
+            kept = [each for each in kept if topic is None or each.headers.get("topic") != topic]
+            kept.append(arrived)
+        return kept
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until pushes that came make this true."""
         while not condition():

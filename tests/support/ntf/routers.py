@@ -214,7 +214,12 @@ class NotifiedQueue:
     def nonce(self) -> bytes:
         """Another one for each notification."""
         self.count += 1
-        return hashlib.sha256(self.notifier_id + self.count.to_bytes(8, "big")).digest()[:24]
+        return derived_nonce(self)
+
+
+def derived_nonce(queue: NotifiedQueue) -> bytes:
+    """That of the queue's newest notification."""
+    return hashlib.sha256(queue.notifier_id + queue.count.to_bytes(8, "big")).digest()[:24]
 
 
 def some_queue(number: int = 1, server: Server = SMP) -> NotifiedQueue:

@@ -10,10 +10,12 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from blindpost.ntf.push.http2 import ConnectionFailedError, Header, Response
+from blindpost.ntf.push.http2 import ConnectionFailedError, Header, NotSentError, Response
 
 HEAD_MAX = 16 * 1024
 BODY_MAX = 64 * 1024
+INTERIM_MAX = 8
+"""Answers such as 100 that may come before the one that counts."""
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
 
 
@@ -25,6 +27,11 @@ class Http1Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._turn = asyncio.Lock()
         self._received = bytearray()
+        self._response: Response | None = None
+        """The answer whose body is on its way."""
+        self._left = 0
+        """How many bytes of the body, or how many interim answers, may still come."""
+        self._is_last = False
         self._done: asyncio.Future[Response] | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
@@ -34,23 +41,33 @@ class Http1Connection(asyncio.Protocol):
         """Whether it takes another request."""
         return not self.closed
 
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait for their answers."""
+        return self._turn.locked()
+
     async def post(self, headers: Sequence[Header], body: bytes, timeout_s: float) -> Response:
-        """The response to one request, or `ConnectionFailedError`."""
-        try:
-            async with asyncio.timeout(timeout_s), self._turn:
-                if self.closed:
-                    raise ConnectionFailedError("the connection is closed")
-                self._done = self._loop.create_future()
-                self._transport.writelines((_head(headers, len(body)), body))
-                return await self._done
-        except TimeoutError:
-            self._end("the push service did not answer in time")
-            raise ConnectionFailedError("the push service did not answer in time") from None
-        except asyncio.CancelledError:
-            self._end("the request was given up")
-            raise
-        finally:
-            self._done = None
+        """The response to one request, or `ConnectionFailedError`.
+
+        The time runs from its turn: a request that waits for others does not end theirs.
+        """
+        async with self._turn:
+            if self.closed:
+                raise NotSentError("the connection is closed")
+            self._done = self._loop.create_future()
+            self._left = INTERIM_MAX
+            self._transport.writelines((_head(headers, len(body)), body))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._done
+            except TimeoutError:
+                self._end("the push service did not answer in time")
+                raise ConnectionFailedError("the push service did not answer in time") from None
+            except asyncio.CancelledError:
+                self._end("the request was given up")
+                raise
+            finally:
+                self._done = None
 
     async def close(self) -> None:
         self._end("the connection was closed")
@@ -63,14 +80,21 @@ class Http1Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        if self._response is not None:
+            self._take_body(self._response, len(data))
+            return
         self._received += data
-        head, found, rest = self._received.partition(b"\r\n\r\n")
-        if len(head) > HEAD_MAX:
-            self._end("the push service sent too long a head")
-        elif found:
-            self._answered(bytes(head), len(rest))
+        while not self.closed and self._response is None:
+            end = self._received.find(b"\r\n\r\n", 0, HEAD_MAX + 4)
+            if end < 0:
+                if len(self._received) > HEAD_MAX:
+                    self._end("the push service sent too long a head")
+                return
+            head = bytes(self._received[:end])
+            del self._received[: end + 4]
+            self._answered(head)
 
-    def _answered(self, head: bytes, there: int) -> None:
+    def _answered(self, head: bytes) -> None:
         first, *lines = head.split(b"\r\n")
         status = _STATUS.fullmatch(first)
         if status is None or self._done is None or self._done.done():
@@ -79,17 +103,30 @@ class Http1Connection(asyncio.Protocol):
         fields = dict(_field(line) for line in lines)
         response = Response(int(status[1]), b"", fields.get(b"retry-after", b""))
         if response.status < 200:
-            del self._received[: len(head) + 4]
+            self._left -= 1
+            if not self._left:
+                self._end("the push service does not come to its answer")
             return
         length = 0 if response.status == 204 else _length(fields)
+        self._is_last = fields.get(b"connection", b"").lower() == b"close"
         if length is None or length > BODY_MAX:
             self._done.set_result(response)
             self._end("the end of the answer is not known")
-        elif there >= length:
-            del self._received[:]
+            return
+        self._response, self._left, there = response, length, len(self._received)
+        self._received.clear()
+        self._take_body(response, there)
+
+    def _take_body(self, response: Response, there: int) -> None:
+        """Skip what has come of the body; its end is that of the request."""
+        if there < self._left:
+            self._left -= there
+            return
+        self._response = None
+        if self._done is not None and not self._done.done():
             self._done.set_result(response)
-            if there > length or fields.get(b"connection", b"").lower() == b"close":
-                self._end("the push service closes the connection")
+        if there > self._left or self._is_last:
+            self._end("the push service closes the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end("the connection broke")

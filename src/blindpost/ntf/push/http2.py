@@ -26,15 +26,13 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import H2Error, ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from blindpost.ntf.push.allowance import Allowance
 
 ALPN = "h2"
 RESPONSE_MAX = 64 * 1024
 """Longer bodies are not read: the answers that matter here are short."""
-
-STEP = 4096
-"""How much of what came is read before the bounds are looked at."""
-IDLE_EVENTS_MAX = 2_000
-"""How much a peer may say without completing an answer: strangers choose push services."""
 
 GOODBYE_S = 2.0
 """How long to wait for the peer to say goodbye too."""
@@ -49,11 +47,24 @@ _CONFIG = H2Configuration(
 )
 """Our own headers are valid and need not be checked for every request."""
 
+_SETTINGS = {
+    SettingCodes.ENABLE_PUSH: 0,
+    SettingCodes.MAX_CONCURRENT_STREAMS: 100,
+    SettingCodes.MAX_HEADER_LIST_SIZE: 16 * 1024,
+}
+"""The peer may begin no streams of its own, and its answers have short heads."""
+_TABLE_MAX = 4096
+"""Of our headers the peer may have us remember so many bytes: each one more is looked through."""
+
 Header = tuple[bytes, bytes]
 
 
 class ConnectionFailedError(Exception):
     """The connection could not be made, broke, or the peer did not answer in time."""
+
+
+class NotSentError(ConnectionFailedError):
+    """The connection ended before the request was sent: another one may be tried at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +118,13 @@ class Http2Connection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._watching: asyncio.TimerHandle | None = None
         self._h2 = H2Connection(_CONFIG)
+        self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
+        self._allowance = Allowance()
         self._transport: asyncio.Transport
         self._waiting: OrderedDict[_Exchange, None] = OrderedDict()
         self._unfinished: OrderedDict[int, _Exchange] = OrderedDict()
         self._streams: dict[int, _Exchange] = {}
         self._are_settings_known = False
-        self._idle_events = 0
-        """How many events came since the last answer was complete."""
         self._writable = True
         self._pump_planned = False
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -124,6 +135,11 @@ class Http2Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether it takes another request."""
         return not (self.closed or self._retired)
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait for their answers."""
+        return bool(self._waiting or self._streams)
 
     @classmethod
     async def connect(
@@ -147,7 +163,7 @@ class Http2Connection(asyncio.Protocol):
     async def post(self, headers: Sequence[Header], body: bytes, timeout_s: float) -> Response:
         """The response to one request, or `ConnectionFailedError`."""
         if not self.usable:
-            raise ConnectionFailedError("the connection is closed")
+            raise NotSentError("the connection is closed")
         exchange = _Exchange(headers, memoryview(body), self._loop.create_future())
         self._waiting[exchange] = None
         self._plan_pump()
@@ -188,10 +204,13 @@ class Http2Connection(asyncio.Protocol):
         if self.closed:
             return
         self._heard_at = self._loop.time()
+        if not self._allowance.spend(data):
+            self._end("the peer sends too much besides answers")
+            self._transport.abort()
+            return
         try:
-            for at in range(0, len(data), STEP):
-                for event in self._h2.receive_data(data[at : at + STEP]):
-                    self._received(event)
+            for event in self._h2.receive_data(data):
+                self._received(event)
         except ProtocolError:
             self.abort()
         if not self.closed:
@@ -203,10 +222,14 @@ class Http2Connection(asyncio.Protocol):
             self._gone.set_result(None)
 
     def pause_writing(self) -> None:
+        """Nothing is read either: what the peer asks for, such as answers to PING, would pile up here."""
         self._writable = False
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._writable = True
+        if not self.closed:
+            self._transport.resume_reading()
         self._pump()
 
     # Whether the peer is there
@@ -301,7 +324,6 @@ class Http2Connection(asyncio.Protocol):
                 if open_exchange is not None and len(open_exchange.received) < RESPONSE_MAX:
                     open_exchange.received += data
             case StreamEnded(stream_id=stream_id):
-                self._idle_events = 0
                 self._answered(stream_id)
             case StreamReset(stream_id=stream_id):
                 self._forget(stream_id, "the peer reset the request")
@@ -309,14 +331,14 @@ class Http2Connection(asyncio.Protocol):
                 self.abort()
             case RemoteSettingsChanged():
                 self._are_settings_known = True
-        self._idle_events += 1
-        if self._idle_events > IDLE_EVENTS_MAX:
-            raise ProtocolError("frames that say nothing")
+                encoder = self._h2.encoder
+                encoder.header_table_size = min(encoder.header_table_size, _TABLE_MAX)
 
     def _answered(self, stream_id: int) -> None:
         exchange = self._streams.pop(stream_id, None)
         if exchange is None:
             return
+        self._allowance.earn()
         if self._unfinished.pop(stream_id, None) is not None:
             self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
         if not exchange.done.done():

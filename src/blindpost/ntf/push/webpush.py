@@ -14,8 +14,17 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.webpush import PLAINTEXT_MAX, encrypt
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.http1 import Http1Connection
-from blindpost.ntf.push.http2 import ALPN, WATCH, ConnectionFailedError, Header, Http2Connection, Response
+from blindpost.ntf.push.http2 import (
+    ALPN,
+    WATCH,
+    ConnectionFailedError,
+    Header,
+    Http2Connection,
+    NotSentError,
+    Response,
+)
 from blindpost.ntf.push.outcome import retry_after_s
+from blindpost.ntf.push.rests import Rests
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.transport import errors
 from blindpost.transport.network import HostRefusedError, Network
@@ -29,6 +38,8 @@ TTL_S = 2_592_000
 SERVICES_MAX = 256
 """How many push services' connections are kept; the least recently used is closed."""
 
+CONNECTIONS_TRIED = 8
+"""A push that was not sent is tried on so many connections, one after the other."""
 ALPN_NAMES = (ALPN, "http/1.1")
 AnyConnection = Http2Connection | Http1Connection
 
@@ -69,6 +80,7 @@ class WebPush:
         self._connections: OrderedDict[tuple[str, int], AnyConnection] = OrderedDict()
         self._opening: dict[tuple[str, int], asyncio.Task[AnyConnection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._rests = Rests()
 
     def lane(self, token: DeviceToken) -> Hashable:
         """The push service: pushes to one never wait for those to another."""
@@ -93,9 +105,8 @@ class WebPush:
         keys = self._tokens.to_try(key_name)
         try:
             for key in keys:
-                connection = await self._connected(subscription)
                 headers = self._headers(subscription, push, key)
-                response = await connection.post(headers, sealed, self._way.response_timeout_s)
+                response = await self._answered(subscription, headers, sealed)
                 if response.status not in _WRONG_KEY:
                     break
         except errors.ForbiddenHostError:
@@ -105,6 +116,21 @@ class WebPush:
         if response.status in _WRONG_KEY and key_name and all(each.name != key_name for each in keys):
             return TokenInvalid(InvalidReason.EXPIRED)  # it is subscribed to a key that is no longer used
         return self._outcome(response, key)
+
+    async def _answered(self, subscription: Subscription, headers: list[Header], body: bytes) -> Response:
+        place = _place(subscription)
+        for _ in range(CONNECTIONS_TRIED):
+            connection = await self._connected(subscription)
+            try:
+                response = await connection.post(headers, body, self._way.response_timeout_s)
+            except NotSentError:
+                continue  # it waited behind a request whose answer ended the connection
+            except ConnectionFailedError:
+                self._rests.failed(place)
+                raise
+            self._rests.answered(place)
+            return response
+        raise ConnectionFailedError("the push service ends its connections")
 
     async def close(self) -> None:
         for opening in tuple(self._opening.values()):
@@ -141,11 +167,13 @@ class WebPush:
         return Failed(f"the push service answered {status}")
 
     async def _connected(self, subscription: Subscription) -> AnyConnection:
-        place = (subscription.host, int(subscription.port or HTTPS_PORT))
+        place = _place(subscription)
         connection = self._connections.get(place)
         if connection is not None and connection.usable:
             self._connections.move_to_end(place)
             return connection
+        if self._rests.is_resting(place):
+            raise ConnectionFailedError("the push service failed a moment ago")
         opening = self._opening.get(place)
         if opening is None:
             opening = self._opening[place] = asyncio.create_task(self._open(place))
@@ -159,7 +187,8 @@ class WebPush:
         self._connections[place] = done.result()
         self._connections.move_to_end(place)
         while len(self._connections) > SERVICES_MAX:
-            self._start_closing(self._connections.popitem(last=False)[1])
+            idle = (known for known, open_one in self._connections.items() if not open_one.busy)
+            self._start_closing(self._connections.pop(next(idle, next(iter(self._connections)))))
 
     def _start_closing(self, connection: AnyConnection) -> None:
         closing = asyncio.create_task(connection.close())
@@ -199,6 +228,10 @@ class WebPush:
         if held.is_over:
             connection.connection_lost(None)
         return connection
+
+
+def _place(subscription: Subscription) -> tuple[str, int]:
+    return subscription.host, int(subscription.port or HTTPS_PORT)
 
 
 class _Held(asyncio.Protocol):

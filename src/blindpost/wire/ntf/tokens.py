@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 
@@ -61,7 +62,7 @@ class DeviceToken(Value):
         """Of a Web Push device."""
         if self.provider is not PushProvider.WEB_PUSH:
             raise WireError("a Web Push device expected")
-        return decode_whole(self.token, read_subscription)
+        return _subscription(self.token)
 
     @property
     def text(self) -> str:
@@ -82,6 +83,12 @@ class DeviceToken(Value):
         if not space or not _readable(provider, token):
             raise WireError("a push provider, a space and an even number of hexadecimal digits expected")
         return cls(provider, token)
+
+
+@functools.lru_cache(maxsize=1024)
+def _subscription(token: bytes) -> Subscription:
+    """Kept, since a push needs it several times."""
+    return decode_whole(token, read_subscription)
 
 
 def _readable(provider: PushProvider, token: bytes) -> bool:

@@ -17,6 +17,7 @@ AUTH_SIZE = 16
 POINT_SIZE = 65
 HTTPS_PORT = 443
 _UNCOMPRESSED = 0x04
+_HOST = re.compile(r"[A-Za-z0-9._:-]+", re.ASCII)
 _PATH = re.compile(rb"/[\x21-\x7e]*")
 _PORT_MAX = 0xFFFF
 _ENDPOINT = re.compile(r"https://(\[[^\]/ ]+\]|[^:/ \[\]]+)(?::([0-9]{1,5}))?(/[^ ]*)")
@@ -35,10 +36,10 @@ class Subscription(Value):
     """The device's public key, as an uncompressed point of P-256."""
 
     def __post_init__(self) -> None:
-        if Host(self.host).text != self.host or not self.host.isascii():
+        if _HOST.fullmatch(self.host) is None or Host(self.host).text != self.host:
             raise WireError("the host of a push service expected, in its usual form")
-        digits = self.port.isascii() and self.port.isdecimal() and len(self.port) <= 5
-        if self.port and not (digits and 0 < int(self.port) <= _PORT_MAX):
+        digits = self.port.isascii() and self.port.isdecimal() and self.port[0] != "0"
+        if self.port and not (digits and len(self.port) <= 5 and int(self.port) <= _PORT_MAX):
             raise WireError("the port of a push service expected")
         if _PATH.fullmatch(self.path) is None:
             raise WireError("a path that begins with / and has no spaces expected")

@@ -1,0 +1,51 @@
+"""How much a push service may send besides answers: a stranger chose it, and every frame costs us time.
+
+A frame of nine bytes costs as much as one of sixteen thousand, so both frames and bytes are counted, before
+anything is done with them. Each answer earns some; whoever sends more is cut off.
+"""
+
+from __future__ import annotations
+
+ALLOWED_MAX = 1000
+"""What a new connection may cost: enough for its settings and a long answer or two."""
+EARNED = 50
+"""What an answer adds."""
+UNIT = 1024
+"""Bytes that cost as much as a frame."""
+_HEAD = 9
+
+
+class Allowance:
+    """Of one HTTP/2 connection."""
+
+    __slots__ = ("_bytes", "_head", "_left", "_skip")
+
+    def __init__(self) -> None:
+        self._left = ALLOWED_MAX
+        self._bytes = 0
+        self._head = b""
+        """The beginning of a frame's head that came without its end."""
+        self._skip = 0
+        """How much of the present frame is still to come."""
+
+    def earn(self) -> None:
+        self._left = min(self._left + EARNED, ALLOWED_MAX)
+
+    def spend(self, data: bytes) -> bool:
+        """Whether this may be processed."""
+        self._bytes += len(data)
+        self._left -= self._bytes // UNIT
+        self._bytes %= UNIT
+        place, end = self._skip, len(data)
+        if self._head:
+            data, end, self._head = self._head + data, end + len(self._head), b""
+        while place + _HEAD <= end:
+            self._left -= 1
+            if self._left < 0:
+                return False
+            place += _HEAD + int.from_bytes(data[place : place + 3], "big")
+        if place < end:
+            self._head, self._skip = data[place:], 0
+        else:
+            self._skip = place - end
+        return self._left >= 0
