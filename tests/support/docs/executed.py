@@ -31,8 +31,8 @@ class Place(Enum):
     """It runs the tests, so they cannot run it."""
 
 
-NOT_OURS = {"systemctl stop smp-server"}
-"""Another program's; it is not here."""
+NOT_OURS = {"systemctl stop smp-server", "systemctl status"}
+"""Another program's, which is not here."""
 TYPED_ALSO_INLINE = ("docs/router.md", "docs/moving-in.md")
 """Where commands in sentences and tables are whole commands; elsewhere they may be only names."""
 _PLACES = (

@@ -22,7 +22,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "ntf": {"--subscriptions": "30", "--notifications": "10", "--pushes": "20"},
     "pipeline": {"--smallest": ""},
     "push": {"--notifications": "5", "--rounds": "1"},
-    "router": {"--smallest": "", "--quick": None, "--full": None},
+    "router": {"--smallest": "", "--only": "refusals", "--quick": None, "--full": None},
     "transport": {"--rounds": "2"},
 }
 """Options of each benchmark; None takes one away."""
