@@ -84,6 +84,24 @@ def import_(
     _tell(moved, place, kept, as_json=as_json)
 
 
+def import_stats(
+    file: Annotated[Path, typer.Argument(help="smp-server-stats.log of a stopped smp-server.")],
+    to: Annotated[Path, typer.Option(help="The new router, before its first start: its file or folder.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Take over what an smp-server has counted, so that statistics go on without a break."""
+    from blindpost.router.running.counters import take_over_stats
+
+    place = place_of(to)
+    with place.locked():
+        old = take_over_stats(place.counters, file)
+    if as_json:
+        counts = {meter.value: count for meter, count in old.counts.items()}
+        typer.echo(json.dumps({"since": old.since, "counts": counts, "left": old.left}))
+        return
+    say(f"Took over {len(old.counts)} counters. Not known here: {', '.join(old.left) or 'none'}.")
+
+
 def export(
     from_: Annotated[
         Path, typer.Option("--from", help="A stopped router: its configuration file or folder.")
@@ -187,4 +205,5 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress]:
 
 def add_to(app: typer.Typer) -> None:
     app.command("import")(import_)
+    app.command("import-stats")(import_stats)
     app.command("export")(export)

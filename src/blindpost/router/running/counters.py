@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from blindpost.router.meters import Meter, RouterMeters
+from blindpost.router.moving.stats import OldCounters, StatsError, read_stats
+from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file, set_aside, write_file
 from blindpost.serving.logs import log
 
@@ -46,9 +49,30 @@ class KeptCounters:
             self._meters.add(meter, count)
 
     def save(self) -> None:
-        counts = {meter.value: self._meters[meter] for meter in Meter}
-        kept = {"format": _FORMAT, "since": self.since, "counts": counts}
-        write_file(self._path, json.dumps(kept, indent=1).encode())
+        write_counters(self._path, self.since, {meter: self._meters[meter] for meter in Meter})
+
+
+def write_counters(path: Path, since: int, counts: Mapping[Meter, int]) -> None:
+    """The file that a router goes on counting from."""
+    named = {meter.value: counts.get(meter, 0) for meter in Meter}
+    kept = {"format": _FORMAT, "since": since, "counts": named}
+    write_file(path, json.dumps(kept, indent=1).encode())
+
+
+def take_over_stats(path: Path, stats: Path) -> OldCounters:
+    """Let a router that never ran go on from what an smp-server has counted."""
+    if path.exists():
+        raise OperatorError(
+            f"{path}: this router has counted already. Statistics are taken over before its first start."
+        )
+    try:
+        old = read_stats(read_file(stats).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise OperatorError(f"{stats}: UTF-8 text expected.") from error
+    except StatsError as error:
+        raise OperatorError(f"{stats}: {error}. Nothing was taken over.") from error
+    write_counters(path, old.since, old.counts)
+    return old
 
 
 def _is_known(name: str) -> bool:
