@@ -1,4 +1,4 @@
-"""`smp-server-stats.log`: the counters that smp-server keeps over restarts, under names that ours have too."""
+"""`smp-server-stats.log`: the counters that smp-server keeps over restarts, under the names of ours."""
 
 from __future__ import annotations
 
