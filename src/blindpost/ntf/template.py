@@ -30,6 +30,8 @@ connections_per_address = 1000
 handshakes = 2000
 # What the process may use. Near it the largest holders are closed.
 memory_mib = 2048
+# Addresses that stand for many users: not counted per address.
+# exempt = ["127.0.0.1", "::1"]
 
 [identity]
 # The identity in the router's address, checked at start so that no other keys are used by mistake.
