@@ -77,6 +77,18 @@ def test_what_is_counted_is_a_problem_for_a_day() -> None:
     assert list(problems.counted([lost], track, "canary", "/x")) == []
 
 
+def test_a_limit_that_the_page_has_no_words_for_is_shown_by_its_name() -> None:
+    status = {
+        **dict.fromkeys(("payloads", "bytes", "connections", "waiting", "in_hand"), 0),
+        "machine": MACHINE,
+        "limited": {"refused_total": 1, "too_blue": 3},
+    }
+    (kind,) = [kind for kind in KINDS if kind.word == "ds"]
+    found = {tile.name: (tile.label, tile.value) for tile in kind.tiles({"status": status})}
+    assert found["limited.too_blue"] == ("too blue", 3)
+    assert found["limited.refused_total"] == ("refused: too many connections", 1)
+
+
 def test_what_servers_and_settings_say_is_text() -> None:
     """Also where it stands in an attribute."""
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>`<b>`'

@@ -65,7 +65,7 @@ _STORED = Counted(
     "refused_stored",
     ("status/limited/stored_refused",),
     "What somebody wanted to be stored was refused, since it would be too much.",
-    _STATUS,
+    _TOP,
 )
 ROUTER = (
     _STORED,
@@ -132,13 +132,13 @@ _SERVED = (
             "status/limited/refused_handshakes",
         ),
         "Connections were refused by the limits.",
-        _STATUS,
+        _TOP,
     ),
     Counted(
         "made_room",
         ("status/limited/made_room",),
         "Connections were closed to make room for others.",
-        _STATUS,
+        _TOP,
     ),
 )
 NTF = (
