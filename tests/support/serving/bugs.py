@@ -142,7 +142,7 @@ async def _ds_block(started: Started, made: dict[str, Any]) -> tuple[list[bool],
 
 
 BUGS = {
-    ROUTER: Bug("router", "queues", "send", f"bytes(arguments[2].body) == {BODIES[1]!r}", _router_block),
+    ROUTER: Bug("router", "queues", "send", f"bytes(arguments[3].body) == {BODIES[1]!r}", _router_block),
     NTF: Bug("ntf", "tokens", "register", f"b{DEVICES[1]!r} in arguments[2].token.token", _ntf_block),
     DS: Bug("ds", "queues", "enqueue", f"bytes(arguments[3].payload) == {BODIES[1]!r}", _ds_block),
 }
