@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from blindpost.pipeline.rowhash import in_spark
+from blindpost.pipeline.rowhash import in_spark, of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,15 +87,14 @@ def not_null(schema: StructType) -> Rule:
     return Rule("not null", condition, "Only columns that say so may be unknown.", Breaking.STOPS)
 
 
-def judged(frame: DataFrame, rules: Sequence[Rule], names: Sequence[str]) -> DataFrame:
-    """The rows, and beside each the hash of these columns and the rules that it breaks."""
+def judged(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """The rows, and beside each the rules that it breaks."""
     from pyspark.sql import functions as F
 
     def broken(rule: Rule) -> Column:
         return F.coalesce(~F.expr(rule.condition), F.lit(False)).alias(_column(rule))
 
-    fields = [frame.schema[name] for name in names]
-    return frame.select("*", in_spark(fields).alias(HASH), *map(broken, rules))
+    return frame.select("*", *map(broken, rules))
 
 
 def _column(rule: Rule) -> str:
@@ -109,7 +108,8 @@ def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[s
     day = F.col("day").cast("string").alias("day")
     flags = [_column(rule) for rule in rules]
     by_key = (
-        judged(frame, rules, frame.columns)
+        judged(frame, rules)
+        .withColumn(HASH, in_spark(frame.schema.fields))
         .groupBy(day, *key)
         .agg(
             F.count("*").alias("rows"),
@@ -129,14 +129,16 @@ def check(frame: DataFrame, key: Sequence[str], rules: Sequence[Rule]) -> dict[s
     }
 
 
-def check_rows(rows: pa.Table, key: Sequence[str], rules: Sequence[Rule]) -> Outcome:
-    """The same of one day's judged rows that are here."""
+def check_rows(rows: pa.Table, names: Sequence[str], key: Sequence[str], rules: Sequence[Rule]) -> Outcome:
+    """The same of one day's judged rows that are here; these are the table's own columns."""
     import numpy as np
 
     broken = {_column(rule): rows[_column(rule)].to_pylist().count(True) for rule in rules}
     different = len(rows.select(list(key)).group_by(list(key)).aggregate([])) if key else len(rows)
-    lanes = rows[HASH].to_numpy().astype(np.int64)
-    return _outcome(len(rows), int(np.bitwise_xor.reduce(lanes)), len(rows) - different, rules, broken)
+    lanes = 0
+    for batch in rows.select(list(names)).to_batches():
+        lanes ^= int(np.bitwise_xor.reduce(of_rows(batch)))
+    return _outcome(len(rows), lanes, len(rows) - different, rules, broken)
 
 
 def _outcome(rows: int, lanes: int, twice: int, rules: Sequence[Rule], flags: Mapping[str, int]) -> Outcome:

@@ -500,11 +500,11 @@ class _Run:
     ) -> dict[str, Outcome]:
         """Few rows are judged where they are computed, and written from here: one query for all of it."""
         names = [name for name in days.columns if name != CONFLICT]
-        rows = judged(days, rules, names).toArrow()
+        rows = judged(days, rules).toArrow()
         outcomes = {}
         for day in pc.unique(rows["day"]).to_pylist():
             of_day = rows.filter(pc.equal(rows["day"], pa.scalar(day, pa.date32())))
-            outcome = outcomes[day.isoformat()] = check_rows(of_day, key, rules)
+            outcome = outcomes[day.isoformat()] = check_rows(of_day, names, key, rules)
             if CONFLICT in days.columns:
                 outcome.broken[CONFLICTS] = pc.sum(of_day[CONFLICT].cast(pa.int64())).as_py()
             if key:
