@@ -86,7 +86,6 @@ def spark_session(options: SparkOptions | None = None) -> Iterator[SparkSession]
 def start(options: SparkOptions) -> SparkSession:
     require_pyspark()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the folder they are started in
     if options.remote is not None:
         return _connect(options.remote, options.settings)
     from pyspark.sql import SparkSession
@@ -106,7 +105,25 @@ def start(options: SparkOptions) -> SparkSession:
             builder = builder.config(name, value)
     for name, value in {**ALWAYS, **options.settings}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _safe_path():
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """What is started here imports nothing from the folder it is started in: Java, and by it Spark's Python.
+
+    Only that: other programs that this process starts may need their folder.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
