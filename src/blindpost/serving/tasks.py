@@ -60,6 +60,7 @@ class Tasks:
             await asyncio.sleep(every_s)
             return
         started = time.monotonic()
+        await asyncio.sleep(0)
         while (left := started + every_s() - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
