@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,9 @@ from blindpost.agent import (
     Sent,
     SyncState,
 )
+from blindpost.agent.queues.making import QueueMaker
+from blindpost.testing import World
+from blindpost.testing import virtual as in_world
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.errors import WireError
@@ -60,6 +64,35 @@ async def test_an_invitation_that_was_never_given_is_taken_back_by_the_next_star
         async with party(tmp_path / "a.db", router.server, config=config) as alice:
             await alice.expect(QueuesDeleted)
             assert alice.agent.connections() == []
+
+
+@in_world
+async def test_a_queue_whose_answer_was_lost_with_the_agent_is_found_and_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent ends between NEW and its answer. Nobody else can name the queue: it would stay for ever."""
+    made = asyncio.Event()
+    answered = QueueMaker._answered
+
+    async def lost(*args: Any) -> Any:
+        await answered(*args)
+        made.set()
+        await asyncio.Event().wait()
+
+    alice = await world.agent("alice")
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueMaker, "_answered", lost)
+        inviting = asyncio.create_task(alice.agent.invite(user_data=b"short"))
+        await made.wait()
+        assert alice.agent.connections() == []
+        alice.agent.backup(world.folder / "after.db")
+    inviting.cancel()
+    async with world.router.down():
+        after = await world.agent("after")
+        await asyncio.sleep(60)
+        assert after.agent.connections() == []
+    deleted = await after.expect(QueuesDeleted)
+    assert [error for *_, error in deleted.queues] == [None], "it was there"
 
 
 @virtual

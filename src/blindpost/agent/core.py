@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from blindpost.agent.calls import ConnectionCalls
 from blindpost.agent.cleanup import keep_clean
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
-from blindpost.agent.errors import network_error
+from blindpost.agent.errors import AgentError, network_error
 from blindpost.agent.handshake import allowing, joining
 from blindpost.agent.links import creating
 from blindpost.agent.links.reading import LinkReader
@@ -18,7 +19,7 @@ from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnId
 from blindpost.agent.notifications.push import PushNotifications
 from blindpost.agent.notifications.reading import Reading
-from blindpost.agent.queues.deletion import Deletion
+from blindpost.agent.queues.deletion import ATTEMPTS_MAX, Deletion
 from blindpost.agent.queues.making import QueueMaker
 from blindpost.agent.rotation.commands import RotationCommands
 from blindpost.agent.rotation.draining import Draining
@@ -33,6 +34,7 @@ from blindpost.agent.sync.synchronisation import Synchronisation
 from blindpost.agent.work.commands import JOIN, CommandWorkers
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.agent.work.retries import RECONNECT, Retry
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.smp.responses import MSG
 
@@ -123,9 +125,8 @@ class Core:
     async def start(self) -> None:
         """Continue all stored work."""
         ground = self.ground
-        with ground.transaction() as tx:
-            for conn_id in self._unclaimed:
-                tx.delete_connection(conn_id)
+        for conn_id in self._unclaimed:
+            ground.spawn(self._take_back(conn_id))
         self.commands.resume()
         self.delivery.resume()
         ground.spawn(self.rotation.keep_going())
@@ -135,6 +136,21 @@ class Core:
         ground.spawn(self.push.resume())
         if ground.config.subscribe:
             await self.subscriptions.subscribe_all()
+
+    async def _take_back(self, conn_id: ConnId) -> None:
+        """Delete a connection that the program was never given; a router that is away is asked again, and by
+        the next start if that takes too long."""
+        retry = Retry.first(RECONNECT)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self.links.find_again(conn_id)
+            except AgentError:
+                await asyncio.sleep(retry.delay_s)
+                retry = retry.next()
+            else:
+                with self.ground.transaction() as tx:
+                    tx.delete_connection(conn_id)
+                return
 
     async def close(self, *, finished: bool) -> None:
         """End all parts. Even if one of them raises, the others end and the store is released."""

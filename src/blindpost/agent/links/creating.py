@@ -185,6 +185,21 @@ class Links:
         request, _ = self._request(conn_id, wishes)
         return await self._created(request, wishes)
 
+    async def find_again(self, conn_id: ConnId) -> None:
+        """Learn of the queue that a router may have made for a connection before the agent ended.
+
+        Only a NEW with link data can be repeated, since it names the queue; whatever else a router made then
+        cannot be named by anybody.
+        """
+        request = queues.find_request(self._ground.store.reading, conn_id)
+        if request is None or request.root_key is None:
+            return
+        try:
+            await self._created(request, LinkWishes(b""))
+        except AgentError as error:
+            if error.retried:
+                raise
+
     def _request(self, conn_id: ConnId, wishes: LinkWishes) -> tuple[RcvQueueRequest, bool]:
         with self._ground.transaction() as tx:
             request = queues.find_request(tx, conn_id)

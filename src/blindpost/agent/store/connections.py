@@ -92,10 +92,11 @@ def load_whole(db: Db, conn_id: ConnId, *, deleted: bool = False) -> Whole:
 
 
 def conn_ids(db: Db, user_id: UserId | None = None) -> Iterator[ConnId]:
-    """All connections that are not being deleted, now or when their messages are delivered."""
+    """All connections that the program has been given and that are not being deleted, now or when their
+    messages are delivered."""
     query = (
         "SELECT conn_id FROM connections WHERE deleted = 0 AND deleted_at_wait_delivery IS NULL"
-        " AND (?1 IS NULL OR user_id = ?1)"
+        " AND conn_id NOT IN (SELECT conn_id FROM unclaimed_connections) AND (?1 IS NULL OR user_id = ?1)"
     )
     return (conn_id for (conn_id,) in db.sql.execute(query, (user_id,)))
 
