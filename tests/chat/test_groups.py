@@ -15,8 +15,11 @@ from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.groups import GroupProfile
 from blindpost.chat.drafts import NotConnectedError
 from blindpost.chat.events import (
+    Asked,
+    ContactConnected,
     GroupOver,
     GroupUpdated,
+    Incoming,
     MemberCame,
     MemberGone,
     MessageDeleted,
@@ -28,6 +31,8 @@ from blindpost.testing.network import MemoryNetwork
 from tests.support.agent.agents import on_network, party
 from tests.support.chat.host import HOST_ID, Host
 from tests.support.chat.people import open_agent, person
+from tests.support.chat.reader import CHECKS
+from tests.support.chat.second_opinion import sent_kinds
 from tests.support.client.scripted_router import virtual
 from tests.support.router.routers import running_router
 
@@ -136,12 +141,19 @@ async def test_changes_come_from_those_who_may_make_them(tmp_path: Path) -> None
 async def test_who_leaves_a_group_says_so(tmp_path: Path) -> None:
     async with team(tmp_path) as (host, bob, carol):
         await introduce(host, bob, carol)
+        ours = {one.conn_id for one in group_of(carol).members}
+        theirs = next(one.conn_id for one in group_of(bob).members if one.name == "carol")
         draft = carol.chats.draft()
         draft.leave(group_of(carol))
         await carol.chats.commit(draft)
         assert isinstance(await host.heard("carol"), e.MemberConnected | e.GroupLeft)
         assert (await bob.expect(MemberGone)).member.name == "carol"
         assert group_of(carol).state is GroupState.ENDED
+        await asyncio.sleep(60)
+        assert not ours & {conn.id for conn in carol.chats.agent.connections()}, "no queue is left behind"
+        left = {conn.id for conn in bob.chats.agent.connections()}
+        assert theirs not in left
+        assert group_of(bob).id in left, "the group itself goes on"
 
 
 @virtual
@@ -156,3 +168,28 @@ async def test_introductions_of_oneself_and_repeated_ones_are_not_followed(tmp_p
         assert len(bob.chats.agent.connections()) == count + 1
         assert replace(group_of(bob), members=()).name == "team"
         assert not [event for event in bob.aside if isinstance(event, MessageReceived)]
+
+
+@virtual
+async def test_every_kind_that_is_ever_sent_passes_the_second_reader(
+    tmp_path: Path, second_opinion: list[str]
+) -> None:
+    """All events that our code makes, found in its source, are made here and read by both readers."""
+    async with team(tmp_path) as (host, bob, carol):
+        await introduce(host, bob, carol)
+        await carol.chats.join(str(await bob.chats.address("welcome")), "may I?")
+        await bob.chats.accept(await bob.expect(Asked))
+        contact = (await bob.expect(ContactConnected)).contact
+        heard = Incoming(b"some id", Content("what was said"), 1)
+        draft, group = bob.chats.draft(), group_of(bob)
+        for chat, author in ((contact, None), (group, host.member_id("carol"))):
+            said = draft.say(chat, "hello", quote=heard.as_quote(group.members[0] if author else None))
+            draft.edit(chat, said, "hello!", live=False)
+            draft.react(chat, b"some id", "👍", add=author is None, author_id=author)
+            draft.retract(chat, b"some id", author)
+        draft.remove(group, host.member_id("carol"))
+        draft.leave(group)
+        draft.leave(contact)
+        await bob.chats.commit(draft)
+    assert set(second_opinion) == sent_kinds()
+    assert sent_kinds() <= CHECKS.keys()

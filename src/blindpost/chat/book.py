@@ -9,6 +9,7 @@ from blindpost.chat.model import (
     Contact,
     Conversation,
     Group,
+    GroupState,
     contact_bytes,
     contact_from,
     group_bytes,
@@ -22,7 +23,7 @@ MEMBERS = "chat.members"
 NOTICES = "chat.notices"
 """What the agent reported and the program has not taken yet."""
 LEFT = "chat.left"
-"""Contacts whose connections are to be deleted."""
+"""Connections that are to be deleted, with contacts and members who are gone."""
 OURSELVES = "chat.self"
 
 
@@ -45,10 +46,20 @@ def find_group(records: Records, group_id: str) -> Group | None:
 
 
 def save_group(tx: Transaction, group: Group) -> None:
+    """Store a group. Connections with members who are gone, or all when it is over, are to be deleted."""
+    before = find_group(tx, group.id)
+    had = set() if before is None else _connections(before)
+    has = _connections(group)
+    over = group.state is GroupState.ENDED
     tx.put(GROUPS, group.id, group_bytes(group))
-    for member in group.members:
-        if member.conn_id is not None:
-            tx.put(MEMBERS, member.conn_id, group.id.encode())
+    for conn_id in has - had:
+        tx.put(MEMBERS, conn_id, group.id.encode())
+    for conn_id in had | has if over else had - has:
+        tx.put(LEFT, conn_id, b"")
+
+
+def _connections(group: Group) -> set[str]:
+    return {member.conn_id for member in group.members if member.conn_id is not None}
 
 
 def groups(records: Records) -> Iterator[Group]:

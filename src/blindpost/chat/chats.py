@@ -202,11 +202,11 @@ class Chats:
             await self._bury()
 
     async def _bury(self) -> None:
-        """Delete the connections with contacts who left; if we crash first, the next start does it."""
-        for contact_id, _ in list(self.agent.records.scan(book.LEFT)):
+        """Delete the connections with those who are gone; if we crash first, the next start does it."""
+        for conn_id, _ in list(self.agent.records.scan(book.LEFT)):
             with contextlib.suppress(ConnError):
-                await self.agent.connection(contact_id).delete(wait_delivery=True)
-            await self.agent.transact(_forgetting(contact_id))
+                await self.agent.connection(conn_id).delete(wait_delivery=True)
+            await self.agent.transact(_forgetting(conn_id))
 
     async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
         """Send one text; returns its numbers, which `Delivered` names."""
@@ -417,8 +417,12 @@ class Chats:
         await self.commit(draft)
 
 
-def _forgetting(contact_id: str) -> Callable[[Transaction], None]:
-    return lambda tx: tx.delete(book.LEFT, contact_id)
+def _forgetting(conn_id: str) -> Callable[[Transaction], None]:
+    def forget(tx: Transaction) -> None:
+        tx.delete(book.LEFT, conn_id)
+        tx.delete(book.MEMBERS, conn_id)
+
+    return forget
 
 
 def _items(body: bytes) -> tuple[Item, ...]:

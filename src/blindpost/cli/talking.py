@@ -318,7 +318,8 @@ class Talk:
         chosen = None if self._to is None else self._chats.contact(self._to)
         if chosen is not None and chosen.state is not ContactState.CONNECTED:
             self._to = contact.id
-        say(f"Connected with {self._called(contact)}.")
+        quantum = self._chats.agent.connection(contact.id).stats.pq_support
+        say(f"Connected with {self._called(contact)}{', post-quantum' if quantum else ''}.")
         if first is not None:
             self._show(MessageReceived(contact, first))
 

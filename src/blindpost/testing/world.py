@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -141,9 +141,12 @@ class World:
         """What an agent or a bot needs to be in this world; other choices are kept."""
         return on_network(self.network, quick(config), self.now)
 
-    async def agent(self, name: str, config: AgentConfig | None = None) -> Peer:
-        """An agent that is open as long as the world."""
-        opened = Agent.open(self.folder / f"{name}.db", [self.server], config=self.config(config))
+    async def agent(
+        self, name: str, config: AgentConfig | None = None, *, servers: Iterable[str] = ()
+    ) -> Peer:
+        """An agent that is open as long as the world; it uses the first router, or those that are named."""
+        chosen = list(servers) or [self.server]
+        opened = Agent.open(self.folder / f"{name}.db", chosen, config=self.config(config))
         return Peer(await self._stack.enter_async_context(opened))
 
     async def pair(self, first: str = "alice", second: str = "bob") -> tuple[Peer, Peer]:
