@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,14 @@ from blindpost.chat import (
     MessageReceived,
     ProfileChanged,
     Reacted,
+    TooLongError,
 )
 from blindpost.chat.book import save_contact
 from blindpost.chat.codec.bodies import write_info
 from blindpost.chat.codec.events import ContactRequest, Info, Message
 from blindpost.engine.loop import StoreFailedError
 from blindpost.testing import Guest
+from blindpost.wire.errors import WireError
 from blindpost.wire.smp.commands import SUB, SUBS
 from tests.support.agent.network import commands_sent
 from tests.support.bot.bots import BotWorld
@@ -101,6 +104,48 @@ def test_wrong_handlers_are_told_when_they_are_written(tmp_path: Path) -> None:
         bot.command("two words")
     with pytest.raises(RuntimeError, match="not open"):
         bot.contacts()
+
+    async def right(chat: Chat) -> None:
+        pass
+
+    async def lost() -> None:
+        pass
+
+    bot.command("right")(right)
+    bot.command("help")(right)  # in place of the built-in one
+    with pytest.raises(ValueError, match="already"):
+        bot.command("Right")(right)
+    with pytest.raises(TypeError, match="is the chat"):
+        bot.command("lost")(lost)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ValueError, match="more than 0"):
+        bot.every(0)
+    with pytest.raises(TypeError, match="no event"):
+        bot.on(int)  # type: ignore[type-var]  # the mistake
+    for servers, error in (("smp://one", TypeError), (["smp://abc@host"], WireError)):
+        with pytest.raises(error):
+            Bot("Ada", servers=servers, store=tmp_path / "ada.db")
+    with pytest.raises(TypeError, match="name"):
+        Bot("", store=tmp_path / "ada.db")
+
+
+@virtual
+async def test_wrong_texts_are_told_where_they_are_made(tmp_path: Path) -> None:
+    async with BotWorld(tmp_path) as place:
+        bot = place.bot()
+
+        @bot.command("number")
+        async def number(chat: Chat) -> None:
+            chat.reply(5)  # type: ignore[arg-type]  # the mistake
+
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            for text, key, told in ((5, "k", "not int"), ("x", "", "needs a key")):
+                with pytest.raises(TypeError, match=told):
+                    await bot.broadcast(text, key=key)  # type: ignore[arg-type]  # the mistake
+            with pytest.raises(TooLongError):
+                await bot.broadcast(secrets.token_hex(16_000), key="k")
+            assert "somebody will look" in await bob.ask("/number")
+            assert "not int" in bot.set_aside()[0].error
 
 
 @virtual

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindpost.crypto import authorizers
+from blindpost.crypto import authorizers, verifying
 from blindpost.crypto.authorizers import (
     DUMMY_KEYS,
     AuthenticatorCheck,
@@ -24,7 +24,7 @@ from blindpost.crypto.authorizers import (
 )
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
-from blindpost.crypto.keys import PrivateKey, verify
+from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.verifying import OneByOne
 from blindpost.wire.keys import Algorithm, PublicKey
 from tests.support.wire.long_values import ramp
@@ -150,12 +150,14 @@ class Counting:
             self.agreements += 1
             return agreed(private, public)
 
-        def counted_verify(public: PublicKey, message: bytes, signature: bytes) -> bool:
+        signed = verifying._signed
+
+        def counted_signed(check: SignatureCheck) -> bool:
             self.verifications += 1
-            return verify(public, message, signature)
+            return signed(check)
 
         monkeypatch.setattr(BoxKey, "agreed", counted_agreed)
-        monkeypatch.setattr(authorizers, "verify", counted_verify)
+        monkeypatch.setattr(verifying, "_signed", counted_signed)
 
 
 @pytest.mark.parametrize("offered", KINDS)

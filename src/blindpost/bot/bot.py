@@ -22,11 +22,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, get_args
 
 from blindpost.agent import Agent, AgentConfig, Transaction
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
 from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
+from blindpost.bot.deaths import Deaths
 from blindpost.bot.jobs import JOBS, Job, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import NAME, Command, MessageRoute, Middleware, Outcome, Routes, Where
@@ -72,6 +73,7 @@ SORRY = "Something went wrong here. Your message is kept, and somebody will look
 SLEEP_MAX_S = 60.0
 LIVE = "bot.live"
 """Messages that somebody is still typing."""
+EVENTS = frozenset(get_args(ChatEvent))
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 
@@ -106,9 +108,12 @@ class Bot:
     ) -> None:
         """`service`: all queues are subscribed by one command, for bots with very many contacts; routers then
         know that these queues are one bot's. `groups`: invitations to groups are accepted."""
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError("a bot needs a name that people can read")
         self.name = name
-        self._servers = list(servers)
+        self._servers = [] if isinstance(servers, str) else list(servers)
         self._store = Path(store)
+        Agent.open(store, servers)  # an address that cannot be one is reported here
         self._passphrase = passphrase
         chosen = config or AgentConfig()
         self._config = replace(chosen, service=True) if service else chosen
@@ -144,6 +149,9 @@ class Bot:
 
         def register(handler: Callable[Concatenate[Chat, P], R]) -> Callable[Concatenate[Chat, P], R]:
             arguments = arguments_of(handler, 1)
+            known = self._routes.commands.get(name.lower())
+            if known is not None and known.handler != self._help:
+                raise ValueError(f"there is a command {name} already")
             self._routes.commands[name.lower()] = Command(
                 name.lower(), label, handler, arguments, groups, hidden
             )
@@ -171,6 +179,8 @@ class Bot:
 
     def on(self, kind: type[E]) -> Callable[[Callable[[Chat, E], R]], Callable[[Chat, E], R]]:
         """Any other event of a conversation: `ContactConnected`, `MessageEdited`, `Reacted` ..."""
+        if kind not in EVENTS:
+            raise TypeError(f"{kind.__name__} is no event of a conversation: ChatEvent names them all")
 
         def register(handler: Callable[[Chat, E], R]) -> Callable[[Chat, E], R]:
             self._routes.events.append((kind, handler))
@@ -189,6 +199,8 @@ class Bot:
 
     def every(self, seconds: float) -> Callable[[Callable[[Outbox], R]], Callable[[Outbox], R]]:
         """Work that is repeated; what it sends and the record that it ran are one transaction."""
+        if not seconds > 0:
+            raise ValueError("work is repeated after some time: say how many seconds, more than 0")
 
         def register(handler: Callable[[Outbox], R]) -> Callable[[Outbox], R]:
             self._every.append(Every(handler.__name__, seconds, handler))
@@ -247,12 +259,15 @@ class Bot:
         async with opened as agent:
             self._chats = Chats(agent, self._profile(), now=self._now)
             self._job_came = asyncio.Event()
+            deaths = Deaths(agent, self._store.with_name(f"{self._store.name}-handled"))
+            await deaths.load()
             self._workers = Workers(
                 self._chats,
                 self._handle,
                 self._give_up,
                 self._put_aside,
                 self.metrics,
+                deaths,
                 patience=self._patience,
                 most=self._at_once,
             )
@@ -275,6 +290,7 @@ class Bot:
                 await self._broadcasts.close()
                 await asyncio.wait(tasks)
                 await self._workers.drain(self._drain_s)
+                deaths.close()
                 self.broken.cancel()
                 self._chats = None
 

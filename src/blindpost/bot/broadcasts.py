@@ -10,9 +10,11 @@ from dataclasses import field, replace
 from blindpost.agent import AgentError, Transaction
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import Chats, Contact, ContactState, Draft, NotConnectedError
+from blindpost.chat.codec.bodies import write_body
 from blindpost.chat.codec.content import Content
-from blindpost.chat.codec.events import NewMessage
+from blindpost.chat.codec.events import Message, NewMessage
 from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
+from blindpost.chat.drafts import ID_SIZE
 from blindpost.wire.frozen import dataclass
 
 BROADCASTS = "bot.broadcasts"
@@ -106,6 +108,11 @@ class Broadcasts:
     async def begin(self, key: str, text: str, audience: str | None) -> Progress:
         if audience is not None and audience not in self._audiences:
             raise LookupError(f"there is no audience {audience}: register one with bot.audience")
+        if not isinstance(key, str) or not key:
+            raise TypeError("a broadcast needs a key, a text by which it is known after a restart")
+        write_body(
+            [Message(NewMessage(Content(text)), bytes(ID_SIZE))], pq=True
+        )  # what does not fit is refused
         data = self._chats.agent.records.get(BROADCASTS, key)
         if data is None:
             stored = Stored(text, audience, total=self._chats.agent.records.count("chat.contacts"))

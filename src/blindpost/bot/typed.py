@@ -42,7 +42,10 @@ class Argument:
 def arguments_of(handler: Callable[..., object], skipped: int) -> tuple[Argument, ...]:
     """A handler's parameters after the first ones; `TypeError` where the author must annotate more."""
     hints = typing.get_type_hints(handler)
-    parameters = list(inspect.signature(handler).parameters.values())[skipped:]
+    parameters = list(inspect.signature(handler).parameters.values())
+    if len(parameters) < skipped:
+        raise TypeError(f"{handler.__name__}: the first parameter of a handler is the chat")
+    parameters = parameters[skipped:]
     found = []
     for place, parameter in enumerate(parameters):
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):

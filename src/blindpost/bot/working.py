@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from blindpost.agent import ConnectionCode, ConnError, InactiveError
 from blindpost.bot.chat import StateChangedError
+from blindpost.bot.deaths import Deaths, DiedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
@@ -53,6 +55,7 @@ class Workers:
         give_up: Callable[[Task, Exception, Draft], Awaitable[None]],
         set_aside: Callable[[Task, Exception, Draft], None],
         metrics: Metrics,
+        deaths: Deaths,
         *,
         patience: Patience,
         most: int = 64,
@@ -64,7 +67,10 @@ class Workers:
         self._set_aside = set_aside
         self._metrics = metrics
         self._patience = patience
+        self._deaths = deaths
+        self._most = most
         self._places = asyncio.Semaphore(most)
+        self._all_places = asyncio.Lock()
         self._waiting_max = waiting
         self._queues: dict[str, deque[Task]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -87,8 +93,8 @@ class Workers:
     async def _work(self, key: str, queue: deque[Task]) -> None:
         try:
             while queue and not self.closing:
-                async with self._places:
-                    await self._one(queue[0])
+                async with self._place(key):
+                    await self._noted(queue[0])
                 queue.popleft()
                 async with self._room:
                     self._count -= 1
@@ -100,6 +106,38 @@ class Workers:
             del self._running[key]
             if not queue:
                 self._queues.pop(key, None)
+
+    @contextlib.asynccontextmanager
+    async def _place(self, key: str) -> AsyncIterator[None]:
+        """Room for one handler; one that may have ended the program before runs alone."""
+        wanted = self._most if self._deaths.is_suspect(key) else 1
+        held = 0
+        try:
+            async with self._all_places if wanted > 1 else contextlib.nullcontext():
+                while held < wanted:
+                    await self._places.acquire()
+                    held += 1
+            yield
+        finally:
+            for _ in range(held):
+                self._places.release()
+
+    async def _noted(self, task: Task) -> None:
+        """Handle a task, so that it is known whose fault it is if the program ends meanwhile."""
+        if self._deaths.is_hopeless(task.key):
+            await self._gave_up(task, DiedError())
+        else:
+            self._deaths.begin(task.key)
+            try:
+                await self._one(task)
+            except SystemExit:
+                raise  # the handler ends the program: that is a death too
+            except BaseException:
+                self._deaths.end(task.key)
+                raise
+            self._deaths.end(task.key)
+        if not self.closing:
+            await self._deaths.acquit(task.key)
 
     async def _one(self, task: Task) -> None:
         """Handle a task until it is done; one that keeps failing is reported and set aside."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,9 +21,17 @@ class Person:
         self.aside: list[ChatEvent] = []
         self.patience_s = PATIENCE_S
         self._units = chats.units()
+        self._coming: asyncio.Future[Unit] | None = None
 
     async def unit(self) -> Unit:
-        return await awaited(anext(self._units), self.patience_s)
+        """The next one; it is not lost if nobody waits for it any longer."""
+        coming = self._coming
+        if coming is None:
+            coming = self._coming = asyncio.ensure_future(anext(self._units))
+            coming.add_done_callback(lambda done: done.cancelled() or done.exception())
+        unit = await awaited(asyncio.shield(coming), self.patience_s)
+        self._coming = None
+        return unit
 
     async def unit_with(self, kind: type[ChatEvent]) -> Unit:
         """The next unit with an event of this kind, not yet done; those before it are."""

@@ -32,6 +32,8 @@ def read_content(fields: Fields) -> Content:
 
 
 def write_content(content: Content) -> dict[str, Json]:
+    if not isinstance(content.text, str):
+        raise TypeError(f"a message is a text, not {type(content.text).__name__}: str(...) makes one")
     return written(content.rest, type=content.kind, text=content.text, duration=content.duration)
 
 

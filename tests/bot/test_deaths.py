@@ -1,0 +1,89 @@
+"""A handler that ends the whole program: after a few lives its message is set aside, and nobody else's is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blindpost.bot import Bot, Chat
+from blindpost.bot.deaths import DEATHS_MAX, Deaths
+from tests.support.bot.bots import BotWorld
+from tests.support.client.scripted_router import virtual
+
+
+class Lives:
+    """A bot whose handlers never end, and whose every life ends as if it was killed."""
+
+    def __init__(self, place: BotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._place = place
+        self._patch = monkeypatch
+        self.begun: list[str] = []
+
+    def bot(self, *, deadly: bool) -> Bot:
+        bot = self._place.bot(drain_s=0.0)
+
+        @bot.message()
+        async def handle(chat: Chat) -> None:
+            self.begun.append(chat.text)
+            if deadly and "die" in chat.text:
+                await asyncio.Event().wait()
+            await asyncio.sleep(1 if deadly else 0)
+            await chat.reply(f"heard {chat.text}")
+
+        return bot
+
+    async def live(self, seconds: float) -> list[str]:
+        """What was begun in a life that is killed after so long."""
+        self.begun.clear()
+        with self._patch.context() as patch:
+            async with self.bot(deadly=True).open():
+                await asyncio.sleep(seconds)
+                patch.setattr(Deaths, "end", lambda self, key: None)
+        return list(self.begun)
+
+
+@virtual
+async def test_whose_fault_it_is_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with BotWorld(tmp_path) as place:
+        lives = Lives(place, monkeypatch)
+        async with lives.bot(deadly=True).open() as link:
+            ann, bob = await place.guest("Ann", link), await place.guest("Bob", link)
+        await ann.say("die")
+        await bob.say("and this?")
+        await bob.say("more")
+        first = await lives.live(0.5)
+        assert sorted(first) == ["and this?", "die"], "side by side"
+        for _ in range(DEATHS_MAX):
+            begun = await lives.live(30)
+            assert "die" in begun
+        assert await bob.hear() == "heard and this?"
+        async with lives.bot(deadly=True).open():
+            assert (
+                await ann.hear()
+                == "Something went wrong here. Your message is kept, and somebody will look at it."
+            )
+            assert await bob.hear() == "heard more"
+            assert await ann.ask("and now?") == "heard and now?"
+        bot = lives.bot(deadly=False)
+        async with bot.open():
+            (aside,) = bot.set_aside()
+            assert aside.text == "die"
+            assert "ended 5 times" in aside.error
+
+
+@virtual
+async def test_an_orderly_end_is_no_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with BotWorld(tmp_path) as place:
+        lives = Lives(place, monkeypatch)
+        async with lives.bot(deadly=True).open() as link:
+            ann = await place.guest("Ann", link)
+        await ann.say("die")
+        for _ in range(DEATHS_MAX + 2):
+            async with lives.bot(deadly=True).open():
+                await asyncio.sleep(5)
+        bot = lives.bot(deadly=False)
+        async with bot.open():
+            assert await ann.hear() == "heard die"
+            assert bot.set_aside() == []
