@@ -83,9 +83,10 @@ sbom: $(READY) ## build/sbom.json: every pinned dependency with its hashes, as C
 	@mkdir -p build
 	$(BIN)/python deploy/sbom.py requirements.lock build/sbom.json
 
-agent-scale: $(READY) ## a hundred thousand queues of one agent, and more seeds of hard times for a service
+agent-scale: $(READY) ## a hundred thousand queues of one agent, contacts of one bot, and more seeds of hard times for a service
 	BLINDPOST_AGENT_QUEUES=100000 BLINDPOST_SERVICE_SEEDS=100 \
 		$(BIN)/python -m pytest -q tests/agent/test_scale.py tests/agent/test_service_simulation.py
+	$(BIN)/python -m benchmarks.bot_scale
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -108,6 +109,7 @@ bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.journal
 	$(BIN)/python -m benchmarks.agent
 	$(BIN)/python -m benchmarks.agent_scale --queues 1000 10000 --subscribed 2000
+	$(BIN)/python -m benchmarks.bot_scale --contacts 300
 	$(BIN)/python -m benchmarks.ntf --subscriptions 3000
 
 pipeline-long: $(READY) ## kill the driver, an executor and a follower at every point; more examples

@@ -183,13 +183,17 @@ def shown(result: Result) -> str:
     return "\n".join(lines)
 
 
+def run(contacts: int) -> Result:
+    with tempfile.TemporaryDirectory() as folder, measured_router() as router:
+        return asyncio.run(measured(router, Path(folder), contacts))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a bot with very many contacts.")
     parser.add_argument("--contacts", type=int, default=100_000)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, measured_router() as router:
-        result = asyncio.run(measured(router, Path(folder), arguments.contacts))
+    result = run(arguments.contacts)
     if arguments.json:
         print(json.dumps({"machine": floor.machine(), **asdict(result)}, indent=2))
     else:
