@@ -58,13 +58,12 @@ async def test_whose_fault_it_is_is_found_out(tmp_path: Path, monkeypatch: pytes
         for _ in range(DEATHS_MAX):
             begun = await lives.live(30)
             assert "die" in begun
-        assert await bob.hear() == "heard and this?"
         async with lives.bot(deadly=True).open():
             assert (
                 await ann.hear()
                 == "Something went wrong here. Your message is kept, and somebody will look at it."
             )
-            assert await bob.hear() == "heard more"
+            assert [await bob.hear(), await bob.hear()] == ["heard and this?", "heard more"]
             assert await ann.ask("and now?") == "heard and now?"
         bot = lives.bot(deadly=False)
         async with bot.open():
