@@ -29,12 +29,13 @@ async def test_a_phone_without_apple_is_woken_and_reads_its_message(tmp_path: Pa
         async with phones(tmp_path, web=web) as (world, phone), asyncio.timeout(2 * PATIENCE_S):
             alice, conn = await world.friend(phone)
             browser = service.subscribe()
+            settled = asyncio.create_task(phone.agent.push_settled())
             status = await phone.agent.register_push(DeviceToken.web(browser.subscription).text)
             assert status.text == "REGISTERED"
             await service.until(lambda: len(service.arrived) == 1)
             key, auth = browser.key, browser.subscription.auth
             assert await phone.agent.push_received(decrypt(service.arrived[0].body, key, auth)) == []
-            await phone.agent.push_settled()
+            await settled
             await phone.subscribed(conn)
             await phone.restart(subscribe=False)
             assert phone.token.device.subscription == browser.subscription

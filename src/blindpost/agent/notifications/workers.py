@@ -46,6 +46,8 @@ BATCH = 150
 """How many rows are taken at once."""
 FIRST_CHECK_S = 86_400
 CHECK_EVERY_S = 3 * 86_400
+LOOK_S = 1.0
+"""How often to look whether a token without connections was verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Workers:
     async def settled(self) -> None:
         """Wait until the notification router is told of all connections that are to be notified about."""
         while not self._is_settled():
-            await self._round_over.wait()
+            await _wait(self._round_over, LOOK_S)  # the token may be verified where there is nothing to do
 
     def _is_settled(self) -> bool:
         """A row without a step failed for good: there is nothing to wait for."""
