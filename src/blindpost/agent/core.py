@@ -19,7 +19,7 @@ from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnId
 from blindpost.agent.notifications.push import PushNotifications
 from blindpost.agent.notifications.reading import Reading
-from blindpost.agent.queues.deletion import ATTEMPTS_MAX, Deletion
+from blindpost.agent.queues.deletion import Deletion
 from blindpost.agent.queues.making import QueueMaker
 from blindpost.agent.rotation.commands import RotationCommands
 from blindpost.agent.rotation.draining import Draining
@@ -138,10 +138,9 @@ class Core:
             await self.subscriptions.subscribe_all()
 
     async def _take_back(self, conn_id: ConnId) -> None:
-        """Delete a connection that the program was never given; a router that is away is asked again, and by
-        the next start if that takes too long."""
+        """Delete a connection that the program was never given; a router that is away is asked again."""
         retry = Retry.first(RECONNECT)
-        for _ in range(ATTEMPTS_MAX):
+        while True:
             try:
                 await self.links.find_again(conn_id)
             except AgentError:
