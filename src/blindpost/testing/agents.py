@@ -30,7 +30,8 @@ async def awaited(event: Awaitable[T], most_s: float = PATIENCE_S) -> T:
     if isinstance(asyncio.get_running_loop(), VirtualClock):
         most_s = VIRTUAL_PATIENCE_S
     try:
-        return await asyncio.wait_for(event, most_s)
+        async with asyncio.timeout(most_s):  # in this task: what is there already costs no turn of the loop
+            return await event
     except TimeoutError:
         raise AssertionError(f"nothing came within {most_s:.0f} seconds") from None
 

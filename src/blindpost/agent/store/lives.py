@@ -61,9 +61,8 @@ def _setting(sql: sqlite3.Connection, name: str) -> bytes | None:
 
 
 def _place_of(path: Path) -> bytes:
-    """Which file this is on this machine; a copy is another one."""
-    found = os.stat(path)
-    return f"{found.st_dev} {found.st_ino}".encode()
+    """Which file this is; a copy is another one. The device has another number after some restarts."""
+    return str(os.stat(path).st_ino).encode()
 
 
 def _beside(path: Path) -> Path:
