@@ -106,8 +106,12 @@ class Connections(ABC, Generic[K]):
         if self.connections.pop(connection.number, None) is not None:
             self._heavy.pop(connection, None)
             self.left(connection)
-        if self._emptied is not None and not self.connections:
-            self._emptied.set()
+        if not self.connections:
+            if self._look is not None:
+                self._look.cancel()
+                self._look = None
+            if self._emptied is not None:
+                self._emptied.set()
 
     async def emptied(self) -> None:
         """Return when there is no connection."""
