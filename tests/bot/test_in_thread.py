@@ -11,6 +11,7 @@ import pytest
 from blindpost.agent import Agent
 from blindpost.bot import Bot, Chat, InThread
 from blindpost.chat import ContactConnected
+from blindpost.engine.loop import StoreFailedError
 from blindpost.testing import Guest
 from tests.support.agent.agents import address_of, quick_config
 from tests.support.chat.people import person
@@ -47,6 +48,6 @@ async def test_a_bot_is_asked_from_other_threads(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_at_the_start_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
-    bot = Bot("Ada", servers=["smp://nonsense"], store=tmp_path / "ada.db")
-    with pytest.raises(ValueError, match="expected"), InThread(bot):
+    bot = Bot("Ada", servers=[], store=tmp_path)
+    with pytest.raises(StoreFailedError, match="name a file"), InThread(bot):
         pass

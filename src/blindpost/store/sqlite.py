@@ -93,9 +93,14 @@ class SqliteStore:
         """
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, _PRIVATE))
-        connection = sqlite3.connect(
-            path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type
-        )
+        try:
+            connection = sqlite3.connect(
+                path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type
+            )
+        except sqlite3.OperationalError as error:
+            raise StoreFailedError(
+                f"{path} cannot be opened: name a file that you own, or a new one, and not a folder"
+            ) from error
         try:
             _prepare(connection, path, owner, durability)
             _migrate(connection, migrations)
