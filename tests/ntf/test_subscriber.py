@@ -16,6 +16,7 @@ from blindpost.ntf.ports import SubscriberEvent
 from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.view import View, Wanted
+from blindpost.router import services
 from blindpost.transport.handshake import FindService
 from blindpost.transport.session import Session
 from blindpost.wire.addresses import Host, Server
@@ -386,8 +387,11 @@ async def test_a_message_router_without_services_gets_nsub_only(tmp_path: Path) 
                     assert members.count == (5 if associated else 0)
 
 
-async def test_a_message_router_that_lost_its_data_names_our_service_again(tmp_path: Path) -> None:
-    """Another id for the same certificate: what was associated is asked for again, one by one."""
+@pytest.mark.parametrize("same", [False, True])
+async def test_a_message_router_that_lost_its_data_names_our_service_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """With another id, as the reference does, or with the same: every queue is asked for again."""
     credentials = new_credentials()
     async with running_router(tmp_path / "smp", credentials=credentials) as smp:
         port = smp.port
@@ -398,14 +402,17 @@ async def test_a_message_router_that_lost_its_data_names_our_service_again(tmp_p
             async with subscribing(ntf):
                 await until_members(ntf.router.store, queues)
             first = await service_of(ntf.router.store, smp.server)
+    if not same:
+        monkeypatch.setattr(services, "service_id_of", lambda fingerprint: bytes(24))
     async with running_router(tmp_path / "empty", credentials=credentials, port=port) as smp:
         watch = Watch(smp)
         async with running_ntf(tmp_path) as ntf, subscribing(ntf):
             await until_all(ntf.router.store, queues, "AUTH", associated=False)
             second = await service_of(ntf.router.store, smp.server)
-        assert watch.tags == ["NSUB"] * 3
+        assert watch.tags[:1] == (["NSUBS"] if same else ["NSUB"])
+        assert set(watch.subscribed) == {queue.notifier_id for queue in queues}
     assert first[0] == second[0]
-    assert first[1] != second[1]
+    assert (first[1] == second[1]) is same
 
 
 async def test_a_certificate_that_is_known_in_another_role_is_replaced(tmp_path: Path) -> None:
