@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from blindpost.cli.output import fail, failing
 from blindpost.serving import ending
 
 
+@cache
 def _router() -> typer.Typer:
     from blindpost.cli import audit, moving, operator, queues, router, state
 
@@ -35,6 +37,7 @@ def _ds() -> typer.Typer:
     return ds.app
 
 
+@cache
 def _pipeline() -> typer.Typer:
     from blindpost.cli import pipeline, pipeline_ask, pipeline_audit, pipeline_tools
 
