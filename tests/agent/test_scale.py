@@ -21,7 +21,7 @@ from tests.support.client.scripted_router import server_at, virtual
 from tests.support.router.routers import running_router
 from tests.support.serving.waiting import until
 
-QUEUES = int(os.environ.get("BLINDPOST_AGENT_QUEUES", "10000"))
+QUEUES = int(os.environ.get("BLINDPOST_AGENT_QUEUES", "3000"))
 WITH_MESSAGES = min(QUEUES, 300)
 PATIENCE_S = 300 + QUEUES / 50
 

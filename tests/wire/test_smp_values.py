@@ -43,9 +43,12 @@ def test_classes_are_found() -> None:
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_value(kind: type) -> None:
-    parameters = vars(kind).get("__dataclass_params__")
-    if parameters is not None:
-        assert parameters.frozen
+    if "__dataclass_params__" in vars(kind):
+        for name in [field.name for field in dataclasses.fields(kind)]:
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(object.__new__(kind), name, 1)
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                delattr(object.__new__(kind), name)
         assert "__slots__" in vars(kind)
     assert "__dict__" not in dir(kind)
     if issubclass(kind, Value):
