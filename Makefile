@@ -38,7 +38,7 @@ browser: ## Debian's Chromium for the tests of pages, where it can be installed;
 
 test: $(READY) browser ## the whole test suite
 	@$(BIN)/python -m compileall -q -j 0 src # each server and command of a test starts sooner
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
