@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,17 @@ import pytest
 from blindpost.serving import logs
 from blindpost.serving.control import ControlSocket, ask, short_path
 from blindpost.serving.failures import OperatorError
+from tests.support.serving.log_lines import restored_logs
+
+__all__ = ["restored_logs"]
+
+pytestmark = pytest.mark.usefixtures("restored_logs")
 
 SECRET = "a queue's id"
 
 
 def fail() -> None:
     raise KeyError(SECRET)
-
-
-@pytest.fixture(autouse=True)
-def handlers_restored() -> Iterator[None]:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = before
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from blindpost.serving import logs
+from tests.support.serving.log_lines import restored_logs
+
+__all__ = ["restored_logs"]
+
+pytestmark = pytest.mark.usefixtures("restored_logs")
 
 LIBRARIES = ("h2", "hpack.hpack", "httpx", "asyncio", "asyncpg", "quic", "uvicorn.error", "starlette")
 SECRET = "bearer eyJhbGciOiJFUzI1NiJ9"
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    before, level, own = root.handlers[:], root.level, logs.log.level
-    yield
-    root.handlers[:] = before
-    root.setLevel(level)
-    logs.log.setLevel(own)
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])

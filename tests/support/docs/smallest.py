@@ -15,6 +15,7 @@ from tests.support.docs.documents import ROOT
 MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "agent": {"--messages": "10", "--connections": "1", "--idle": "20"},
     "agent_scale": {"--queues": "20", "--subscribed": "20", "--waiting": "5"},
+    "bot_scale": {"--contacts": "5"},
     "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3", "--rounds": "1"},
     "floor": {"--rounds": "2"},
     "journal": {"--events": "2000", "--connections": "20", "--rounds": "1"},
