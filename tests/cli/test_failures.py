@@ -194,4 +194,7 @@ def test_what_is_not_a_backup(failed: Call, router: Path, tmp_path: Path) -> Non
     assert "the store is missing" in failed("router", "restore", backup, "--to", tmp_path / "new")
     (backup / "backup.json").write_text('{"format": 2, "program": "9.9"}')
     assert "newer" in failed("router", "restore", backup, "--to", tmp_path / "new")
+    for damaged in ("", "[]", "{}", '{"format": "?", "program": 1}', "[" * 100_000):
+        (backup / "backup.json").write_text(damaged)
+        assert "backup.json: this is damaged" in failed("router", "restore", backup, "--to", tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -123,10 +123,14 @@ def _checked(
     """A backup is complete, and its keys and configuration belong together."""
     if not (backup / MANIFEST).exists():
         raise OperatorError(f"{backup}: this is not a backup that `blindpost {kind.word} backup` made.")
-    manifest = json.loads(read_file(backup / MANIFEST))
-    if manifest["format"] > _FORMAT:
+    try:
+        manifest = json.loads(read_file(backup / MANIFEST))
+        made_as, program = int(manifest["format"]), str(manifest["program"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise OperatorError(f"{backup / MANIFEST}: this is damaged. Take another backup.") from error
+    if made_as > _FORMAT:
         raise OperatorError(
-            f"{backup}: made by Blindpost {manifest['program']}, which is newer than this one "
+            f"{backup}: made by Blindpost {program}, which is newer than this one "
             f"({blindpost.__version__}). Use the newer program."
         )
     file = backup / kind.config_name()
