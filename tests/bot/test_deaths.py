@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from blindpost.bot import Bot, Chat
+from blindpost.agent import Agent
+from blindpost.bot import Bot, Chat, deaths
 from blindpost.bot.deaths import DEATHS_MAX, Deaths
 from tests.support.bot.bots import BotWorld
 from tests.support.client.scripted_router import virtual
@@ -86,3 +88,20 @@ async def test_an_orderly_end_is_no_death(tmp_path: Path, monkeypatch: pytest.Mo
         async with bot.open():
             assert await ann.hear() == "heard die"
             assert bot.set_aside() == []
+
+
+def test_what_is_noted_stays_small_while_something_is_always_being_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deaths, "TRUNCATED_BYTES", 1000)
+    path = tmp_path / "handled"
+    noted = Deaths(cast(Agent, None), path)  # what is noted needs no agent
+    noted.begin("first")
+    for number in range(100):
+        noted.begin(f"{number}")
+        noted.end(f"{number - 1}" if number else "never begun")
+        assert path.stat().st_size <= 1100
+    assert path.read_bytes().count(b"+") < 20
+    left = deaths._left_in(path.read_bytes())
+    assert left == {deaths._name("first"), deaths._name("99")}
+    noted.close()

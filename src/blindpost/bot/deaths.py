@@ -65,9 +65,9 @@ class Deaths:
     def end(self, key: str) -> None:
         """It was handled, or set aside, or the program closes in an orderly way."""
         self._note(_ENDED, key)
-        if not self._begun and self._size > TRUNCATED_BYTES:
+        if self._size > TRUNCATED_BYTES:
             os.ftruncate(self._file, 0)
-            self._size = 0
+            self._size = os.write(self._file, b"".join(_BEGUN + name + b"\n" for name in self._begun))
 
     async def acquit(self, key: str) -> None:
         """The message that was suspected is done with."""
