@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -43,7 +42,7 @@ class Access:
         origin = request.headers.get("origin")
         if origin is None:
             return self._is_program(request)
-        return urlsplit(origin).netloc == request.headers.get("host")
+        return origin.partition("://")[2] == request.headers.get("host")
 
     def _is_program(self, request: Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
