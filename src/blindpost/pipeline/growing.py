@@ -30,11 +30,7 @@ def made_of(table: Table, entries: Sequence[Entry]) -> frozenset[str]:
     """What a day is made of, one by one; nothing if it cannot be added to."""
     if is_revised(table) or not all(entry.spans for entry in entries):
         return frozenset()
-    return frozenset([f"version {SILVER_VERSION} {table.version}", *map(_identity, entries)])
-
-
-def _identity(entry: Entry) -> str:
-    return entry.sha256
+    return frozenset([f"version {SILVER_VERSION} {table.version}", *(entry.sha256 for entry in entries)])
 
 
 def growing(
@@ -49,7 +45,7 @@ def growing(
     added: dict[str, list[Entry]] = {}
     for day, found in by_day.items():
         before = known.get(day, frozenset())
-        new = [entry for entry in found if _identity(entry) not in before]
+        new = [entry for entry in found if entry.sha256 not in before]
         only_more = before and new and before <= made_of(table, found)
         fresh = all(entry.path in single and not entry.gone for entry in new)
         if only_more and fresh and files[day] < FILES_MOST:
