@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds import queues
@@ -37,13 +37,14 @@ from blindpost.wire.capnp.rpc import ExceptionType
 INTERNAL = Refusal("the delivery service failed at this call; nothing was changed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Called:
-    """A call of a connection."""
+    """A call of a connection, with the verdict on it once it was looked at."""
 
     peer: Peer
     question: int
     request: Request
+    refused: Refusal | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,6 @@ RETRY_S = 1.0
 """The pause before retrying the service's own work after the store refused it."""
 
 
-Refusals = dict[int, Refusal]
-"""Of the calls of a batch, by their identity."""
-
-
 class DsPlan:
     """The delivery service's side of the engine."""
 
@@ -132,7 +129,6 @@ class DsPlan:
         self.authority = authority
         self._entropy = entropy
         self._shell = shell
-        self._refusals: Refusals = {}
         self.busy: set[bytes] = set()
         """The queues that the turn which is being committed looks at."""
         self._again: list[Event] = []
@@ -147,25 +143,23 @@ class DsPlan:
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
         self._again.clear()
-        self._refusals, wanted = await self._load(turn, batch)
+        wanted = await self._load(turn, batch)
         self.busy = wanted.queues | wanted.touched
         self.stored.limit = self.rules.total_bytes
         self.stored.look(turn.view.totals[1])
 
-    async def _load(self, turn: Turn, batch: Sequence[Event]) -> tuple[Refusals, Wanted]:
+    async def _load(self, turn: Turn, batch: Sequence[Event]) -> Wanted:
         calls = [event for event in batch if isinstance(event, Called)]
         callers = await self.authority.identify([call.request.auth for call in calls])
-        refusals: Refusals = {}
         for call, caller in zip(calls, callers, strict=True):
-            refused = refusal(call.request, caller) or self.quotas.refusal(call.request, caller, self.rules)
-            if refused is not None:
-                refusals[id(call)] = refused
+            call.refused = refusal(call.request, caller) or self.quotas.refusal(
+                call.request, caller, self.rules
+            )
         wanted = Wanted()
         for event in batch:
-            if id(event) not in refusals:
-                self._want(wanted, event)
+            self._want(wanted, event)
         await self._store.load(wanted, turn.view, self._is_held, self.rules)
-        return refusals, wanted
+        return wanted
 
     # --- beside a commit
 
@@ -183,20 +177,19 @@ class DsPlan:
             case _:
                 return None
 
-    async def prepare_beside(self, events: Sequence[Event]) -> tuple[Turn, Refusals]:
+    async def prepare_beside(self, events: Sequence[Event]) -> Turn:
         turn = self._new_turn()
-        refusals, _ = await self._load(turn, events)
-        return turn, refusals
+        await self._load(turn, events)
+        return turn
 
-    def take(self, prepared: tuple[Turn, Refusals], event: Event) -> bool:
-        turn, refusals = prepared
+    def take(self, prepared: Turn, event: Event) -> bool:
         if isinstance(event, Called):
-            return self._call(turn, event, refusals)
+            return self._call(prepared, event)
         assert isinstance(event, WaitOver), "an event that does not only take"
-        return queues.wait_over(turn, event.wait)
+        return queues.wait_over(prepared, event.wait)
 
-    def release_beside(self, prepared: tuple[Turn, Refusals]) -> None:
-        self._release(prepared[0])
+    def release_beside(self, prepared: Turn) -> None:
+        self._release(prepared)
 
     def _is_held(self, queue: bytes, number: int) -> bool:
         hold = self.state.held.get((queue, number))
@@ -204,6 +197,8 @@ class DsPlan:
 
     def _want(self, wanted: Wanted, event: Event) -> None:
         match event:
+            case Called(refused=Refusal()):
+                pass
             case Called(_, _, Fetch() | FetchWait() | Lease() as request):
                 wanted.head(queue_of(request), queues.payloads_max(self.rules, request))
             case Called(_, _, Enqueue() | UploadKeyPackage() as request):
@@ -239,7 +234,7 @@ class DsPlan:
         turn, enough = self._turn, True
         match event:
             case Called():
-                enough = self._call(turn, event, self._refusals)
+                enough = self._call(turn, event)
             case Finished(peer, question):
                 queues.finish(turn, peer, question)
             case Canceled(peer, question):
@@ -256,9 +251,8 @@ class DsPlan:
         if not enough:
             self._again.append(event)
 
-    def _call(self, turn: Turn, call: Called, refusals: Refusals) -> bool:
-        peer, question, request = call.peer, call.question, call.request
-        refused = refusals.get(id(call))
+    def _call(self, turn: Turn, call: Called) -> bool:
+        peer, question, request, refused = call.peer, call.question, call.request, call.refused
         if refused is not None:
             turn.count(Meter.REFUSED_AUTH if refused is UNAUTHENTICATED else Meter.REFUSED)
             turn.answer(peer, question, refused)
