@@ -38,7 +38,7 @@ from blindpost.router.running.activity import Activity
 from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.server import RouterConnection
-from blindpost.router.state import PUSH_IDLE, Client
+from blindpost.router.state import PUSH_IDLE, RouterClient
 from blindpost.router.tables import LmdbTables
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.limits import Limits, LimitSizes
@@ -99,7 +99,7 @@ class BusyRouter:
         layout = connection_layout(_NEWEST, bytes(32))
         secrets = AuthenticatorKeys(PrivateKey.generate(Algorithm.X25519, system_entropy))
         for number in range(connections):
-            client = Client(number, _NEWEST, layout, secrets, router.plan.undo)
+            client = RouterClient(number, _NEWEST, layout, secrets, router.plan.undo)
             for place in range(SUBSCRIPTIONS):
                 client.subs.put(b"%d %d" % (number, place), PUSH_IDLE)
             router.connections[number] = RouterConnection(number, None, cast("Session", None), client)

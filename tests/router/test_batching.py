@@ -25,7 +25,7 @@ from blindpost.router.meters import Meter
 from blindpost.router.operator import Action, OperatorCommand
 from blindpost.router.records import ends_from_row
 from blindpost.router.server import Router
-from blindpost.router.state import Client, Sub
+from blindpost.router.state import RouterClient, Sub
 from blindpost.router.tables import ENDS, TABLES, LmdbTables
 from blindpost.router.turn import Delivery, Outgoing
 from blindpost.store.contract import Durability
@@ -86,7 +86,7 @@ class Machine:
         self.plan, self.engine = router.plan, router.engine
         self.plan._send = self.sent.extend
         session = AuthenticatorKeys(SESSION)
-        self.clients = [Client(number, 20, LAYOUT, session, self.plan.undo) for number in range(3)]
+        self.clients = [RouterClient(number, 20, LAYOUT, session, self.plan.undo) for number in range(3)]
 
     async def turn(self, events: Sequence[Event]) -> list[Outgoing]:
         before = len(self.sent)

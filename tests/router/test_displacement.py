@@ -11,7 +11,7 @@ import pytest
 from blindpost.engine.events import Gone
 from blindpost.engine.undo import Table
 from blindpost.router.events import Commands, Event
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.transport.errors import TransportError
 from blindpost.transport.session import Session
 from blindpost.wire.primitives import Reader
@@ -210,7 +210,7 @@ async def test_connections_that_come_and_go_do_not_hold_up_a_registration(runnin
         def __getattr__(self, name: str) -> object:
             return getattr(registry, name)
 
-        def take_over(self, entity_id: bytes, client: Client) -> Client | None:
+        def take_over(self, entity_id: bytes, client: RouterClient) -> RouterClient | None:
             attempts.append(entity_id)
             return take_over(entity_id, client)
 

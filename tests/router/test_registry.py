@@ -11,7 +11,7 @@ import blindpost
 from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.engine.undo import Undo
 from blindpost.router.model import Domain
-from blindpost.router.state import Client, Registry, RouterState
+from blindpost.router.state import Registry, RouterClient, RouterState
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.versions import connection_layout
 from tests.support.router.routers import new_key
@@ -22,9 +22,9 @@ RAW_MAPS = ("_holders", "_rows", "_by_service")
 OWNERS = {"_holders": "router/state.py", "_rows": "engine/undo.py", "_by_service": "router/state.py"}
 
 
-def a_client(undo: Undo, client_id: int = 1) -> Client:
+def a_client(undo: Undo, client_id: int = 1) -> RouterClient:
     secrets = AuthenticatorKeys(new_key(Algorithm.X25519))
-    return Client(client_id, 20, connection_layout(20, bytes(32)), secrets, undo)
+    return RouterClient(client_id, 20, connection_layout(20, bytes(32)), secrets, undo)
 
 
 def uses(name: str) -> set[str]:

@@ -20,7 +20,7 @@ from blindpost.engine.loop import Engine
 from blindpost.router import association, delivery
 from blindpost.router.events import Event
 from blindpost.router.model import Domain
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Turn
 from blindpost.wire.smp.responses import ALLS, END
 from tests.support.simulation.promises import Violation
@@ -113,7 +113,7 @@ def only(*without: str) -> dict[str, int]:
     return {name: weight for name, weight in EVERYTHING.items() if name not in without}
 
 
-def forget_waiting(turn: Turn, client: Client, recipient_id: bytes) -> None:
+def forget_waiting(turn: Turn, client: RouterClient, recipient_id: bytes) -> None:
     """The bug: a drained connection forgets what waited for it."""
     client.waiting.pop(recipient_id)
 
@@ -144,7 +144,9 @@ def test_it_finds_a_reply_before_the_commit(tmp_path: Path, monkeypatch: pytest.
     assert "durable False" in report
 
 
-def keep_subscription(turn: Turn, client: Client, loser: Client | None, recipient_id: bytes) -> None:
+def keep_subscription(
+    turn: Turn, client: RouterClient, loser: RouterClient | None, recipient_id: bytes
+) -> None:
     """The bug: whoever loses a queue is told and keeps its subscription."""
     if loser is not None and loser is not client:
         turn.push(loser, recipient_id, END())
@@ -158,7 +160,7 @@ def test_it_finds_a_delivery_after_a_takeover(tmp_path: Path, monkeypatch: pytes
 
 
 def walk_on(
-    turn: Turn, client: Client, domain: Domain, entity_ids: Sequence[bytes], following: bytes | None
+    turn: Turn, client: RouterClient, domain: Domain, entity_ids: Sequence[bytes], following: bytes | None
 ) -> None:
     """The bug: a walk does not ask whether the connection still serves its service."""
     walk = client.walks.pop(domain)
@@ -180,7 +182,7 @@ def test_it_finds_a_walk_that_continues_after_a_takeover(
     """Two places stop it, so that both are broken here: either one alone is enough."""
     register = association.register
 
-    def leave_walk(turn: Turn, client: Client, domain: Domain) -> None:
+    def leave_walk(turn: Turn, client: RouterClient, domain: Domain) -> None:
         assert client.service is not None
         loser = turn.state.services(domain).holder(client.service.service_id)
         walk = None if loser is None else loser.walks.get(domain)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from blindpost.client.connection import AnyClient
-from blindpost.client.hosts import Place
+from blindpost.client.hosts import HostPlace
 from blindpost.client.options import Options
 from blindpost.transport.ends import open_session
 from blindpost.transport.errors import TransportError
@@ -23,7 +23,7 @@ def client_limits(limits: SessionLimits) -> SessionLimits:
 
 
 async def connect_any(
-    places: list[Place],
+    places: list[HostPlace],
     identity: bytes,
     options: Options,
     plan: Callable[[bytes], SessionPlan],

@@ -19,7 +19,7 @@ PLACES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPlace:
     """Where to connect, through what, and with which protocol name."""
 
     host: str
@@ -28,7 +28,7 @@ class Place:
     alpn: bytes
 
 
-def places(server: Server, options: Options, default_port: int, alpn: bytes) -> list[Place]:
+def places(server: Server, options: Options, default_port: int, alpn: bytes) -> list[HostPlace]:
     """Where to try, at least one place, or `NoHostError`."""
     found = []
     for host in _chosen(server.hosts, options.hosts):
@@ -36,9 +36,9 @@ def places(server: Server, options: Options, default_port: int, alpn: bytes) -> 
         if network is None or (host.kind is HostKind.DOMAIN and not is_name(host.text)):
             continue
         if not server.port and host.text in options.web_port_hosts:
-            found.append(Place(host.text, WEB_PORT, network, WEB_ALPN))
+            found.append(HostPlace(host.text, WEB_PORT, network, WEB_ALPN))
         else:
-            found.append(Place(host.text, _port(server.port, default_port), network, alpn))
+            found.append(HostPlace(host.text, _port(server.port, default_port), network, alpn))
     if not found:
         raise NoHostError
     return found[:PLACES_MAX]

@@ -12,7 +12,7 @@ from blindpost.router.changes import Needed, Wanted
 from blindpost.router.commands import ROWS, Row
 from blindpost.router.forwarding import Forwarded, open_forwarded
 from blindpost.router.model import QueueRecord
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.view import View
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.transmissions import Refused
@@ -23,7 +23,7 @@ class Asked:
 
     __slots__ = ("authorized", "client", "inner", "keys", "opened", "record", "request", "row", "vouched")
 
-    def __init__(self, client: Client, request: Request, row: Row[Any]) -> None:
+    def __init__(self, client: RouterClient, request: Request, row: Row[Any]) -> None:
         self.client = client
         self.request = request
         self.row = row
@@ -41,7 +41,11 @@ class Asked:
 
 
 def ask(
-    client: Client, items: Iterable[Request | Refused], undo: Undo, wanted: Wanted, verifiable: list[Asked]
+    client: RouterClient,
+    items: Iterable[Request | Refused],
+    undo: Undo,
+    wanted: Wanted,
+    verifiable: list[Asked],
 ) -> list[Asked | Refused]:
     """The requests of a block, each with its row, and what they want of the store.
 

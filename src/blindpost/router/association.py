@@ -13,7 +13,7 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.delivery import walk_again
 from blindpost.router.meters import Meter
 from blindpost.router.model import NO_QUEUES, Domain, QueueRecord
-from blindpost.router.state import Client, SubKind
+from blindpost.router.state import RouterClient, SubKind
 from blindpost.router.turn import Turn
 from blindpost.wire.smp.responses import DELD, END, ENDS
 
@@ -62,7 +62,7 @@ SERVICE_METERS = {
 }
 
 
-def register(turn: Turn, client: Client, domain: Domain) -> None:
+def register(turn: Turn, client: RouterClient, domain: Domain) -> None:
     """Make this connection serve its service; the previous one gets ENDS and nothing more.
 
     A walk redelivers what was in flight or due to the previous connection, even if the takeover came from
@@ -89,7 +89,7 @@ def register(turn: Turn, client: Client, domain: Domain) -> None:
     turn.serve(client)
 
 
-def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> None:
+def count_in(turn: Turn, client: RouterClient, domain: Domain, entity_id: bytes) -> None:
     """The connection serves one more queue."""
     sub = client.service_sub(domain)
     if not sub.members.count:
@@ -99,7 +99,12 @@ def count_in(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> No
 
 
 def queue_left(
-    turn: Turn, acting: Client | None, domain: Domain, service_id: bytes, entity_id: bytes, event: END | DELD
+    turn: Turn,
+    acting: RouterClient | None,
+    domain: Domain,
+    service_id: bytes,
+    entity_id: bytes,
+    event: END | DELD,
 ) -> None:
     """A queue left this service: its connection counts one less and is notified unless it caused this."""
     holder = turn.state.services(domain).holder(service_id)
@@ -114,7 +119,7 @@ def queue_left(
         turn.count(Meter.SUB_ENDS)
 
 
-def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+def associate_queue(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRecord:
     """SUB by a service: the queue joins it, leaving any other service."""
     assert client.service is not None
     service_id, recipient_id = client.service.service_id, record.recipient_id
@@ -136,7 +141,7 @@ def associate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRec
     return record
 
 
-def dissociate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+def dissociate_queue(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRecord:
     """SUB by a plain connection: the queue leaves its service, if any."""
     if record.service_id is None:
         return record
@@ -147,7 +152,7 @@ def dissociate_queue(turn: Turn, client: Client, record: QueueRecord) -> QueueRe
     return record
 
 
-def associate_notifier(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+def associate_notifier(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRecord:
     """NSUB by a service or by a plain connection: as for messages, by the id of the notifier."""
     notifier = record.notifier
     assert notifier is not None

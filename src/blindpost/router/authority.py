@@ -21,7 +21,7 @@ from blindpost.crypto.authorizers import (
 from blindpost.router.changes import Wanted
 from blindpost.router.model import OWNERS_MAX, Party, QueueRecord
 from blindpost.router.queues import is_contact, may_secure
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.view import View
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.commands import LKEY, NEW, SKEY, Command
@@ -93,44 +93,44 @@ NOBODY: Keys = ()
 ANYBODY: Keys = None
 
 
-def recipient_keys(client: Client, command: Command, record: QueueRecord | None) -> Keys:
+def recipient_keys(client: RouterClient, command: Command, record: QueueRecord | None) -> Keys:
     """The owners of the queue."""
     return NOBODY if record is None else record.recipient_keys
 
 
-def sender_key(client: Client, command: Command, record: QueueRecord | None) -> Keys:
+def sender_key(client: RouterClient, command: Command, record: QueueRecord | None) -> Keys:
     """The sender of the queue; anybody while it is not secured."""
     if record is None:
         return NOBODY
     return ANYBODY if record.sender_key is None else (record.sender_key,)
 
 
-def notifier_key(client: Client, command: Command, record: QueueRecord | None) -> Keys:
+def notifier_key(client: RouterClient, command: Command, record: QueueRecord | None) -> Keys:
     """The queue's notifier."""
     return NOBODY if record is None or record.notifier is None else (record.notifier.key,)
 
 
-def securing_key(client: Client, command: SKEY | LKEY, record: QueueRecord | None) -> Keys:
+def securing_key(client: RouterClient, command: SKEY | LKEY, record: QueueRecord | None) -> Keys:
     """The key that the command itself brings, if it may become or is the sender's."""
     return (command.key,) if record is not None and may_secure(record, command.key) else NOBODY
 
 
-def anybody_with_link(client: Client, command: Command, record: QueueRecord | None) -> Keys:
+def anybody_with_link(client: RouterClient, command: Command, record: QueueRecord | None) -> Keys:
     """Anybody who knows the link of a contact queue."""
     return ANYBODY if record is not None and is_contact(record) else NOBODY
 
 
-def new_key(client: Client, command: NEW, record: QueueRecord | None) -> Keys:
+def new_key(client: RouterClient, command: NEW, record: QueueRecord | None) -> Keys:
     """The owner that the queue will have."""
     return (command.auth_key,)
 
 
-def service_key(client: Client, command: Command, record: QueueRecord | None) -> Keys:
+def service_key(client: RouterClient, command: Command, record: QueueRecord | None) -> Keys:
     """The service whose connection this is."""
     return NOBODY if client.service is None else (client.service.key,)
 
 
-def checks_of(client: Client, request: Request, keys: Keys, service_signed: bool) -> list[Check]:
+def checks_of(client: RouterClient, request: Request, keys: Keys, service_signed: bool) -> list[Check]:
     """What to verify; at least one check whenever an authorization was offered."""
     offered = request.authorization
     if not offered:
@@ -148,7 +148,7 @@ def checks_of(client: Client, request: Request, keys: Keys, service_signed: bool
 
 
 def _of_several(
-    client: Client, request: Request, keys: tuple[PublicKey, ...], authorized: bytes
+    client: RouterClient, request: Request, keys: tuple[PublicKey, ...], authorized: bytes
 ) -> list[Check]:
     """The keys of the offered kind, and dummies up to as many as a queue may have."""
     offered = request.authorization
@@ -157,7 +157,7 @@ def _of_several(
     return [check_of(key, offered, authorized, request.corr_id, client.secrets) for key in tried]
 
 
-def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Iterator[bool]) -> bool:
+def judged(client: RouterClient, keys: Keys, checks: Sequence[Check], results: Iterator[bool]) -> bool:
     """Whether the checks authorize the request, by the next results, one for each."""
     if not checks:
         return keys is ANYBODY
@@ -170,7 +170,7 @@ def judged(client: Client, keys: Keys, checks: Sequence[Check], results: Iterato
     return authorized
 
 
-def service_checks(client: Client, request: Request, service_signed: bool) -> list[Check]:
+def service_checks(client: RouterClient, request: Request, service_signed: bool) -> list[Check]:
     """The check of the second signature, where one belongs."""
     service, signature = client.service, request.service_signature
     if service is None or signature is None or not service_signed:

@@ -27,7 +27,7 @@ from blindpost.router.authority import (
 from blindpost.router.changes import HEADS_OF_ACK, Wanted
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain, Party, QueueRecord
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Delivery, Turn
 from blindpost.router.view import View
 from blindpost.wire.smp.commands import (
@@ -70,8 +70,8 @@ C = TypeVar("C", bound=Command)
 Answer = Response | Delivery | None
 """The answer, or None if the decision has sent it already."""
 
-OnQueue = Callable[[Turn, Client, Request, C, QueueRecord], Answer]
-Alone = Callable[[Turn, Client, Request, C], Answer]
+OnQueue = Callable[[Turn, RouterClient, Request, C, QueueRecord], Answer]
+Alone = Callable[[Turn, RouterClient, Request, C], Answer]
 
 MESSAGING = frozenset({ServiceRole.MESSAGING})
 NOTIFIER = frozenset({ServiceRole.NOTIFIER})
@@ -88,7 +88,7 @@ class Row(Generic[C]):
     command: type[C]
     party: Party | None
     """By whose id it names its queue; None: it names none."""
-    keys: Callable[[Client, C, QueueRecord | None], Keys] | None
+    keys: Callable[[RouterClient, C, QueueRecord | None], Keys] | None
     """Which keys may authorize it on this queue, as it is now; None: nobody authorizes it."""
     on_queue: OnQueue[C] | None = None
     """The decision of a command that names a queue."""
@@ -130,7 +130,7 @@ class Row(Generic[C]):
         kind: Any = self.command
         object.__setattr__(self, "rule", RULES[kind])
 
-    def allows(self, client: Client) -> bool:
+    def allows(self, client: RouterClient) -> bool:
         """Whether a connection in its role may send this."""
         return client.service is None or client.service.role in self.roles
 
@@ -155,25 +155,27 @@ def _repeated(view: View, command: NEW) -> QueueRecord | None:
     return None if recipient_id is None else view.records.get(recipient_id)
 
 
-def _sub(turn: Turn, client: Client, request: Request, command: SUB, record: QueueRecord) -> Answer:
+def _sub(turn: Turn, client: RouterClient, request: Request, command: SUB, record: QueueRecord) -> Answer:
     subscriptions.sub(turn, client, request.corr_id, queues.touch(turn, record))
     return None
 
 
-def _nsub(turn: Turn, client: Client, request: Request, command: NSUB, record: QueueRecord) -> Answer:
+def _nsub(turn: Turn, client: RouterClient, request: Request, command: NSUB, record: QueueRecord) -> Answer:
     record = associate_notifier(turn, client, record)
     assert record.notifier is not None
     notifications.nsub(turn, client, request.corr_id, record.notifier)
     return None
 
 
-def _nkey(turn: Turn, client: Client, request: Request, command: NKEY, record: QueueRecord) -> Answer:
+def _nkey(turn: Turn, client: RouterClient, request: Request, command: NKEY, record: QueueRecord) -> Answer:
     notifier = queues.new_notifier(turn, command.creds)
     notifications.set_notifier(turn, client, record, notifier)
     return NID(queues.notifier_creds(notifier))
 
 
-def _secure(turn: Turn, client: Client, request: Request, command: KEY | SKEY, record: QueueRecord) -> Answer:
+def _secure(
+    turn: Turn, client: RouterClient, request: Request, command: KEY | SKEY, record: QueueRecord
+) -> Answer:
     return queues.secure(turn, record, command.key)
 
 

@@ -9,7 +9,7 @@ from blindpost.router.asking import Asked, still_authorized
 from blindpost.router.commands import Answer
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Delivery, Turn
 from blindpost.router.view import DAMAGED
 from blindpost.wire.smp.errors import BLOCKED, PROHIBITED, STORE, Code
@@ -19,7 +19,7 @@ from blindpost.wire.transmissions import Refused
 log = logging.getLogger(__name__)
 
 
-def decide(turn: Turn, client: Client, item: Asked | Refused, verifier: Verifier) -> None:
+def decide(turn: Turn, client: RouterClient, item: Asked | Refused, verifier: Verifier) -> None:
     """Decide one transmission of a connection."""
     if isinstance(item, Refused):
         turn.answer(client, item.corr_id, item.entity_id, ERR(item.error))
@@ -32,7 +32,7 @@ def decide(turn: Turn, client: Client, item: Asked | Refused, verifier: Verifier
             turn.answer(client, request.corr_id, request.entity_id, answer)
 
 
-def _decide_forwarded(turn: Turn, client: Client, item: Asked, verifier: Verifier) -> None:
+def _decide_forwarded(turn: Turn, client: RouterClient, item: Asked, verifier: Verifier) -> None:
     """Decide what came through a proxy; the answer goes back the same way."""
     opened, inner = item.opened, item.inner
     if opened is None or isinstance(opened, Refused):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain, Ends, QueueRecord, StoredMessage
-from blindpost.router.state import Client, Delivered, SubKind, Walk
+from blindpost.router.state import Delivered, RouterClient, SubKind, Walk
 from blindpost.router.turn import Delivery, Turn
 
 
@@ -14,7 +14,7 @@ def delivered_of(message: StoredMessage, number: int, now: int) -> Delivered:
     return Delivered(message.msg_id, number, now, message.is_marker, message.notify)
 
 
-def take_head(turn: Turn, client: Client, record: QueueRecord) -> Delivery | None:
+def take_head(turn: Turn, client: RouterClient, record: QueueRecord) -> Delivery | None:
     """Mark the head message as handed to `client` and return it; None if the queue is empty."""
     recipient_id = record.recipient_id
     ends = turn.view.ends(recipient_id)
@@ -25,14 +25,14 @@ def take_head(turn: Turn, client: Client, record: QueueRecord) -> Delivery | Non
     return Delivery(record.secret, message)
 
 
-def holder_of(turn: Turn, record: QueueRecord) -> Client | None:
+def holder_of(turn: Turn, record: QueueRecord) -> RouterClient | None:
     """The connection that receives from a queue: that of its service if it has one, else its own."""
     if record.service_id is not None:
         return turn.state.services(Domain.MESSAGES).holder(record.service_id)
     return turn.state.queues.holder(record.recipient_id)
 
 
-def wait(client: Client, record: QueueRecord) -> None:
+def wait(client: RouterClient, record: QueueRecord) -> None:
     """A message is due once the connection has drained; for a service a walk finds it, without an entry."""
     if record.service_id is not None:
         walk_again(client, Domain.MESSAGES)
@@ -40,20 +40,20 @@ def wait(client: Client, record: QueueRecord) -> None:
         client.waiting.put(record.recipient_id, True)
 
 
-def wait_again(client: Client, recipient_ids: tuple[bytes, ...]) -> None:
+def wait_again(client: RouterClient, recipient_ids: tuple[bytes, ...]) -> None:
     """Queues that were to be tried again wait with the others, if the connection is still subscribed."""
     for recipient_id in recipient_ids:
         if recipient_id in client.subs:
             client.waiting.put(recipient_id, True)
 
 
-def walk_again(client: Client, domain: Domain) -> None:
+def walk_again(client: RouterClient, domain: Domain) -> None:
     """Schedule a walk over the queues of a service, after any walk under way."""
     walk = client.walks.get(domain)
     client.walks.put(domain, Walk() if walk is None else replace(walk, again=True))
 
 
-def push_head(turn: Turn, client: Client, record: QueueRecord) -> None:
+def push_head(turn: Turn, client: RouterClient, record: QueueRecord) -> None:
     """Push the head message to a subscribed connection, now or when it has drained."""
     recipient_id = record.recipient_id
     if client.congested:
@@ -65,7 +65,7 @@ def push_head(turn: Turn, client: Client, record: QueueRecord) -> None:
         turn.push(client, recipient_id, delivery)
 
 
-def may_push(client: Client, record: QueueRecord) -> bool:
+def may_push(client: RouterClient, record: QueueRecord) -> bool:
     """Whether the connection is free for a message: it pushes, and nothing waits for its ACK.
 
     A service has an entry for a queue only while a message is in flight.
@@ -83,7 +83,7 @@ def message_arrived(turn: Turn, record: QueueRecord) -> None:
         push_head(turn, client, record)
 
 
-def deliver_waiting(turn: Turn, client: Client, recipient_id: bytes) -> None:
+def deliver_waiting(turn: Turn, client: RouterClient, recipient_id: bytes) -> None:
     """A delivery had to wait: check whether it is still due."""
     client.waiting.pop(recipient_id)
     record = turn.view.records.get(recipient_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blindpost.engine.events import AnyCommands, Gone
 from blindpost.router.asking import Asked
 from blindpost.router.operator import OperatorCommand
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import RelayEffect
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import Response
@@ -16,7 +16,7 @@ from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.transmissions import Refused
 
 
-class Commands(AnyCommands[Client, Request | Refused, Asked | Refused]):
+class Commands(AnyCommands[RouterClient, Request | Refused, Asked | Refused]):
     """The commands of one block."""
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Commands(AnyCommands[Client, Request | Refused, Asked | Refused]):
 class Serve:
     """A connection has room for what waits for it, and for the queues that failed before."""
 
-    client: Client
+    client: RouterClient
     again: tuple[bytes, ...] = ()
     tries: int = 0
     """How often these have failed, after the first time."""
@@ -77,7 +77,7 @@ class RelayAnswer:
 
 Event = (
     Commands
-    | Gone[Client]
+    | Gone[RouterClient]
     | Serve
     | Present
     | RelayAnswer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from blindpost.crypto.boxes import BoxKey, nonce_of, reversed_nonce
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.undo import Undo
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.wire.batch import PADDING_SIZE, batch_of_one
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
@@ -47,7 +47,7 @@ class Forwarded(Value):
     """Of the RFWD."""
     forwarded_corr_id: bytes
     inner: Request | Refused
-    sender: Client
+    sender: RouterClient
     """The unknown sender, as a separate connection of the forwarded version, without a service."""
     proxy_box: BoxKey
     sender_box: BoxKey
@@ -69,7 +69,7 @@ class Forwarded(Value):
         )
 
 
-def open_forwarded(client: Client, request: Request, undo: Undo) -> Forwarded | Refused:
+def open_forwarded(client: RouterClient, request: Request, undo: Undo) -> Forwarded | Refused:
     """Open an RFWD of a proxy; a `Refused` is for the proxy itself."""
     command = request.command
     assert isinstance(command, RFWD)
@@ -79,7 +79,7 @@ def open_forwarded(client: Client, request: Request, undo: Undo) -> Forwarded | 
         return Refused(request.corr_id, b"", refused.error)
 
 
-def _opened(client: Client, corr_id: bytes, command: RFWD, undo: Undo) -> Forwarded:
+def _opened(client: RouterClient, corr_id: bytes, command: RFWD, undo: Undo) -> Forwarded:
     keys = client.session_keys
     if keys is None:
         raise RefusedError(NO_SESSION_KEY)
@@ -99,7 +99,7 @@ def _opened(client: Client, corr_id: bytes, command: RFWD, undo: Undo) -> Forwar
     session_id = client.layout.session_id
     found = parse_forwarded_request(Reader(inner), forwarded.version, session_id)
     layout = forwarded_layout(forwarded.version, session_id)
-    sender = Client(client.client_id, forwarded.version, layout, client.secrets, undo)
+    sender = RouterClient(client.client_id, forwarded.version, layout, client.secrets, undo)
     sender.account = client.account
     return Forwarded(corr_id, forwarded.corr_id, found, sender, keys.box, sender_box)
 

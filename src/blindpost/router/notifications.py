@@ -7,7 +7,7 @@ from blindpost.router.association import queue_left
 from blindpost.router.delivery import walk_again
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain, Notification, Notifier, QueueRecord
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Turn
 from blindpost.wire.primitives import encode
 from blindpost.wire.smp.messages import NMsgMeta, write_nmsg_meta
@@ -35,14 +35,14 @@ def notify(turn: Turn, notifier: Notifier, msg_id: bytes, number: int) -> None:
     turn.view.add_notification(notifier, notification)
 
 
-def holder_of_notifier(turn: Turn, notifier: Notifier) -> Client | None:
+def holder_of_notifier(turn: Turn, notifier: Notifier) -> RouterClient | None:
     """The connection that is notified: that of the notifier's service if it has one, else its own."""
     if notifier.service_id is not None:
         return turn.state.services(Domain.NOTIFICATIONS).holder(notifier.service_id)
     return turn.state.notifiers.holder(notifier.notifier_id)
 
 
-def _send(turn: Turn, client: Client, notification: Notification) -> None:
+def _send(turn: Turn, client: RouterClient, notification: Notification) -> None:
     turn.push(client, notification.notifier_id, NMSG(notification.nonce, notification.enc_meta))
     turn.count(Meter.NTFS)
 
@@ -54,7 +54,7 @@ def notifier_named(turn: Turn, notifier_id: bytes) -> Notifier | None:
     return None if record is None else record.notifier
 
 
-def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
+def deliver_pending(turn: Turn, client: RouterClient, notifier_id: bytes) -> None:
     """Send what waits for a notifier to its subscriber."""
     client.waiting_notifiers.pop(notifier_id)
     notifier = notifier_named(turn, notifier_id)
@@ -76,7 +76,7 @@ def deliver_pending(turn: Turn, client: Client, notifier_id: bytes) -> None:
     turn.view.delete_notifications(notifier)
 
 
-def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None:
+def nsub(turn: Turn, client: RouterClient, corr_id: bytes, notifier: Notifier) -> None:
     """NSUB: take the notifications of a queue over, and what waited."""
     notifier_id = notifier.notifier_id
     if notifier_id in client.notifier_ids:
@@ -96,7 +96,7 @@ def nsub(turn: Turn, client: Client, corr_id: bytes, notifier: Notifier) -> None
     deliver_pending(turn, client, notifier_id)
 
 
-def set_notifier(turn: Turn, client: Client, record: QueueRecord, notifier: Notifier) -> None:
+def set_notifier(turn: Turn, client: RouterClient, record: QueueRecord, notifier: Notifier) -> None:
     """NKEY: new credentials replace the old ones, whose subscriber is notified."""
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
@@ -104,7 +104,7 @@ def set_notifier(turn: Turn, client: Client, record: QueueRecord, notifier: Noti
     turn.count(Meter.NTF_CREATED)
 
 
-def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response:
+def remove_notifier(turn: Turn, client: RouterClient, record: QueueRecord) -> Response:
     """NDEL, also when there are no credentials."""
     if record.notifier is not None:
         notifier_gone(turn, client, record.notifier)
@@ -113,7 +113,7 @@ def remove_notifier(turn: Turn, client: Client, record: QueueRecord) -> Response
     return OK()
 
 
-def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None:
+def notifier_gone(turn: Turn, client: RouterClient | None, notifier: Notifier) -> None:
     """A notifier id is removed: its subscriber is notified, and waiting notifications are dropped."""
     notifier_id = notifier.notifier_id
     if notifier.service_id is not None:
@@ -128,6 +128,6 @@ def notifier_gone(turn: Turn, client: Client | None, notifier: Notifier) -> None
         turn.view.delete_notifications(notifier)
 
 
-def _drop(client: Client, notifier_id: bytes) -> None:
+def _drop(client: RouterClient, notifier_id: bytes) -> None:
     client.notifier_ids.pop(notifier_id)
     client.waiting_notifiers.pop(notifier_id)

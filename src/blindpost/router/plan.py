@@ -30,7 +30,7 @@ from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain
 from blindpost.router.operator import OperatorCommand, need_operator, operate, want_operator
 from blindpost.router.relaying import relay_answered
-from blindpost.router.state import Client, RouterState
+from blindpost.router.state import RouterClient, RouterState
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing, RelayEffect, Turn
 from blindpost.router.view import View
@@ -85,7 +85,7 @@ class RouterPlan:
         self._put_own = put_own
         self._later = later
         self._perform = perform
-        self._serving: dict[Client, Waiting] = {}
+        self._serving: dict[RouterClient, Waiting] = {}
         self._view = View(self.undo, self._service_fault)
         self._turn = self._new_turn()
         self.on_use: Callable[[Sequence[tuple[bytes, bool]], int], None] | None = None
@@ -174,7 +174,7 @@ class RouterPlan:
             case _:
                 pass
 
-    async def _waiting_of(self, client: Client) -> Waiting:
+    async def _waiting_of(self, client: RouterClient) -> Waiting:
         waiting = Waiting(client.waiting.first(SERVE_STEP), client.waiting_notifiers.first(SERVE_STEP))
         if client.service is not None:
             for domain, walk in client.walks.items():
@@ -235,7 +235,7 @@ class RouterPlan:
             case OperatorCommand():
                 operate(turn, event)
 
-    def _decide_one(self, turn: Turn, client: Client, item: Asked | Refused) -> None:
+    def _decide_one(self, turn: Turn, client: RouterClient, item: Asked | Refused) -> None:
         """A bug in one command of a block is answered INTERNAL to that one."""
         mark = self.undo.mark()
         try:
@@ -273,7 +273,7 @@ class RouterPlan:
         else:
             turn.serve(client)
 
-    def _handed_over(self, turn: Turn, client: Client, recipient_id: bytes) -> bool:
+    def _handed_over(self, turn: Turn, client: RouterClient, recipient_id: bytes) -> bool:
         """Whether a waiting queue could be read; one that could not holds up no other."""
         mark = self.undo.mark()
         try:

@@ -12,7 +12,7 @@ from blindpost.router.expiry import expire_head
 from blindpost.router.meters import Meter
 from blindpost.router.model import ID_SIZE, OWNERS_MAX, Notifier, QueueRecord, Status, StoredMessage
 from blindpost.router.notifications import notifier_gone, notify
-from blindpost.router.state import Client, SubKind
+from blindpost.router.state import RouterClient, SubKind
 from blindpost.router.subscriptions import queue_gone, subscribe
 from blindpost.router.turn import Turn
 from blindpost.router.weights import LINK, LINK_BYTES, MESSAGE_BYTES, QUEUE, QUEUE_BYTES
@@ -36,7 +36,7 @@ FULL = ERR(STORE("the router is full, try again later"))
 RANDOM_ID_SIZE = 16
 
 
-def new(turn: Turn, client: Client, corr_id: bytes, command: NEW) -> Response | None:
+def new(turn: Turn, client: RouterClient, corr_id: bytes, command: NEW) -> Response | None:
     """NEW: create a queue, with ids of the router's or, for short links, of the client's choice.
 
     None when it repeats an earlier one and is answered already.
@@ -108,7 +108,7 @@ def new_notifier(turn: Turn, creds: NtfCreds) -> Notifier:
 
 
 def _repeated(
-    turn: Turn, client: Client, corr_id: bytes, command: NEW, record: QueueRecord
+    turn: Turn, client: RouterClient, corr_id: bytes, command: NEW, record: QueueRecord
 ) -> Response | None:
     """The same NEW again, because its answer was lost: the same queue, to the same keys only.
 
@@ -175,7 +175,7 @@ def set_recipient_keys(turn: Turn, record: QueueRecord, keys: tuple[PublicKey, .
     return OK()
 
 
-def set_link(turn: Turn, client: Client, record: QueueRecord, command: LSET) -> Response:
+def set_link(turn: Turn, client: RouterClient, record: QueueRecord, command: LSET) -> Response:
     """LSET: new link data, or other user data for the same link."""
     if record.mode is not QueueMode.CONTACT and record.sender_key is not None:
         return AUTH
@@ -226,7 +226,7 @@ def switch_off(turn: Turn, record: QueueRecord) -> Response:
     return OK()
 
 
-def delete(turn: Turn, client: Client, record: QueueRecord) -> Response:
+def delete(turn: Turn, client: RouterClient, record: QueueRecord) -> Response:
     """DEL: the queue with everything in it."""
     queue_gone(turn, client, record)
     if record.notifier is not None:
@@ -238,7 +238,7 @@ def delete(turn: Turn, client: Client, record: QueueRecord) -> Response:
     return OK()
 
 
-def info(turn: Turn, client: Client, record: QueueRecord) -> Response:
+def info(turn: Turn, client: RouterClient, record: QueueRecord) -> Response:
     """QUE: for people who look for faults."""
     recipient_id = record.recipient_id
     ends = turn.view.ends(recipient_id)
@@ -257,7 +257,7 @@ def info(turn: Turn, client: Client, record: QueueRecord) -> Response:
     return INFO(QueueInfo(record.sender_key is not None, record.notifier is not None, shown, ends.size, head))
 
 
-def send(turn: Turn, client: Client, record: QueueRecord, command: SEND) -> Response:
+def send(turn: Turn, client: RouterClient, record: QueueRecord, command: SEND) -> Response:
     """SEND: store the message, push it if the subscriber waits for one, notify if asked to."""
     record = touch(turn, record)
     if len(command.body) > body_size_max(client.version):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blindpost.router.meters import Meter
 from blindpost.router.queues import password_fits
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Forward, OpenRelay, RelayEffect, Turn
 from blindpost.wire.smp.commands import PFWD, PRXY
 from blindpost.wire.smp.errors import PROTOCOL, PROXY, ProxyCode
@@ -12,7 +12,7 @@ from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Request
 
 
-def open_relay(turn: Turn, client: Client, request: Request, command: PRXY) -> Response | None:
+def open_relay(turn: Turn, client: RouterClient, request: Request, command: PRXY) -> Response | None:
     """PRXY: open a session with a relay, for clients that know the operator's password."""
     if not turn.rules.proxy or not password_fits(turn, command.basic_auth):
         return ERR(PROXY(ProxyCode.BASIC_AUTH))
@@ -20,7 +20,7 @@ def open_relay(turn: Turn, client: Client, request: Request, command: PRXY) -> R
     return None
 
 
-def forward(turn: Turn, client: Client, request: Request, command: PFWD) -> None:
+def forward(turn: Turn, client: RouterClient, request: Request, command: PFWD) -> None:
     """PFWD: hand what is inside to the relay of the session."""
     turn.ask(Forward(client, request.corr_id, request.entity_id, command))
 

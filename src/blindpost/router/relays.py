@@ -29,7 +29,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, reversed_nonce
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.errors import CryptoError
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Forward, OpenRelay, RelayEffect
 from blindpost.transport import errors
 from blindpost.wire.addresses import Server
@@ -120,7 +120,7 @@ class Relays:
         options: SmpOptions,
         entropy: Entropy,
         answered: Answered,
-        asker: Callable[[Client], Hashable],
+        asker: Callable[[RouterClient], Hashable],
         relays_max: int = RELAYS_MAX,
     ) -> None:
         self._options = replace(options, proxy=True, gate=options.gate or Gate())

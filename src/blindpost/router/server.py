@@ -35,7 +35,7 @@ from blindpost.router.meters import Meter
 from blindpost.router.model import DAY_S, day_of
 from blindpost.router.plan import RouterPlan
 from blindpost.router.relays import Relays
-from blindpost.router.state import Client, SessionKeys
+from blindpost.router.state import RouterClient, SessionKeys
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing, RelayEffect
 from blindpost.router.weights import stored_bytes
@@ -70,12 +70,12 @@ LATE = (Delivery, ForwardedAnswer)
 """What is encrypted when it is sent, not when it is decided."""
 
 
-class RouterConnection(BlockConnection[Client]):
+class RouterConnection(BlockConnection[RouterClient]):
     """One session of the router, with its commands that are on their way to relays."""
 
     __slots__ = ("_for_relays", "_relays_asked")
 
-    def __init__(self, number: int, account: Hashable, session: Session, client: Client) -> None:
+    def __init__(self, number: int, account: Hashable, session: Session, client: RouterClient) -> None:
         super().__init__(number, account, session, client)
         self._relays_asked = 0
         self._for_relays: deque[RelayEffect] = deque()
@@ -149,7 +149,9 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         keys = None
         if agreement.own_key is not None and agreement.peer_key is not None:
             keys = SessionKeys(agreement.own_key, agreement.peer_key)
-        client = Client(number, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys)
+        client = RouterClient(
+            number, agreement.version, layout, secrets, self.plan.undo, agreement.service, keys
+        )
         client.account = account
         return RouterConnection(number, account, session, client)
 
@@ -236,7 +238,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
             self.plan.rules.idle_ttl_s, lambda connection: self.plan.state.is_subscribed(connection.client)
         )
 
-    def asker(self, client: Client) -> Hashable:
+    def asker(self, client: RouterClient) -> Hashable:
         """Whose account a connection's outgoing work is charged to."""
         return client.client_id
 
@@ -260,15 +262,15 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         tries = event.tries if isinstance(event, Serve) else 0
         self.engine.after(min(RETRY_S * 2**tries, RETRY_MAX_S), event)
 
-    def written(self, client: Client, said: Outgoing) -> Writer:
+    def written(self, client: RouterClient, said: Outgoing) -> Writer:
         _, corr_id, entity_id, response = said
         sent = _sealed(response) if isinstance(response, LATE) else response
         return response_transmission(client.layout, client.version, corr_id, entity_id, sent)
 
-    def in_place(self, client: Client, said: Outgoing, code: Code) -> Writer:
+    def in_place(self, client: RouterClient, said: Outgoing, code: Code) -> Writer:
         return response_transmission(client.layout, client.version, said.corr_id, said.entity_id, ERR(code))
 
-    def pack(self, client: Client, transmissions: Sequence[Writer]) -> Packed:
+    def pack(self, client: RouterClient, transmissions: Sequence[Writer]) -> Packed:
         return pack(transmissions, SMP_BATCH_LIMIT)
 
     def unwritten(self) -> None:

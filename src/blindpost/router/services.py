@@ -18,7 +18,7 @@ from blindpost.router.delivery import may_push, push_head
 from blindpost.router.meters import Meter
 from blindpost.router.model import ID_SIZE, Domain, ServiceRecord, day_of
 from blindpost.router.notifications import deliver_pending
-from blindpost.router.state import Client, ServiceSub, Walk
+from blindpost.router.state import RouterClient, ServiceSub, Walk
 from blindpost.router.turn import Turn
 from blindpost.router.view import DAMAGED
 from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
@@ -61,7 +61,7 @@ def expire_service(turn: Turn, service_id: bytes, before_day: int) -> None:
 
 
 def subscribe_service(
-    turn: Turn, client: Client, domain: Domain, service_id: bytes, command: SUBS | NSUBS
+    turn: Turn, client: RouterClient, domain: Domain, service_id: bytes, command: SUBS | NSUBS
 ) -> Response:
     """SUBS and NSUBS: answered from what is stored; what waits in the queues follows on its own."""
     if client.service is None or client.service.service_id != service_id:
@@ -105,7 +105,7 @@ def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: Que
 
 
 def walk_step(
-    turn: Turn, client: Client, domain: Domain, entity_ids: tuple[bytes, ...], following: bytes | None
+    turn: Turn, client: RouterClient, domain: Domain, entity_ids: tuple[bytes, ...], following: bytes | None
 ) -> None:
     """Hand over what waits in these queues, then continue after them or end the walk."""
     service = client.service
@@ -133,7 +133,7 @@ def walk_step(
         client.walks.pop(domain)
 
 
-def walk_failed(turn: Turn, client: Client, domain: Domain, error: StoreFailedError) -> None:
+def walk_failed(turn: Turn, client: RouterClient, domain: Domain, error: StoreFailedError) -> None:
     """The store could not be read: the client gets one error in place of ALLS, and the walk waits.
 
     It resumes where it stopped once the store can be read again, so that nothing is missed.
@@ -144,7 +144,7 @@ def walk_failed(turn: Turn, client: Client, domain: Domain, error: StoreFailedEr
         client.walks.put(domain, replace(walk, announced=False, errors=()))
 
 
-def _hand_over(turn: Turn, client: Client, domain: Domain, entity_id: bytes) -> SMPError | None:
+def _hand_over(turn: Turn, client: RouterClient, domain: Domain, entity_id: bytes) -> SMPError | None:
     """One queue of a walk; its error if it failed, which holds up no other."""
     mark = turn.state.undo.mark()
     if entity_id in turn.view.damaged:

@@ -98,7 +98,7 @@ class SessionKeys:
         return self._box
 
 
-class Client:
+class RouterClient:
     """One connection, as the decisions know it."""
 
     __slots__ = (
@@ -155,7 +155,7 @@ class Client:
         return self.service_subs.get(domain) or NO_SERVICE_SUB
 
     def __repr__(self) -> str:
-        return f"Client({self.client_id}, v{self.version}, {len(self.subs)} subscriptions)"
+        return f"RouterClient({self.client_id}, v{self.version}, {len(self.subs)} subscriptions)"
 
 
 class Registry:
@@ -164,15 +164,15 @@ class Registry:
     __slots__ = ("_holders",)
 
     def __init__(self, undo: Undo) -> None:
-        self._holders: Table[bytes, Client] = Table(undo)
+        self._holders: Table[bytes, RouterClient] = Table(undo)
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def holder(self, entity_id: bytes) -> Client | None:
+    def holder(self, entity_id: bytes) -> RouterClient | None:
         return self._holders.get(entity_id)
 
-    def take_over(self, entity_id: bytes, client: Client) -> Client | None:
+    def take_over(self, entity_id: bytes, client: RouterClient) -> RouterClient | None:
         """Make `client` the holder; the one that lost it, if it is another."""
         before = self._holders.get(entity_id)
         if before is client:
@@ -180,12 +180,12 @@ class Registry:
         self._holders.put(entity_id, client)
         return before
 
-    def leave(self, entity_id: bytes, client: Client) -> None:
+    def leave(self, entity_id: bytes, client: RouterClient) -> None:
         """`client` goes; a newer holder stays."""
         if self._holders.get(entity_id) is client:
             self._holders.pop(entity_id)
 
-    def remove(self, entity_id: bytes) -> Client | None:
+    def remove(self, entity_id: bytes) -> RouterClient | None:
         """The id itself is gone; returns its holder."""
         return self._holders.pop(entity_id)
 
@@ -202,7 +202,7 @@ class RouterState:
     def services(self, domain: Domain) -> Registry:
         return self._by_service[domain]
 
-    def is_subscribed(self, client: Client) -> bool:
+    def is_subscribed(self, client: RouterClient) -> bool:
         """Whether it waits for messages or notifications.
 
         Reading with GET does not count, nor does a service that another connection took over.
@@ -214,7 +214,7 @@ class RouterState:
             registry.holder(service.service_id) is client for registry in self._by_service.values()
         )
 
-    def disconnect(self, client: Client) -> None:
+    def disconnect(self, client: RouterClient) -> None:
         """Forget everything about a connection; what it had not acknowledged waits for the next."""
         for recipient_id in tuple(client.subs):
             self.queues.leave(recipient_id, client)
@@ -231,12 +231,12 @@ class RouterState:
             if client.service is not None:
                 self._by_service[domain].leave(client.service.service_id, client)
 
-    def drop_sub(self, client: Client, recipient_id: bytes) -> None:
+    def drop_sub(self, client: RouterClient, recipient_id: bytes) -> None:
         """A connection lost its subscription: nothing more is delivered to it, nothing it ACKs counts."""
         client.subs.pop(recipient_id)
         client.waiting.pop(recipient_id)
 
-    def delivered(self, client: Client, recipient_id: bytes, message: Delivered) -> None:
+    def delivered(self, client: RouterClient, recipient_id: bytes, message: Delivered) -> None:
         sub = client.subs.get(recipient_id) or PUSH_IDLE
         client.subs.put(recipient_id, Sub(sub.kind, message))
         client.waiting.pop(recipient_id)

@@ -6,7 +6,7 @@ from blindpost.router.association import associate_queue, dissociate_queue, queu
 from blindpost.router.delivery import count_received, push_head, remove_head, take_head, wait
 from blindpost.router.meters import Meter
 from blindpost.router.model import Domain, QueueRecord
-from blindpost.router.state import GET_IDLE, PUSH_IDLE, Client, SubKind
+from blindpost.router.state import GET_IDLE, PUSH_IDLE, RouterClient, SubKind
 from blindpost.router.turn import Delivery, Turn
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK, Response
@@ -14,7 +14,7 @@ from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK, Response
 SUBSCRIBED, DONE = SOK(None), OK()
 
 
-def subscribe(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
+def subscribe(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRecord:
     """Make `client` the subscriber; another one that was loses everything about the queue at once.
 
     A service takes the queue into its set, a plain connection takes it out of any.
@@ -34,14 +34,14 @@ def subscribe(turn: Turn, client: Client, record: QueueRecord) -> QueueRecord:
     return record
 
 
-def _displaced(turn: Turn, client: Client, loser: Client | None, recipient_id: bytes) -> None:
+def _displaced(turn: Turn, client: RouterClient, loser: RouterClient | None, recipient_id: bytes) -> None:
     if loser is not None and loser is not client:
         turn.state.drop_sub(loser, recipient_id)
         turn.push(loser, recipient_id, END())
         turn.count(Meter.SUB_ENDS)
 
 
-def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None:
+def sub(turn: Turn, client: RouterClient, corr_id: bytes, record: QueueRecord) -> None:
     """SUB: take the subscription over; the first pending message follows as an event."""
     recipient_id = record.recipient_id
     held = client.subs.get(recipient_id)
@@ -61,7 +61,7 @@ def sub(turn: Turn, client: Client, corr_id: bytes, record: QueueRecord) -> None
         push_head(turn, client, record)
 
 
-def get(turn: Turn, client: Client, record: QueueRecord) -> Response | Delivery:
+def get(turn: Turn, client: RouterClient, record: QueueRecord) -> Response | Delivery:
     """GET: the head message as the response, without a subscription; again until it is acknowledged."""
     recipient_id = record.recipient_id
     held = client.subs.get(recipient_id)
@@ -79,7 +79,7 @@ def get(turn: Turn, client: Client, record: QueueRecord) -> Response | Delivery:
     return delivery
 
 
-def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Response | Delivery:
+def ack(turn: Turn, client: RouterClient, record: QueueRecord, msg_id: bytes) -> Response | Delivery:
     """ACK: the message that is in flight to this connection leaves the queue; the next one is the answer.
 
     An empty id fits whatever is in flight and removes nothing.
@@ -105,7 +105,7 @@ def ack(turn: Turn, client: Client, record: QueueRecord, msg_id: bytes) -> Respo
     return take_head(turn, client, record) or DONE
 
 
-def queue_gone(turn: Turn, client: Client | None, record: QueueRecord) -> None:
+def queue_gone(turn: Turn, client: RouterClient | None, record: QueueRecord) -> None:
     """The queue was deleted, by `client` or by the operator: notify the subscriber, if another.
 
     A client that read it with GET finds out with its next command.

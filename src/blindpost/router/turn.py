@@ -16,7 +16,7 @@ from blindpost.router.config import RouterRules
 from blindpost.router.forwarding import ForwardedAnswer
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import Domain, StoredMessage, day_of
-from blindpost.router.state import Client, RouterState
+from blindpost.router.state import RouterClient, RouterState
 from blindpost.router.view import View
 from blindpost.serving.stored import Stored
 from blindpost.wire.addresses import Server
@@ -39,7 +39,7 @@ class Delivery(NamedTuple):
 class OpenRelay(Value):
     """Have a session with a relay and tell the connection about it."""
 
-    client: Client
+    client: RouterClient
     corr_id: bytes
     relay: Server
 
@@ -48,7 +48,7 @@ class OpenRelay(Value):
 class Forward(Value):
     """Hand an encrypted command to the relay of the session, and its answer to the connection."""
 
-    client: Client
+    client: RouterClient
     corr_id: bytes
     session_id: bytes
     command: PFWD
@@ -103,12 +103,12 @@ class Turn(engine.Turn[Meter]):
         """Queues whose messages came or went, each with whether that message asked for a notification."""
         self.compared: list[tuple[bytes, Domain, bool]] = []
         """Services that subscribed, and whether what they believed is what is stored."""
-        self.to_serve: list[Client] = []
+        self.to_serve: list[RouterClient] = []
         """Connections for which something waits that a separate turn will hand over."""
 
     def answer(
         self,
-        client: Client,
+        client: RouterClient,
         corr_id: bytes,
         entity_id: bytes,
         response: Response | Delivery | ForwardedAnswer,
@@ -116,7 +116,7 @@ class Turn(engine.Turn[Meter]):
         self.outbox.append(Outgoing(client.client_id, corr_id, entity_id, response))
         self._add_undo(self._unanswer)
 
-    def push(self, client: Client, entity_id: bytes, event: Response | Delivery) -> None:
+    def push(self, client: RouterClient, entity_id: bytes, event: Response | Delivery) -> None:
         self.outbox.append(Outgoing(client.client_id, b"", entity_id, event))
         self._add_undo(self._unanswer)
 
@@ -129,7 +129,7 @@ class Turn(engine.Turn[Meter]):
     def ask(self, effect: RelayEffect) -> None:
         self.append(self.effects, effect)
 
-    def serve(self, client: Client) -> None:
+    def serve(self, client: RouterClient) -> None:
         self.append(self.to_serve, client)
 
     def used(self, recipient_id: bytes, notify: bool) -> None:

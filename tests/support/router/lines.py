@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
-from blindpost.router.state import Client, Delivered
+from blindpost.router.state import Delivered, RouterClient
 from blindpost.transport.plans import SMP_ALPN, smp_client_plan
 from blindpost.wire.batch import pack
 from blindpost.wire.keys import Algorithm
@@ -284,7 +284,7 @@ async def quiet(*lines: Line) -> None:
         assert await line.settle() == []
 
 
-def client_of(running: RunningRouter, line: Line) -> Client:
+def client_of(running: RunningRouter, line: Line) -> RouterClient:
     """What the decisions know about a connection."""
     session_id = line.stream.session.agreed.session_id
     (found,) = (

@@ -13,7 +13,7 @@ from blindpost.router.records import (
     service_prefix,
 )
 from blindpost.router.server import Router
-from blindpost.router.state import Client, SubKind
+from blindpost.router.state import RouterClient, SubKind
 from blindpost.router.tables import (
     ENDS,
     MEMBERS,
@@ -52,7 +52,7 @@ def compare_memory(model: RouterModel, router: Router) -> None:
         _equal(state.notifiers.holder(notifier_id), expected, "the subscriber of a notifier")
 
 
-def _subs_of(client: Client) -> dict[bytes, tuple[bool, bytes | None]]:
+def _subs_of(client: RouterClient) -> dict[bytes, tuple[bool, bytes | None]]:
     return {
         recipient_id: (
             sub.kind is SubKind.PUSH,

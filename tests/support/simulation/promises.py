@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.config import RouterRules
 from blindpost.router.model import NO_QUEUES, Domain
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.turn import Delivery, Outgoing
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ALLS, DELD, END, ENDS, ERR, NMSG, Response
@@ -59,7 +59,7 @@ class Sub:
 class Connection:
     """What a connection is subscribed to, and what the router owes it."""
 
-    client: Client
+    client: RouterClient
     service_id: bytes | None
     subs: dict[bytes, Sub] = field(default_factory=dict)
     notifier_ids: set[bytes] = field(default_factory=set)
@@ -101,7 +101,7 @@ class Promises:
 
     # What is known
 
-    def connection(self, client: Client) -> Connection:
+    def connection(self, client: RouterClient) -> Connection:
         known = self.connections.get(client.client_id)
         if known is None:
             service_id = None if client.service is None else client.service.service_id

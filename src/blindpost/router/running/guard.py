@@ -11,7 +11,7 @@ from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
 from blindpost.router.meters import Meter
 from blindpost.router.server import Router
-from blindpost.router.state import Client
+from blindpost.router.state import RouterClient
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Outgoing
 from blindpost.serving.limits import AddressKey, Limits
@@ -73,7 +73,7 @@ class GuardedRouter(Router):
             self.guard.new_refused += 1
             session.service_refused()
 
-    def asker(self, client: Client) -> Hashable:
+    def asker(self, client: RouterClient) -> Hashable:
         """The address of a connection, unless it is exempt."""
         connection = self.connections.get(client.client_id)
         key = None if connection is None else self.limits.key_of(connection.session)
