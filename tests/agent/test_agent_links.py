@@ -1,4 +1,4 @@
-"""Short links of both kinds, and links that are prepared before anything exists."""
+"""Short links of both kinds, and links prepared before anything is created."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_prepared_link_is_published_saved_and_made_after_a_restart(tmp_pat
 
 @pytest.mark.claim("CON-11")
 @virtual
-async def test_lost_answer_to_a_prepared_new_costs_nothing(tmp_path: Path) -> None:
+async def test_lost_answer_to_a_prepared_new_does_no_harm(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):
         prepared = alice.agent.prepare_address()
         first = await alice.agent.create_address(prepared, b"data")
@@ -148,8 +148,8 @@ async def test_lost_answer_to_a_prepared_new_costs_nothing(tmp_path: Path) -> No
 
 @pytest.mark.claim("CON-11")
 @virtual
-async def test_refused_prepared_link_is_replaced_and_told(tmp_path: Path) -> None:
-    """Somebody else has the sender id, as when a router does not answer a repeated NEW again."""
+async def test_refused_prepared_link_is_replaced_and_reported_as_changed(tmp_path: Path) -> None:
+    """The sender id is taken, as with a router that refuses a repeated NEW."""
     async with two_parties(tmp_path) as (alice, bob):
         prepared = alice.agent.prepare_address(entity_id=b"us")
         await alice.agent.create_address(prepared)
@@ -164,7 +164,7 @@ async def test_refused_prepared_link_is_replaced_and_told(tmp_path: Path) -> Non
         assert (content.entity_id, content.user_data) == (b"us", b"new")
 
 
-def test_saved_parameters_of_another_form_are_refused() -> None:
+def test_saved_parameters_in_an_unknown_format_are_refused() -> None:
     with pytest.raises(WireError):
         PreparedLink.load(b"\x09rubbish")
 

@@ -38,7 +38,7 @@ HOUR_S = 3600
 
 @pytest.mark.claim("CON-52")
 @virtual
-async def test_next_message_comes_when_the_application_has_acknowledged(tmp_path: Path) -> None:
+async def test_next_message_comes_after_the_application_acknowledges(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):
         ours, _ = await connect(alice, bob)
         await settle()
@@ -122,8 +122,8 @@ async def test_no_receipts_for_peers_that_do_not_know_them(tmp_path: Path) -> No
 
 
 @virtual
-async def test_full_queue_waits_and_goes_on_at_once(tmp_path: Path) -> None:
-    """The slow schedule would be five minutes; A_QCONT makes it a moment."""
+async def test_sending_to_a_full_queue_resumes_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    """The slow retry would take five minutes; A_QCONT makes it immediate."""
     async with two_parties(tmp_path, rules=RouterRules(quota=4)) as (alice, bob):
         ours, theirs = await connect(alice, bob)
         for number in range(8):
@@ -138,7 +138,7 @@ async def test_full_queue_waits_and_goes_on_at_once(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_quota_for_too_long_fails_this_and_older_messages(tmp_path: Path) -> None:
+async def test_message_over_quota_for_too_long_fails_with_the_older_ones(tmp_path: Path) -> None:
     short = Retention(quota_s=HOUR_S)
     async with two_parties(tmp_path, quick_config(retention=short), rules=RouterRules(quota=1)) as (
         alice,
@@ -153,7 +153,7 @@ async def test_quota_for_too_long_fails_this_and_older_messages(tmp_path: Path) 
 
 
 async def long_wait(party: Party, kind: type) -> SendFailed:
-    """As `expect`, for what takes hours."""
+    """Like `expect`, for what takes hours."""
     while True:
         event = await party.agent.next_event()
         assert event is not None
@@ -164,7 +164,7 @@ async def long_wait(party: Party, kind: type) -> SendFailed:
 
 
 @virtual
-async def test_router_away_retries_and_expires(tmp_path: Path) -> None:
+async def test_messages_to_an_unreachable_router_are_retried_and_expire(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
     short = quick_config(retention=Retention(undelivered_s=HOUR_S))
     async with running_router(tmp_path / "router", network=network, credentials=credentials) as router:
@@ -235,8 +235,8 @@ async def test_message_that_is_never_acknowledged_is_given_up(tmp_path: Path) ->
 
 
 @virtual
-async def test_pq_is_switched_on_by_both_and_never_off(tmp_path: Path) -> None:
-    """A wish alone proposes; support stays on once it is."""
+async def test_pq_needs_both_sides_and_is_never_switched_off(tmp_path: Path) -> None:
+    """One side's wish only proposes it; once on, support stays on."""
     off = quick_config(pq=False)
     async with two_parties(tmp_path, off, replace(off)) as (alice, bob):
         ours, theirs = await connect(alice, bob)
@@ -263,7 +263,7 @@ async def test_sending_before_anybody_joined_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-17")
 @virtual
-async def test_each_side_is_connected_once(tmp_path: Path) -> None:
+async def test_each_side_reports_connected_once(tmp_path: Path) -> None:
     """In the slow handshake with an agent that restarts in the middle."""
     old = quick_config(versions=Versions(client=VersionRange(1, 2)))
     network = MemoryNetwork()

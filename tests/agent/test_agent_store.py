@@ -24,7 +24,7 @@ from tests.support.router.routers import running_router
 
 
 def bytes_of(folder: Path) -> bytes:
-    """All that is on the disk of the store."""
+    """Everything the store has on disk."""
     return b"".join(file.read_bytes() for file in folder.glob("a.db*"))
 
 
@@ -121,7 +121,7 @@ async def test_service_counts_follow_the_queues(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-63")
 @virtual
-async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
+async def test_old_records_are_deleted(tmp_path: Path) -> None:
     config = quick_config(retention=Retention(remembered_s=100, cleanup_first_s=1e9))
     async with two_parties(tmp_path, config) as (alice, bob):
         ours, theirs = await connect(alice, bob)
@@ -163,7 +163,7 @@ async def test_other_changes_of_type_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("CON-25")
-def test_types_of_connections_are_a_table() -> None:
+def test_table_of_connection_types_is_complete() -> None:
     """Every pair of mode and queues is named, and every change of type is listed or refused."""
     assert len(CONN_TYPES) == len(ConnMode) * 4
     assert {kind for kind in CONN_TYPES.values() if kind is not None} == set(ConnType)
@@ -178,7 +178,7 @@ def test_types_of_connections_are_a_table() -> None:
     }
 
 
-def test_memory_of_rows_is_bounded_and_never_out_of_date() -> None:
+def test_cache_of_rows_is_bounded_and_never_stale() -> None:
     memo, read = Memo(2), list[int]()
 
     def reading(value: int) -> int:
@@ -190,7 +190,7 @@ def test_memory_of_rows_is_bounded_and_never_out_of_date() -> None:
     assert read == [1, 2, 3, 1]
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (a)")

@@ -42,7 +42,7 @@ PORT = 5223
 
 
 class Lives:
-    """A router that can be stopped and started, and the place for agents."""
+    """A router that can be stopped and started, and a folder for agents."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Lives:
 
     @asynccontextmanager
     async def agents_apart(self, service: bool) -> AsyncIterator[tuple[Party, Party]]:
-        """Two agents who stay while routers come and go."""
+        """Two agents that keep running while routers come and go."""
         async with self.router():
             pass
         async with self.agent("alice", service=service) as alice, self.agent("bob") as bob:
@@ -74,7 +74,7 @@ class Lives:
 
 @pytest.mark.claim("SUB-30")
 @virtual
-async def test_connections_that_receive_nothing_are_answered_without_any_router(tmp_path: Path) -> None:
+async def test_connections_that_do_not_receive_are_answered_without_any_router(tmp_path: Path) -> None:
     """A new one, one that only sends so far, and one that receives; the router cannot be reached."""
     lives = Lives(tmp_path)
     async with lives.router(), lives.agent("alice") as alice, lives.agent("bob") as bob:
@@ -100,8 +100,8 @@ async def test_connections_that_receive_nothing_are_answered_without_any_router(
 
 @pytest.mark.claim("SUB-31")
 @virtual
-async def test_what_was_stored_goes_on_with_the_subscription(tmp_path: Path) -> None:
-    """A message that was not sent and a join that was not made, before a restart."""
+async def test_subscribing_resumes_stored_work(tmp_path: Path) -> None:
+    """A message not yet sent and a join not yet made before a restart."""
     lives = Lives(tmp_path)
     async with lives.router(), lives.agent("alice") as alice, lives.agent("bob") as bob:
         await connect(alice, bob)
@@ -121,7 +121,7 @@ async def test_what_was_stored_goes_on_with_the_subscription(tmp_path: Path) -> 
 
 @pytest.mark.claim("SUB-41")
 @virtual
-async def test_messages_of_one_connection_keep_their_order_whoever_is_first(tmp_path: Path) -> None:
+async def test_messages_of_one_connection_keep_their_order_whichever_batch_is_first(tmp_path: Path) -> None:
     """Several batches at once wait for the connection; they are processed in the router's order."""
     async with two_parties(tmp_path) as (alice, bob):
         ours, theirs = await connect(alice, bob)
@@ -187,7 +187,7 @@ async def test_an_agent_that_is_a_service_comes_back_by_one_command(tmp_path: Pa
 
 @virtual
 @pytest.mark.parametrize("service", [False, True], ids=["plain", "service"])
-async def test_the_application_is_told_which_connections_went_with_a_routers_store(
+async def test_application_learns_which_connections_were_lost_with_a_routers_store(
     tmp_path: Path, service: bool
 ) -> None:
     lives = Lives(tmp_path)
@@ -217,7 +217,7 @@ async def test_the_application_is_told_which_connections_went_with_a_routers_sto
 
 
 @virtual
-async def test_a_lost_network_is_down_once_and_up_once(tmp_path: Path) -> None:
+async def test_a_network_outage_raises_one_down_and_one_up(tmp_path: Path) -> None:
     lives = Lives(tmp_path)
     async with lives.router(), lives.agent("alice") as alice, lives.agent("bob") as bob:
         await connect(alice, bob)
@@ -232,6 +232,6 @@ async def test_a_lost_network_is_down_once_and_up_once(tmp_path: Path) -> None:
         assert [name for name in alice.names() if name in ("UP", "DOWN")] == ["UP", "DOWN", "UP"]
 
 
-def test_a_service_is_refused_sessions_for_each_connection() -> None:
+def test_a_service_cannot_use_one_session_per_connection() -> None:
     with pytest.raises(CommandError, match="CMD PROHIBITED"):
         quick_config(service=True, sessions=SessionOptions(mode=SessionMode.ENTITY))

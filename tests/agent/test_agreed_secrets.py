@@ -1,4 +1,4 @@
-"""Who secures a queue, where KEM keys travel, what stays on, and how messages hang together."""
+"""Who secures a queue, where KEM keys travel, what stays on, and how messages are chained."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_pq_support_stays_on(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-56")
 @virtual
-async def test_messages_hang_together_across_a_restart_and_a_rotation(tmp_path: Path) -> None:
+async def test_message_chain_is_unbroken_across_a_restart_and_a_rotation(tmp_path: Path) -> None:
     """Each has the next number and the hash of the one before, or the chain would say otherwise."""
     network = MemoryNetwork()
     async with (

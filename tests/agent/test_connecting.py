@@ -9,7 +9,7 @@ from tests.support.agent.agents import connect, party
 from tests.support.router.routers import running_router
 
 
-async def test_two_agents_connect_talk_and_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_two_agents_connect_talk_and_resume_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "router").mkdir()
     async with running_router(tmp_path / "router") as router:
         async with (

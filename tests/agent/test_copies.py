@@ -1,4 +1,4 @@
-"""A store that was copied by other means than `backup` knows that it is a copy, and synchronises first."""
+"""A store copied other than by `backup` recognises that it is a copy, and synchronises first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blindpost.testing import Peer, World, virtual
 
 
 @virtual
-async def test_a_file_that_is_put_back_loses_nothing_that_it_sends(world: World) -> None:
+async def test_nothing_sent_from_a_restored_file_is_lost(world: World) -> None:
     alice, bob = await world.pair()
     conn_id = alice.conn.id
     await alice.agent.close()
@@ -46,7 +46,7 @@ def is_copy(path: Path) -> bool:
         store.close()
 
 
-def test_what_is_a_copy_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, beside = tmp_path / "a.db", tmp_path / "a.db-life"
     assert [is_copy(path) for _ in range(3)] == [False] * 3
     shutil.copy(path, tmp_path / "b.db")

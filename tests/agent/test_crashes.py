@@ -1,4 +1,4 @@
-"""An agent that dies at any call to a router, whether the router heard it or not, goes on where it was."""
+"""An agent that dies at any call to a router, received or not, resumes where it was."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Keyed = NEW | SKEY | KEY | LKEY
 
 
 class Crash:
-    """Lets so many commands of an agent through, then everything stops."""
+    """Lets a given number of an agent's commands through, then everything stops."""
 
     def __init__(self, alive: Party, calls: int, *, heard: bool) -> None:
         self._party = alive
@@ -145,7 +145,7 @@ async def test_joiner_dies_at_every_call(tmp_path: Path, kind: str, heard: bool)
 async def dying_joiner(
     folder: Path, alice: Party, server: Server, config: AgentConfig, kind: str, calls: int, *, heard: bool
 ) -> bool:
-    """One joiner that dies at this call and comes back; whether it got so far."""
+    """One joiner that dies at this call and comes back; returns whether it got that far."""
     path = folder / f"b{calls}.db"
     make = alice.agent.address(auto_accept=True) if kind == "address" else alice.agent.invite()
     link = await make
@@ -238,7 +238,7 @@ async def test_messages_survive_a_sender_that_dies_while_sending(tmp_path: Path)
 
 @virtual
 async def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
-    """A damaged message or command is reported, and those behind it go on."""
+    """A damaged message or command is reported, and those behind it are processed."""
     network = MemoryNetwork()
     async with two_parties(tmp_path, network=network) as (alice, bob):
         ours, _ = await connect(alice, bob)

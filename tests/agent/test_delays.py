@@ -12,12 +12,12 @@ from blindpost.testing import World, virtual
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said of deliveries; other work may wait for the router too."""
+    """Log lines about deliveries; other work may wait for the router too."""
     return [record.getMessage() for record in caplog.records if record.name.endswith(".delivery")]
 
 
 @virtual
-async def test_waiting_messages_are_logged_when_that_begins_and_ends(
+async def test_delivery_delay_is_logged_when_it_begins_and_when_it_ends(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     alice, bob = await world.pair()

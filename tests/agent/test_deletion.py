@@ -43,7 +43,7 @@ async def deleted(friend: Friend) -> None:
     await friend.until(lambda: friend.of(ConnectionsDeleted))
 
 
-def test_deleting(tmp_path: Path) -> None:
+def test_deleting_a_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -65,7 +65,7 @@ def test_deleting(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_deleting_what_has_no_peer_yet(tmp_path: Path) -> None:
+def test_deleting_a_connection_without_a_peer(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice = pair.alice
@@ -79,7 +79,7 @@ def test_deleting_what_has_no_peer_yet(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_router_that_is_away_for_a_while(tmp_path: Path) -> None:
+def test_deletion_waits_for_an_unreachable_router(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, conn_id, place = pair.alice, pair.alice.conn.id, place_of(pair, pair.alice)
@@ -98,7 +98,7 @@ def test_a_router_that_is_away_for_a_while(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_router_that_stays_away_is_given_up(tmp_path: Path) -> None:
+def test_deletion_gives_up_on_a_router_that_stays_unreachable(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, wire, place = pair.alice, pair.wire, place_of(pair, pair.alice)
@@ -116,8 +116,8 @@ def test_a_router_that_stays_away_is_given_up(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_with_commands_that_wait_for_the_router(tmp_path: Path) -> None:
-    """An acknowledgement cannot be sent; it goes with the connection."""
+def test_deletion_drops_commands_waiting_for_the_router(tmp_path: Path) -> None:
+    """An acknowledgement that cannot be sent is deleted with the connection."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:

@@ -48,7 +48,7 @@ def written(event: Event) -> str:
 
 
 def recorded(line: str) -> str:
-    """The same of what the reference printed; bodies and details of errors are left out."""
+    """The same for what the reference printed; bodies and error details are left out."""
     line = re.sub(r"^(EVENT |)(MSG |)\S+== ", r"\2", line)
     if line.startswith("MSG"):
         return re.sub(r"^(MSG \d+ (?:MsgOk|MsgError \{.*?\}\})).*", r"\1", line)
@@ -59,7 +59,7 @@ def recorded(line: str) -> str:
 
 
 class Stimuli:
-    """Everything the recorded peer sent, in its words."""
+    """Everything the recorded peer sent, by its names."""
 
     def __init__(self, forger: Forger) -> None:
         self.forger = forger

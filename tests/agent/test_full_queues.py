@@ -18,7 +18,7 @@ from tests.support.agent.friends import Friend, friends
 
 
 def test_both_queues_are_full(tmp_path: Path) -> None:
-    """What tells the peer that there is room waits behind messages itself: yet nobody waits for long."""
+    """The notice that there is room itself queues behind messages, yet nobody waits for long."""
 
     async def main() -> None:
         async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
@@ -42,8 +42,8 @@ def test_both_queues_are_full(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_peer_says_that_there_is_room_too_early(tmp_path: Path) -> None:
-    """Its word comes before the router knows of it, and only once: sending resumes within seconds."""
+def test_room_announced_too_early(tmp_path: Path) -> None:
+    """The peer announces it before the router knows, and only once: sending resumes within seconds."""
 
     async def main() -> None:
         async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
@@ -91,7 +91,7 @@ def test_a_burst_each_way_and_slow_readers(tmp_path: Path, late_s: float) -> Non
 
 
 def slow_acknowledgements(friend: Friend, seconds: float) -> None:
-    """Let this agent tell its router late that it has read a message."""
+    """Delay this agent's acknowledgements to its router."""
     handlers = cast("dict[str, CommandHandler]", friend.rt.commands._handlers)
     real = handlers[ACK_TAG]
 

@@ -20,7 +20,7 @@ from tests.support.router.routers import running_router
 
 
 class Application:
-    """Calls from many tasks, and one that takes events as fast as they come."""
+    """Many tasks that call the agent, and one that takes events as fast as they come."""
 
     def __init__(self, party: Party) -> None:
         self.party = party
@@ -93,7 +93,7 @@ async def scenario(folder: Path, seed: int, up: float, down: float, piece: int |
     piece=st.sampled_from([None, 700, 9000]),
     auto=st.booleans(),
 )
-def test_events_are_about_connections_that_were_given(
+def test_events_name_only_connections_already_returned(
     seed: int, up: float, down: float, piece: int | None, auto: bool
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_events_are_about_connections_that_were_given(
 
 @virtual
 async def test_events_wait_until_the_call_that_makes_the_connection_returns(tmp_path: Path) -> None:
-    """The stream itself: what is about a connection on its way out comes after it."""
+    """The stream itself: events about a connection not yet returned are held until it is."""
     async with two_parties(tmp_path) as (alice, _):
         stream, conn = alice.rt.ground.stream, alice.rt.ground.handle("new")
         stream.hold("new")
@@ -121,7 +121,7 @@ async def test_events_wait_until_the_call_that_makes_the_connection_returns(tmp_
 
 @pytest.mark.claim("CON-18")
 @virtual
-async def test_joining_an_address_returns_before_any_network(tmp_path: Path) -> None:
+async def test_joining_an_address_returns_before_any_network_traffic(tmp_path: Path) -> None:
     network = MemoryNetwork()
     config = on_network(network)
     async with running_router(tmp_path / "router", network=network) as router:

@@ -1,4 +1,4 @@
-"""Connections that the reference agent recorded with another one, made and used by this agent."""
+"""Connections recorded between two reference agents, made and used by this agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def outcome(recorded: str) -> type[Integrity]:
 
 
 def check(played: ReplayedAgent) -> None:
-    """What was received is what the record says, with the outcomes of the chain."""
+    """What was received matches the record, including the outcomes of the chain."""
     recorded = [
         (event["decoded"]["message"][1], outcome(event["integrity"]))
         for event in played.events
@@ -65,6 +65,6 @@ def test_recorded_slow_reply_leg(tmp_path: Path) -> None:
     assert "KEY" in played.commands
 
 
-def test_all_files_are_played_or_named() -> None:
+def test_every_recording_is_replayed_or_listed_as_not() -> None:
     others = [name for name in transcript_names() if name.startswith(LATER)]
     assert sorted([*RECORDED, *ELSEWHERE, *others]) == sorted(transcript_names())

@@ -36,7 +36,7 @@ def connections_of(party: Party) -> list[ConnType]:
 async def exchange(
     alice: Party, bob: Party, first_number: int, conns: tuple[Connection, Connection] | None = None
 ) -> None:
-    """A message each way; the first one of both has this number on the wire."""
+    """A message each way; the first on each side has this number on the wire."""
     ours, theirs = conns or (alice.agent.connections()[0], bob.agent.connections()[0])
     await ours.send(b"one")
     got = (await bob.message()).msg
@@ -81,7 +81,7 @@ async def test_both_sides_must_want_pq(tmp_path: Path, ours: bool, theirs: bool,
     ],
 )
 @virtual
-async def test_older_versions_connect_as_far_as_they_can(
+async def test_older_versions_connect_with_what_they_support(
     tmp_path: Path, versions: Versions, pq: bool, side: str
 ) -> None:
     old, new = quick_config(versions=versions), quick_config()
@@ -97,7 +97,7 @@ async def test_older_versions_connect_as_far_as_they_can(
 
 
 @virtual
-async def test_versions_that_do_not_meet_are_refused(tmp_path: Path) -> None:
+async def test_versions_without_overlap_are_refused(tmp_path: Path) -> None:
     old = quick_config(versions=Versions(agent=VersionRange(2, 3)))
     new = quick_config(versions=Versions(agent=VersionRange(4, 7)))
     async with two_parties(tmp_path, old, new) as (alice, bob):
@@ -111,7 +111,7 @@ async def test_versions_that_do_not_meet_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", ["initiator", "joiner"])
 @virtual
 async def test_slow_handshake_takes_two_hellos(tmp_path: Path, side: str) -> None:
-    """Clients of version 2 know nothing of queues that a sender secures."""
+    """Version 2 clients do not know sender-secured queues."""
     old, new = quick_config(versions=Versions(client=VersionRange(1, 2))), quick_config()
     configs = (old, new) if side == "initiator" else (new, old)
     async with two_parties(tmp_path, *configs) as (alice, bob):
@@ -127,8 +127,8 @@ async def test_slow_handshake_takes_two_hellos(tmp_path: Path, side: str) -> Non
 @pytest.mark.claim("CON-12")
 @pytest.mark.claim("CON-25")
 @virtual
-async def test_types_and_ratchets_at_each_step(tmp_path: Path) -> None:
-    """Alice allows by hand, so that every step can be looked at."""
+async def test_connection_types_and_ratchets_at_each_step(tmp_path: Path) -> None:
+    """Alice allows by hand, so that every step can be inspected."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite(auto_allow=False)
         db = alice.rt.ground.store.reading
@@ -176,7 +176,7 @@ async def test_messages_before_the_connection_is_allowed(tmp_path: Path) -> None
 @pytest.mark.parametrize("pq", [True, False])
 @virtual
 async def test_contact_address(tmp_path: Path, pq: bool) -> None:
-    """Who owns the address joins the invitation of the one who asks."""
+    """The owner of the address joins the invitation of the requester."""
     async with two_parties(tmp_path, quick_config(pq=pq), quick_config(pq=pq)) as (alice, bob):
         address = await alice.agent.address()
         assert address.conn.type is ConnType.CONTACT
@@ -218,7 +218,7 @@ async def test_rejected_request_is_forgotten(tmp_path: Path) -> None:
 
 @virtual
 async def test_a_link_is_used_once(tmp_path: Path) -> None:
-    """The second one to join cannot secure the queue."""
+    """The second joiner cannot secure the queue."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite()
         await bob.agent.join(str(link))
@@ -229,7 +229,7 @@ async def test_a_link_is_used_once(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_link_made_in_the_background_survives_a_router_that_is_away(tmp_path: Path) -> None:
+async def test_link_made_in_the_background_waits_for_an_unreachable_router(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
     config = on_network(network)
     async with running_router(tmp_path / "router", network=network, credentials=credentials) as router:
@@ -255,7 +255,7 @@ async def test_link_made_in_the_background_survives_a_router_that_is_away(tmp_pa
 
 
 @virtual
-async def test_who_waits_is_still_there_after_a_restart(tmp_path: Path) -> None:
+async def test_pending_confirmations_and_requests_survive_a_restart(tmp_path: Path) -> None:
     network = MemoryNetwork()
     async with two_parties(tmp_path, network=network) as (alice, bob):
         link, address = await alice.agent.invite(auto_allow=False), await alice.agent.address()
@@ -279,8 +279,8 @@ async def test_who_waits_is_still_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_another_router_is_asked_when_one_is_away(tmp_path: Path) -> None:
-    """Whichever of his two routers Bob chooses first, he gets a reply queue on the one that is there."""
+async def test_another_router_is_used_when_one_is_unreachable(tmp_path: Path) -> None:
+    """Whichever of his two routers Bob tries first, he gets a reply queue on the one that answers."""
     network = MemoryNetwork()
     config = on_network(network)
     async with running_router(tmp_path / "gone", network=network) as gone:

@@ -110,8 +110,8 @@ async def test_every_outcome_of_the_chain_is_reported_with_the_message(tmp_path:
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_a_gap_is_told_when_it_is_one(tmp_path: Path, comes: bool) -> None:
-    """During our rotation QTEST comes through the new queue, its successors before it through the old one."""
+def test_only_a_real_gap_is_reported(tmp_path: Path, comes: bool) -> None:
+    """During our rotation QTEST comes through the new queue, after its successors through the old one."""
 
     async def main() -> None:
         async with forged(tmp_path) as (alice, _, _, _, forger):
@@ -145,7 +145,7 @@ def test_a_gap_is_told_when_it_is_one(tmp_path: Path, comes: bool) -> None:
 
 @pytest.mark.claim("CON-63")
 @virtual
-async def test_gap_of_two_thousand_million_is_refused_at_once(tmp_path: Path) -> None:
+async def test_gap_of_two_billion_is_refused_at_once(tmp_path: Path) -> None:
     async with forged(tmp_path) as (alice, _, ours, _, forger):
         before = forger.ratchet
         forger.ratchet = replace(before, ns=2**31)
@@ -203,7 +203,7 @@ async def test_truncated_and_changed_messages_are_reported_and_acknowledged(tmp_
 
 
 @virtual
-async def test_delivery_that_the_router_garbled(tmp_path: Path) -> None:
+async def test_delivery_garbled_by_the_router(tmp_path: Path) -> None:
     async with forged(tmp_path) as (_, _, _, _, forger):
         queue = forger.rcv_queue
         for msg in (
@@ -216,7 +216,7 @@ async def test_delivery_that_the_router_garbled(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_oversized_content_is_refused_where_it_is_made_and_where_it_comes(tmp_path: Path) -> None:
+async def test_oversized_content_is_refused_by_sender_and_receiver(tmp_path: Path) -> None:
     async with forged(tmp_path) as (_, _, ours, _, forger):
         with pytest.raises(AgentError):
             await ours.send(bytes(70_000))
@@ -227,7 +227,7 @@ async def test_oversized_content_is_refused_where_it_is_made_and_where_it_comes(
 @pytest.mark.claim("CON-13")
 @virtual
 async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path) -> None:
-    """Corrupt, with swapped keys, of a wrong version: as before, and the right one still works."""
+    """Corrupt, with swapped keys or a wrong version: nothing changes, and the right one still works."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite(pq=True, user_data=b"")
         alice.rt.sessions.pause_receiving("test")
@@ -259,7 +259,7 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
 
 @virtual
 async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) -> None:
-    """There is a ratchet by then, and nobody to answer: it stays, and the peer can still be let in."""
+    """A ratchet exists by then, but nobody to answer: it stays, and the peer can still be let in."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite(auto_allow=False)
         await bob.agent.join(str(link))
@@ -282,7 +282,7 @@ async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) 
 
 
 def altered_confirmations(queue: SndQueue, body: bytes) -> list[Confirmation]:
-    """Well-formed confirmations that must not open: changed, of another kind inside, with swapped keys."""
+    """Well-formed confirmations that must not open: altered, another kind inside, swapped keys."""
     envelope = decode_whole(body, read_client_envelope)
     good = open_client_envelope(queue.e2e_secret, envelope).envelope
     assert isinstance(good, Confirmation)
@@ -302,7 +302,7 @@ def resealed(queue: SndQueue, confirmation: Confirmation) -> bytes:
 
 
 def rows(party: Party) -> list[object]:
-    """All that could change with a confirmation."""
+    """Everything a confirmation could change."""
     sql = party.rt.ground.store.reading.sql
     tables = ("connections", "rcv_queues", "snd_queues", "ratchets", "conn_confirmations", "messages")
     return [sql.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608  constants
@@ -349,7 +349,7 @@ async def test_receipts_valid_mixed_and_wrong(tmp_path: Path) -> None:
 @pytest.mark.claim("CON-54")
 @virtual
 async def test_messages_between_agents_are_acknowledged_without_the_application(tmp_path: Path) -> None:
-    """Also where they are out of place, which is reported."""
+    """Also when they are out of place, which is reported."""
     async with forged(tmp_path) as (alice, _, _, _, forger):
         address = forger.snd_queue.sender_address
         for message in (
@@ -370,7 +370,7 @@ async def test_messages_between_agents_are_acknowledged_without_the_application(
 
 @contextmanager
 def failing_store(party: Party, times: int, reason: str) -> Iterator[list[int]]:
-    """So many commits fail."""
+    """This many commits fail."""
     left = [times]
     original = type(party.rt.ground.store).transaction
 
@@ -408,7 +408,7 @@ async def test_message_that_could_not_be_stored_is_not_acknowledged(tmp_path: Pa
 
 @virtual
 async def test_keys_swapped_between_connections(tmp_path: Path) -> None:
-    """What belongs to another connection does not open here."""
+    """What belongs to another connection does not decrypt here."""
     async with forged(tmp_path) as (alice, bob, ours, theirs, forger):
         await connect(alice, bob)
         await settle()

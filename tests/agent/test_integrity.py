@@ -1,4 +1,4 @@
-"""The five outcomes at their borders, and what is stored of them."""
+"""The five outcomes at their boundaries, and how they are stored."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LAST, OTHER = b"\1" * 32, b"\2" * 32
         (12, OTHER, MsgSkipped(8, 11)),
     ],
 )
-def test_how_a_message_follows_the_last(msg_id: int, prev_hash: bytes, outcome: Integrity) -> None:
+def test_outcome_of_each_successor(msg_id: int, prev_hash: bytes, outcome: Integrity) -> None:
     assert check_integrity(7, LAST, msg_id, prev_hash) == outcome
 
 
 @pytest.mark.parametrize(
     "outcome", [MsgOk(), MsgBadId(3), MsgDuplicate(), MsgSkipped(4, 2**40), MsgBadHash()], ids=repr
 )
-def test_an_outcome_is_read_as_it_was_stored(outcome: Integrity) -> None:
+def test_stored_outcomes_read_back(outcome: Integrity) -> None:
     stored = dump_integrity(outcome)
     assert load_integrity(stored) == outcome
     for damaged in (b"", b"?" + stored[1:], stored + b"\0", stored[:-1]):

@@ -1,4 +1,4 @@
-"""Joins that cannot be made: told with the reason, given up where it cannot heal, gone when they failed."""
+"""Joins that fail: reported with the reason, retried only where that can help, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_wrong_fingerprint_fails_at_once(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_dead_router_is_told_and_tried_again(
+async def test_a_dead_router_is_reported_and_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
@@ -81,8 +81,8 @@ async def test_a_dead_router_is_told_and_tried_again(
                     await alice.expect(Connected)
 
 
-async def test_a_host_that_cannot_be_one(tmp_path: Path) -> None:
-    """A label of 70 characters has no address: the agent says so, closes, and its store is free."""
+async def test_a_host_name_that_cannot_exist(tmp_path: Path) -> None:
+    """A 70-character label cannot resolve: the agent reports it, closes, and releases its store."""
     async with (
         running_router(tmp_path / "router") as router,
         party(tmp_path / "a.db", router.server) as alice,

@@ -1,4 +1,4 @@
-"""Events that a program must act on come again until it has taken the next one."""
+"""Events that a program must act on are repeated until it has taken the next one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SERVER = RouterAddress.from_text("smp://" + "A" * 43 + "=@smp.example.org:5223")
 
 
 async def killed(agent: Agent) -> None:
-    """As if the process had died while the program handled the event that it took last."""
+    """As if the process had died while the program handled its latest event."""
     await agent._close(finished=False)
 
 
@@ -89,8 +89,8 @@ def bob_address(bob: Party) -> str:
 
 
 @virtual
-async def test_killed_at_info_received_and_what_waits_behind_it(tmp_path: Path) -> None:
-    """All that was not taken comes again, in order; what was taken before does not."""
+async def test_killed_at_info_received_with_events_behind_it(tmp_path: Path) -> None:
+    """Everything not taken comes again, in order; what was taken before does not."""
     network = MemoryNetwork()
     async with running_router(tmp_path / "router", network=network) as router:
         config = on_network(network, quick_config())
@@ -133,7 +133,7 @@ ERRORS: list[AgentError] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.word)
-async def test_errors_are_what_they_were(tmp_path: Path, error: AgentError) -> None:
+async def test_errors_read_back_as_stored(tmp_path: Path, error: AgentError) -> None:
     async with Agent.open(tmp_path / "a.db") as agent:
         conn = agent._ground.handle("some id")
         for event in (
@@ -153,7 +153,7 @@ async def test_errors_are_what_they_were(tmp_path: Path, error: AgentError) -> N
             assert (again.error.word, again.error.kind) == (error.word, error.kind)
 
 
-async def test_only_what_must_be_acted_on_is_kept(tmp_path: Path) -> None:
+async def test_only_events_to_act_on_are_kept(tmp_path: Path) -> None:
     async with Agent.open(tmp_path / "a.db") as agent:
         conn: Connection = agent._ground.handle("some id")
         assert dump_event(Sent(conn, 1, None)) is None

@@ -31,7 +31,7 @@ def check_agreement(pair: KemKeyPair) -> None:
 
 
 def children(parent: int | None = None) -> set[int]:
-    """Processes that we, or another parent, started and that are there, also as zombies."""
+    """Live processes that we, or another parent, started, zombies included."""
     found = set()
     parent = os.getpid() if parent is None else parent
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -56,7 +56,7 @@ async def test_pool_makes_distinct_pairs_in_one_process_that_ends_with_it() -> N
 
 
 class Counted:
-    """Gives recorded pairs out and counts them."""
+    """Hands out recorded pairs and counts them."""
 
     def __init__(self) -> None:
         self.made: list[KemKeyPair] = []
@@ -139,7 +139,7 @@ async def test_cancelled_taker_leaves_the_pool_usable() -> None:
         assert await pool.take() in maker.made
 
 
-async def test_source_has_one_pair_which_returns_if_not_used() -> None:
+async def test_source_holds_one_pair_and_takes_it_back_if_unused() -> None:
     maker = Counted()
     async with KemKeyPool(size=1, maker=maker) as pool:
         for _ in range(10):
@@ -169,7 +169,7 @@ def test_worker_answers_each_byte_with_a_pair_and_ends_with_its_input() -> None:
     check_agreement(KemKeyPair(first[:KEM_PUBLIC_KEY_SIZE], first[KEM_PUBLIC_KEY_SIZE:]))
 
 
-def test_worker_ends_without_a_word_when_nobody_reads_its_answer() -> None:
+def test_worker_ends_silently_when_nobody_reads_its_answer() -> None:
     read_end, write_end = os.pipe()
     worker = subprocess.Popen(
         [sys.executable, str(WORKER)],
@@ -226,7 +226,7 @@ async def test_twenty_pools_share_one_process_that_ends_with_the_last() -> None:
     assert len({pair.public_key for pair in pairs}) == 20
 
 
-async def test_loops_of_two_threads_share_the_process() -> None:
+async def test_event_loops_in_two_threads_share_the_process() -> None:
     before = children()
     found: set[int] = set()
 
@@ -263,7 +263,7 @@ print("made")
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["safe path", "folder on the program's path"])
 @pytest.mark.parametrize("module", ["contextlib", "signal", "hashlib"])
-def test_a_module_in_the_working_folder_is_not_the_workers(
+def test_worker_imports_no_module_from_the_working_directory(
     tmp_path: Path, module: str, trusted: bool
 ) -> None:
     told = tmp_path / "imported"

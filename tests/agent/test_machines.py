@@ -1,4 +1,4 @@
-"""The tables of rotation and synchronisation: whole, reachable, and drawn as they are."""
+"""The tables of rotation and synchronisation: complete, reachable, and documented as they are."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def path(machine: Machine[Any, Any, Any], *events: Enum) -> list[Any]:
     return states
 
 
-def test_the_ways_through_a_rotation() -> None:
+def test_paths_through_a_rotation() -> None:
     recipient, sender = RecipientEvent, SenderEvent
     assert path(
         RECIPIENT,
@@ -116,7 +116,7 @@ def test_the_ways_through_a_rotation() -> None:
     assert abortable == {RcvSwitch.SWITCH_STARTED, RcvSwitch.SENDING_QADD}
 
 
-def test_the_ways_through_a_synchronisation() -> None:
+def test_paths_through_a_synchronisation() -> None:
     event = SyncEvent
     ok, allowed, required, started, agreed = SyncState
     assert path(SYNC, event.MISSED, event.ASKED, event.KEY, event.READ) == [ok, allowed, started, agreed, ok]
@@ -139,7 +139,7 @@ def test_the_ways_through_a_synchronisation() -> None:
             SYNC.step(state, event.KEY_REFLECTED)
 
 
-def test_every_failure_to_decrypt_has_a_meaning() -> None:
+def test_every_decryption_failure_has_an_event() -> None:
     assert FAILURES.keys() == set(RatchetErrorKind)
     assert {kind for kind, event in FAILURES.items() if event is SyncEvent.BROKEN} == {
         RatchetErrorKind.HEADER,
@@ -161,5 +161,5 @@ def test_what_may_be_sent(state: SyncState) -> None:
         assert allowed == {Sending.EREADY, Sending.RATCHET_KEY}
 
 
-def test_the_page_is_drawn_from_the_tables() -> None:
+def test_page_is_generated_from_the_tables() -> None:
     assert PAGE.read_text() == document(), "run python -m blindpost.agent.machine_docs"

@@ -1,4 +1,4 @@
-"""Suspension: kinds of work end in order, late ones are left, and everything goes on afterwards."""
+"""Suspension: kinds of work end in order, late work is left behind, and everything resumes afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_kinds_end_in_order_and_work_under_way_is_finished() -> None:
     run_virtual(main())
 
 
-def test_work_that_does_not_end_in_time_is_left() -> None:
+def test_work_that_does_not_end_in_time_is_left_behind() -> None:
     async def main() -> None:
         operations, log = Operations(), list[str]()
         stuck = work(operations, log, "stuck", Operation.DELIVERY, Operation.SENDING, seconds=100)
@@ -71,7 +71,7 @@ def test_work_that_does_not_end_in_time_is_left() -> None:
     run_virtual(main())
 
 
-def test_failed_work_does_not_hold_suspension_back() -> None:
+def test_failed_work_does_not_block_suspension() -> None:
     async def main() -> None:
         operations = Operations()
         with pytest.raises(ValueError, match="broken"):

@@ -1,4 +1,4 @@
-"""Programs import the agent from one place; what is not named there may move. Inside, imports go one way."""
+"""Programs import the agent from one module; what it does not export may move. Inside, no import cycles."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _private(text: str) -> list[str]:
     ]
 
 
-def test_all_that_is_named_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert sorted(set(agent.__all__)) == list(agent.__all__)
     for name in agent.__all__:
         assert hasattr(agent, name), name
 
 
-def test_events_and_errors_are_all_named() -> None:
+def test_all_events_and_errors_are_exported() -> None:
     for base in (agent.Event, agent.AgentError):
         below, found = [base], set()
         while below:
@@ -38,20 +38,20 @@ def test_events_and_errors_are_all_named() -> None:
         assert {kind.__name__ for kind in found if kind.__name__[0] != "_"} <= set(agent.__all__)
 
 
-def test_other_rooms_and_examples_use_the_face() -> None:
+def test_other_rooms_and_examples_use_the_public_face() -> None:
     files = [path for path in SOURCE.rglob("*.py") if not path.is_relative_to(SOURCE / "agent")]
     files += (ROOT / "examples").glob("*.py")
     wrong = {str(path): _private(path.read_text()) for path in files if not str(path).endswith(FILLS_A_STORE)}
     assert {path: modules for path, modules in wrong.items() if modules} == {}
 
 
-def test_the_documents_use_the_face() -> None:
+def test_documents_use_the_public_face() -> None:
     for path in (*(ROOT / "docs").glob("*.md"), ROOT / "README.md"):
         assert re.findall(r"(?m)^\s*from blindpost\.agent\.\S+ import", path.read_text()) == [], path.name
 
 
 def _imported(path: Path, modules: set[str]) -> set[str]:
-    """What a module imports of these, also only for its types."""
+    """Which of these a module imports, type-only imports included."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -60,7 +60,7 @@ def _imported(path: Path, modules: set[str]) -> set[str]:
     return found
 
 
-def test_no_import_goes_round_in_a_circle() -> None:
+def test_no_import_cycle() -> None:
     paths = {
         ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path
         for path in (SOURCE / "agent").rglob("*.py")

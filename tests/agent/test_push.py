@@ -1,4 +1,4 @@
-"""The whole way of a push to an agent: a message, both routers, Apple, and what the agent makes of it."""
+"""A push to an agent from end to end: a message, both routers, Apple, and how the agent handles it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_queue_is_read_by_one_at_a_time_and_never_while_subscribed(tmp_p
         assert error is not None, "what is read is not subscribed on the same session"
 
 
-async def test_a_push_that_only_says_to_look_names_everybody(tmp_path: Path) -> None:
+async def test_a_check_push_names_every_connection(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         await world.send(alice, b"unannounced")
@@ -109,7 +109,7 @@ async def test_forged_replayed_and_corrupted_pushes_change_nothing(tmp_path: Pat
 
 
 def _stranger(phone: Phone) -> bytes:
-    """A push of our own router about a queue that we do not have."""
+    """A push from our own router about a queue that is not ours."""
     nonce, item = bytes(24), PushItem(SMP, b"n" * 24, 1_700_000_000, bytes(24), bytes(144))
     assert phone.token.secret is not None
     sealed = BoxKey(phone.token.secret).seal_padded(nonce, encode_items([item]), APPLE_PADDED_SIZE)

@@ -1,4 +1,4 @@
-"""The notifications of connections: made, checked, made anew and taken back, whatever goes wrong."""
+"""Notification subscriptions of connections: made, checked, replaced and removed, whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PIPELINE = ("NKEY", "SNEW", "SCHK", "NDEL")
 
 @pytest.mark.parametrize("tag", ["NKEY", "SNEW"])
 @pytest.mark.parametrize("after", [False, True], ids=["not sent", "answer lost"])
-async def test_a_crash_in_a_step_is_followed_by_the_same_step(tmp_path: Path, tag: str, after: bool) -> None:
+async def test_a_step_that_crashed_is_repeated(tmp_path: Path, tag: str, after: bool) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         world.asked.hold(tag, after=after)
@@ -49,7 +49,7 @@ async def test_a_crash_in_a_step_is_followed_by_the_same_step(tmp_path: Path, ta
         assert not phone.errors
 
 
-async def test_routers_that_are_away_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_routers_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (workers, tokens):
         monkeypatch.setattr(module, "RECONNECT", Schedule(1000, 1000, 2000))
     async with phones(tmp_path) as (world, phone):
@@ -65,7 +65,7 @@ async def test_routers_that_are_away_are_asked_again(tmp_path: Path, monkeypatch
         assert not phone.errors
 
 
-async def test_a_notification_router_that_refuses_ends_the_way_and_is_told(tmp_path: Path) -> None:
+async def test_refusal_by_the_notification_router_is_reported_and_not_retried(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
         await world.activate(phone)
@@ -82,7 +82,7 @@ async def test_a_notification_router_that_refuses_ends_the_way_and_is_told(tmp_p
         assert phone.row(conn) == replace(row, step=None)
 
 
-async def test_new_connections_notify_from_birth(tmp_path: Path) -> None:
+async def test_new_connections_notify_from_the_start(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         await world.activate(phone)
         conns = [(await world.friend(phone))[1] for _ in range(3)]
@@ -92,7 +92,7 @@ async def test_new_connections_notify_from_birth(tmp_path: Path) -> None:
         assert {row.step for row in found if row is not None} == {Step.CHECK}
 
 
-async def test_a_router_that_takes_no_keys_with_a_new_queue_is_asked_afterwards(tmp_path: Path) -> None:
+async def test_a_router_that_takes_no_keys_in_new_is_asked_afterwards(tmp_path: Path) -> None:
     async with phones(tmp_path, versions=VersionRange(6, NEW_NTF_CREDS_VERSION - 1)) as (world, phone):
         await world.activate(phone)
         alice, conn = await world.friend(phone)
@@ -104,7 +104,7 @@ async def test_a_router_that_takes_no_keys_with_a_new_queue_is_asked_afterwards(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not sent", "answer lost"])
-async def test_a_queue_whose_making_was_interrupted_notifies_with_the_same_keys(
+async def test_a_queue_whose_creation_was_interrupted_keeps_its_notifier_keys(
     tmp_path: Path, after: bool
 ) -> None:
     async with phones(tmp_path) as (world, phone):
@@ -177,7 +177,7 @@ async def test_switching_one_connection_off_and_on(tmp_path: Path) -> None:
         assert [news.conn.id for news in await world.news(phone)] == [conn.id]
 
 
-async def test_healthy_subscriptions_are_looked_at_now_and_then(tmp_path: Path) -> None:
+async def test_healthy_subscriptions_are_checked_periodically(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
         await world.activate(phone)
@@ -197,7 +197,7 @@ async def test_healthy_subscriptions_are_looked_at_now_and_then(tmp_path: Path) 
         assert world.asked.of("NKEY", "SNEW") == ["NKEY", "SNEW"]
 
 
-async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
+async def test_a_subscription_that_ended_is_replaced(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         await world.activate(phone)
@@ -225,12 +225,12 @@ async def test_a_subscription_that_ended_is_made_anew(tmp_path: Path) -> None:
 
 
 def _put_key(db: Db, conn_id: str, rcv_id: bytes, key: PrivateKey) -> None:
-    """Give the device another key of its queue, which the router accepts only if it is the right one."""
+    """Replace the device's key for its queue; the router accepts only the right one."""
     stored = sealed_rcv(db, conn_id, rcv_id, key.pkcs8, "rcv_private_key")
     db.sql.execute("UPDATE rcv_queues SET rcv_private_key = ? WHERE rcv_id = ?", (stored, rcv_id))
 
 
-async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp_path: Path) -> None:
+async def test_a_permanent_failure_is_reported_and_retried_on_request(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
         primary = rows.primary(phone.rt.ground.store.reading, conn.id)
@@ -250,7 +250,7 @@ async def test_a_step_that_fails_for_good_is_told_and_tried_again_when_asked(tmp
         await phone.subscribed(conn)
 
 
-async def test_what_the_supervisor_wants_meanwhile_wins(tmp_path: Path) -> None:
+async def test_a_newer_wish_of_the_supervisor_wins(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)
         await world.activate(phone)

@@ -1,4 +1,4 @@
-"""The tables of tokens and subscriptions are whole, and say what the protocol says."""
+"""The tables of tokens and subscriptions are complete and match the protocol."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_pair_of_each_table_is_listed() -> None:
     assert set(tables.WHEN_ACTIVE) == set(PushMode)
 
 
-def test_what_is_stored_of_a_token_is_always_a_row() -> None:
+def test_every_stored_token_has_a_row_in_the_table() -> None:
     assert tables.stored(None) is Stored.NOTHING
     kinds = (None, *ActionKind)
     found = {
@@ -60,7 +60,7 @@ WRITTEN = [
 ]
 
 
-def test_what_is_done_with_a_token_is_as_written_and_else_nothing() -> None:
+def test_token_actions_are_as_listed_and_otherwise_nothing() -> None:
     listed = set()
     for place, (token_id, action, same, different) in enumerate(WRITTEN):
         row = tables.stored(None if place == 0 else replace(TOKEN, token_id=token_id, action=action))
@@ -72,13 +72,13 @@ def test_what_is_done_with_a_token_is_as_written_and_else_nothing() -> None:
 
 
 @pytest.mark.parametrize("action", [REGISTER, CHECK, Action(ActionKind.VERIFY, b"c" * 32)])
-def test_actions_are_read_as_they_are_written(action: Action) -> None:
+def test_actions_read_back(action: Action) -> None:
     assert Action.from_encoded(action.encoded) == action
     with pytest.raises(WireError):
         Action.from_encoded(action.encoded + b"x")
 
 
-def test_actions_are_written_as_the_protocol_says() -> None:
+def test_actions_are_encoded_as_in_the_protocol() -> None:
     assert REGISTER.encoded == b"R"
     assert Action(ActionKind.VERIFY, b"code").encoded == b"V\x04code"
     with pytest.raises(WireError):
@@ -105,15 +105,13 @@ def queue(server: Server = SMP, notifier_id: bytes | None = b"n") -> PrimaryQueu
         (Step.CHECK, b"m", SMP, Row.OTHER),
     ],
 )
-def test_where_a_row_stands(
-    step: Step | None, notifier_id: bytes | None, server: Server, expected: Row
-) -> None:
+def test_state_of_a_row(step: Step | None, notifier_id: bytes | None, server: Server, expected: Row) -> None:
     row = NtfSubscription("conn", server, notifier_id, SMP, None, "NEW", step)
     assert tables.row_state(row, queue()) is expected
     assert tables.row_state(None, queue()) is Row.NONE
 
 
-def test_what_the_supervisor_does_is_as_written() -> None:
+def test_supervisor_changes_are_as_listed() -> None:
     changes = {
         wish: [
             tables.CHANGES[wish, row] for row in (Row.NONE, Row.FITS, Row.OTHER, Row.DELETING, Row.CLEARED)
@@ -125,7 +123,7 @@ def test_what_the_supervisor_does_is_as_written() -> None:
     assert changes[Wish.DELETE_AT_SMP] == [Change.NOTHING, off, off, wake, off]
 
 
-def test_healthy_subscriptions_are_those_that_the_router_keeps_up() -> None:
+def test_healthy_subscriptions_are_those_the_router_keeps() -> None:
     healthy = {state for state, fine in tables.HEALTHY.items() if fine}
     assert healthy == {SubState.NEW, SubState.PENDING, SubState.ACTIVE, SubState.INACTIVE}
     dropped = {state for state, kept in tables.STILL_CHECKED.items() if not kept}

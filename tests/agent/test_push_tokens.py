@@ -1,4 +1,4 @@
-"""Device tokens of an agent at a real notification router: what is asked when, and what a crash leaves."""
+"""Device tokens of an agent at a real notification router: what is asked when, and crashes in between."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TOKEN_COMMANDS = ("TNEW", "TVFY", "TCHK", "TRPL", "TDEL", "TCRN", "SNEW", "SCHK"
 
 
 async def settled(world: World, phone: Phone) -> None:
-    """Until the router was told how often to push at least."""
+    """Wait until the router has been sent the push interval."""
     await phone.until(lambda: phone.token.period == 20)
 
 
 @pytest.mark.claim("NTF-22")
-async def test_another_device_token_replaces_the_first_and_keeps_all_subscriptions(tmp_path: Path) -> None:
+async def test_a_new_device_token_replaces_the_old_and_keeps_all_subscriptions(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         await world.activate(phone)
@@ -58,7 +58,7 @@ async def test_another_device_token_replaces_the_first_and_keeps_all_subscriptio
         assert world.pushed(MessagePush, ONE) == []
 
 
-async def test_calls_in_a_registered_life(tmp_path: Path) -> None:
+async def test_calls_and_commands_of_a_registration(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         with pytest.raises(CommandError, match="register"):
             await phone.agent.check_push()
@@ -142,7 +142,7 @@ async def test_a_token_that_apple_refuses_is_registered_again(tmp_path: Path) ->
         assert world.asked.of("SNEW", "NKEY") == ["NKEY", "SNEW"], "the subscription was kept"
 
 
-async def test_a_token_that_the_router_forgot_is_made_anew_with_its_subscriptions(tmp_path: Path) -> None:
+async def test_a_token_the_router_forgot_is_recreated_with_its_subscriptions(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         await world.activate(phone)
@@ -169,7 +169,7 @@ async def test_a_token_that_the_router_forgot_is_made_anew_with_its_subscription
 
 
 async def test_a_wrong_code_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The router knows the token and not the code: the next push brings the right one."""
+    """The router knows the token but not the code: the next push brings the right one."""
     async with phones(tmp_path) as (world, phone):
         await phone.agent.register_push(ONE)
         first, routers = phone.token, phone.rt.push._routers
@@ -189,7 +189,7 @@ async def test_a_wrong_code_changes_nothing(tmp_path: Path, monkeypatch: pytest.
         assert await phone.agent.verify_push(push) == ACTIVE
 
 
-async def test_a_token_that_the_router_does_not_know_gets_new_keys(
+async def test_a_token_unknown_to_the_router_gets_new_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with phones(tmp_path) as (world, phone):
@@ -212,7 +212,7 @@ async def test_a_token_that_the_router_does_not_know_gets_new_keys(
         assert await phone.agent.verify_push(world.pushed(VerificationPush)[-1]) == ACTIVE
 
 
-async def test_deleting(tmp_path: Path) -> None:
+async def test_deleting_a_token(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         with pytest.raises(CommandError, match="no device token"):
             await phone.agent.delete_push()
@@ -233,7 +233,7 @@ async def test_deleting(tmp_path: Path) -> None:
         assert not phone.errors
 
 
-async def test_modes(tmp_path: Path) -> None:
+async def test_changing_the_push_mode(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         await world.activate(phone, PushMode.PERIODIC)
@@ -295,7 +295,7 @@ async def test_keys_secrets_and_codes_are_sealed(tmp_path: Path) -> None:
             assert secret[-32:] not in stored
 
 
-async def test_a_router_that_is_not_the_one_of_its_address_is_not_asked_again(tmp_path: Path) -> None:
+async def test_a_router_with_the_wrong_identity_is_not_asked_again(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         world.ntf.server = replace(world.ntf.server, key_hash=bytes(32))
         await phone.restart()

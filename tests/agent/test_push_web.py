@@ -1,4 +1,4 @@
-"""The whole way of a Web Push to an agent: a message, both routers, and a push service."""
+"""A Web Push to an agent from end to end: a message, both routers, and a push service."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_phone_without_apple_is_woken_and_reads_its_message(tmp_path: Pa
             assert not phone.errors
 
 
-async def test_the_example_sleeps_is_woken_and_prints_what_came(tmp_path: Path) -> None:
+async def test_the_example_sleeps_wakes_and_prints_the_message(tmp_path: Path) -> None:
     folder, port = tmp_path / "phone", free_port()
     folder.mkdir()
     tls = PushService(certificate=folder / "push.pem").tls(web_tls())

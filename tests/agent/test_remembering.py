@@ -1,4 +1,4 @@
-"""What the agent's store remembers is what it would read, whatever was written or taken back meanwhile."""
+"""The store's cache always equals what a read would give, whatever was written or rolled back meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEHIND = (
 
 @contextmanager
 def verified() -> Iterator[list[str]]:
-    """Everything that is remembered is read as well, and must be the same; of which kinds it was."""
+    """Check every cached value against a fresh read; gives the kinds that were cached."""
     kinds: list[str] = []
     real = RememberingConnection.known
 
@@ -39,8 +39,8 @@ def verified() -> Iterator[list[str]]:
         yield kinds
 
 
-def test_a_whole_life_of_a_connection(tmp_path: Path) -> None:
-    """Made, talking, rotating, restarted, restored, synchronised and deleted."""
+def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None:
+    """Created, used, rotated, restarted, restored, synchronised and deleted."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -111,7 +111,7 @@ def test_a_row_is_read_once_until_its_table_changes(sql: RememberingConnection) 
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "ROLLBACK TO attempt"])
-def test_what_was_taken_back_is_not_remembered(sql: RememberingConnection, end: str) -> None:
+def test_rolled_back_changes_are_not_cached(sql: RememberingConnection, end: str) -> None:
     assert version(sql) == 1
     sql.execute("BEGIN IMMEDIATE")
     sql.execute("SAVEPOINT attempt")
@@ -121,7 +121,7 @@ def test_what_was_taken_back_is_not_remembered(sql: RememberingConnection, end: 
     assert version(sql) == 1
 
 
-def test_a_statement_that_fails_may_have_taken_everything_back(sql: RememberingConnection) -> None:
+def test_a_failing_statement_may_have_rolled_back(sql: RememberingConnection) -> None:
     sql.execute("BEGIN IMMEDIATE")
     sql.execute("UPDATE connections SET version = 2")
     assert version(sql) == 2
@@ -137,7 +137,7 @@ def test_a_statement_that_fails_may_have_taken_everything_back(sql: RememberingC
     assert version(sql) == 1
 
 
-def test_nothing_found_is_remembered_and_the_oldest_go_first(
+def test_empty_results_are_cached_and_the_oldest_evicted_first(
     sql: RememberingConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpost.agent.store.remembering._KNOWN_MAX", 3)
@@ -182,5 +182,5 @@ def test_nothing_found_is_remembered_and_the_oldest_go_first(
         ),
     ],
 )
-def test_which_statements_change_what_is_remembered(statement: str, changes: bool) -> None:
+def test_which_statements_invalidate_the_cache(statement: str, changes: bool) -> None:
     assert may_change(statement) is changes

@@ -1,4 +1,4 @@
-"""New ratchets from two pairs of ratchet keys: as recorded with the reference, and for any keys."""
+"""New ratchets from two pairs of ratchet keys: as recorded with the reference, and for random keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_KEM: KemSource = RecordedPairs()
 
 @pytest.mark.claim("CON-41")
 @pytest.mark.parametrize("name", SYNCHRONISED)
-def test_as_recorded(name: str) -> None:
+def test_renewed_ratchets_match_the_recordings(name: str) -> None:
     recorded = transcript(name)["keys"]["sync1"]
     own = PrivateParams(x448(recorded["k1_priv"]), x448(recorded["k2_priv"]), recorded_pair(recorded))
     peer = E2EParams(3, x448_public(recorded["peer_k1"]), x448_public(recorded["peer_k2"]))
@@ -55,7 +55,7 @@ def test_roles_are_complementary_and_the_ratchets_fit(one: int, other: int, pq: 
     assert opened.plaintext == b"ready"
 
 
-def test_own_keys_that_come_back_are_refused() -> None:
+def test_own_keys_sent_back_are_refused() -> None:
     entropy = seeded("own")
     own = proposed_params(3, pq=False, entropy=entropy, kem=NO_KEM)
     with pytest.raises(ReflectedKeysError):

@@ -19,7 +19,7 @@ ROTATION = ("QADD", "QKEY", "KEY", "QUSE", "QTEST", "DEL")
 
 
 async def rotated(pair: Friends, times: int = 1) -> None:
-    """Wait until Alice's queue was rotated so often."""
+    """Wait until Alice's queue has been rotated this many times."""
     await pair.alice.until(
         lambda: pair.alice.switches[-4:] == RECIPIENT and len(pair.alice.switches) >= 4 * times
     )
@@ -72,7 +72,7 @@ def test_a_rotation(tmp_path: Path, pq: bool) -> None:
     run_virtual(main())
 
 
-def test_rotations_one_after_the_other_on_both_sides_at_once(tmp_path: Path) -> None:
+def test_successive_rotations_on_both_sides_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path, routers=3) as pair:
             alice, bob = pair.alice, pair.bob
@@ -111,7 +111,7 @@ def test_one_router_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("CON-26")
-def test_when_a_rotation_may_not_start(tmp_path: Path) -> None:
+def test_when_a_rotation_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice = pair.alice
@@ -197,7 +197,7 @@ def clean_of_errors(*people: Friend) -> None:
 
 
 @pytest.mark.claim("CON-30", "CON-34")
-def test_the_sender_tries_the_new_queue_and_stays_there(tmp_path: Path) -> None:
+def test_the_sender_tests_the_new_queue_and_stays_there(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -228,8 +228,8 @@ def test_the_sender_tries_the_new_queue_and_stays_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("CON-35")
-def test_the_old_queue_goes_with_the_first_message_of_the_new_one(tmp_path: Path) -> None:
-    """Here that is a message of the application, since the old router was away when it was sent."""
+def test_the_first_message_in_the_new_queue_deletes_the_old_one(tmp_path: Path) -> None:
+    """Here it is an application message, since the old router was unreachable when it was sent."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:

@@ -1,4 +1,4 @@
-"""Rotations that begin, are taken back and are interrupted by chance, while messages flow both ways."""
+"""Rotations started, aborted and interrupted at random, while messages flow both ways."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 40
 
 
 class Chance:
-    """Does something at random, and knows what must come of it."""
+    """Acts at random, and knows what the result must be."""
 
     def __init__(self, pair: Friends, seed: int) -> None:
         self.pair = pair
@@ -67,7 +67,7 @@ class Chance:
             await attempt
 
     async def settled(self) -> None:
-        """Everything that was begun ends by itself; a last restart sends again what got lost with a life."""
+        """Everything started ends by itself; a last restart resends what was lost in a crash."""
         await self.pair.quiet(600)
         for friend in self.people:
             await friend.restart()
@@ -90,7 +90,7 @@ class Chance:
             assert set(friend.errors) <= {"AGENT A_QUEUE"}, "QKEY for a rotation that was taken back"
 
 
-def test_one_seed_is_one_course_of_events(tmp_path: Path) -> None:
+def test_one_seed_gives_one_course_of_events(tmp_path: Path) -> None:
     async def course(folder: Path) -> list[object]:
         async with friends(folder, routers=3, seed="course") as pair:
             chance = Chance(pair, 7)
@@ -109,7 +109,7 @@ def test_one_seed_is_one_course_of_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_by_chance(tmp_path: Path, seed: int) -> None:
+def test_random_rotations_lose_no_messages(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
         async with friends(tmp_path, routers=3, seed=seed) as pair:
             chance = Chance(pair, seed)

@@ -1,4 +1,4 @@
-"""Rotations that are interrupted: restarts in every state, lost messages, routers that are away, aborts."""
+"""Interrupted rotations: restarts in every state, lost messages, unreachable routers, aborts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELD = {
 
 
 async def in_state(pair: Friends, state: RcvSwitch) -> RcvQueue:
-    """Bring Alice's rotation into this state, and keep it there; her old queue."""
+    """Bring Alice's rotation into this state and keep it there; returns her old queue."""
     pair.wire.refusing.add(HELD[state])
     await pair.alice.conn.switch()
     await pair.alice.until(lambda: any(queue.switch is state for queue in pair.alice.whole.rcv))
@@ -83,7 +83,7 @@ def test_the_peer_restarts_at_every_message(tmp_path: Path, word: str) -> None:
 
 @pytest.mark.claim("CON-32")
 @pytest.mark.parametrize("state", RcvSwitch)
-def test_taking_a_rotation_back(tmp_path: Path, state: RcvSwitch) -> None:
+def test_aborting_a_rotation(tmp_path: Path, state: RcvSwitch) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob = pair.alice, pair.bob
@@ -114,8 +114,8 @@ def test_taking_a_rotation_back(tmp_path: Path, state: RcvSwitch) -> None:
 
 
 @pytest.mark.claim("CON-32")
-def test_taking_a_rotation_back_when_the_sender_has_given_its_key(tmp_path: Path) -> None:
-    """The new queue was to be secured; now it is only to be deleted."""
+def test_aborting_a_rotation_after_the_sender_sent_its_key(tmp_path: Path) -> None:
+    """The new queue was about to be secured; now it is only deleted."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -148,8 +148,8 @@ async def is_gone(pair: Friends, queue: RcvQueue) -> bool:
 
 
 @pytest.mark.claim("CON-33")
-def test_a_rotation_after_one_that_was_taken_back(tmp_path: Path) -> None:
-    """The sender has a queue of the first rotation when the second one comes, and drops it."""
+def test_a_rotation_after_an_aborted_one(tmp_path: Path) -> None:
+    """The sender still has a queue of the first rotation when the second starts, and drops it."""
 
     async def main() -> None:
         async with friends(tmp_path, routers=3) as pair:
@@ -180,8 +180,8 @@ def test_a_rotation_after_one_that_was_taken_back(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-64")
 @pytest.mark.parametrize("word", ["QADD", "QKEY", "QUSE", "QTEST"])
-def test_a_message_that_is_lost(tmp_path: Path, word: str) -> None:
-    """The router took it and lost it: the rotation shows how long it stalls, and goes on by itself."""
+def test_a_rotation_message_that_is_lost(tmp_path: Path, word: str) -> None:
+    """The router accepted and lost it: the rotation shows how long it has stalled, and resumes by itself."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -204,7 +204,7 @@ def test_a_message_that_is_lost(tmp_path: Path, word: str) -> None:
 
 @pytest.mark.claim("CON-64")
 def test_a_second_qkey_or_quse_is_harmless(tmp_path: Path) -> None:
-    """Alice is not sure that her message came, and sends it again: what it causes is not caused twice."""
+    """Alice is not sure that her message arrived and resends it: it takes effect only once."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -229,7 +229,7 @@ def test_a_second_qkey_or_quse_is_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-36")
 @pytest.mark.parametrize("seed", range(2))
-def test_traffic_throughout_rotations_with_restarts(tmp_path: Path, seed: int) -> None:
+def test_messages_during_rotations_with_restarts(tmp_path: Path, seed: int) -> None:
     """Messages both ways all the time: each arrives once, in order, and the chain is intact."""
 
     async def main() -> None:
@@ -293,7 +293,7 @@ def test_what_is_left_in_the_old_queue_comes_first(tmp_path: Path) -> None:
 
 
 def test_the_old_router_is_gone_for_good(tmp_path: Path) -> None:
-    """Why people rotate: nothing that was sent before is lost, only the old queue is left undeleted."""
+    """Why people rotate: nothing sent before is lost, only the old queue is left undeleted."""
 
     async def main() -> None:
         async with friends(tmp_path, routers=3) as pair:
@@ -319,7 +319,7 @@ def test_the_old_router_is_gone_for_good(tmp_path: Path) -> None:
 
 
 def test_an_old_queue_is_not_deleted_with_messages_in_it(tmp_path: Path) -> None:
-    """Its router is away for longer than the new queue waits, and can be asked before it is subscribed."""
+    """Its router is unreachable for longer than the new queue waits, then answers before the subscription."""
 
     async def main() -> None:
         async with friends(tmp_path, routers=3, seed=1) as pair:

@@ -1,4 +1,4 @@
-"""Rotations and synchronisations that the reference agent recorded with another one, played by this agent."""
+"""Rotations and synchronisations recorded between two reference agents, replayed by this agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES = {"sync_after_python_restore": ["required", "agreed", "ok"]}
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded(name: str, tmp_path: Path) -> None:
-    """Every message that was received opens, and what is sent is of the recorded kinds."""
+    """Every received message decrypts, and what is sent is of the recorded kinds."""
     played = ReplayedAgent(name, tmp_path)
     run_virtual(played.run())
     switches = [

@@ -1,4 +1,4 @@
-"""Rotations while messages flow, also with a peer that deletes its old queue with what it has not read."""
+"""Rotations while messages flow, also with a peer that deletes its old queue unread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 60
 
 
 def deletes_early(patch: pytest.MonkeyPatch, who: Friend) -> None:
-    """As the reference does: when a message came through the new queue the old one goes, with all in it."""
+    """Like the reference: the first message through the new queue deletes the old one and all it holds."""
     real_drained, real_waiting = Draining.drained, Draining.waiting
 
     async def drained(self: Draining, new: RcvQueue) -> None:
@@ -40,7 +40,7 @@ async def send_all(friend: Friend, sent: list[bytes], pause_s: float) -> None:
 
 
 def slow_reader(friend: Friend, pause_s: float) -> asyncio.Task[None]:
-    """Acknowledges what came, one message after a pause each."""
+    """Acknowledges received messages one by one, each after a pause."""
     friend.acknowledges = False
 
     async def read() -> None:
@@ -58,7 +58,7 @@ def slow_reader(friend: Friend, pause_s: float) -> asyncio.Task[None]:
 def test_a_peer_deletes_its_old_queue_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: int
 ) -> None:
-    """What its old queue took since the rotation began goes out again: nothing is lost or comes twice."""
+    """What its old queue accepted since the rotation began is sent again: nothing is lost or duplicated."""
 
     async def main() -> None:
         async with friends(tmp_path, rules=RouterRules(quota=quota)) as pair:
@@ -84,7 +84,7 @@ def test_a_peer_deletes_its_old_queue_early(
     run_virtual(main())
 
 
-def test_our_own_rotation_tells_of_no_gap(tmp_path: Path) -> None:
+def test_our_own_rotation_reports_no_gap(tmp_path: Path) -> None:
     """QTEST comes through the new queue, its successors also through the old one, which is read first."""
 
     async def main() -> None:
@@ -107,7 +107,9 @@ def test_our_own_rotation_tells_of_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_both_rotate_in_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+def test_both_sides_rotate_while_messages_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
     async def main() -> None:
         async with friends(tmp_path, routers=3) as pair:
             alice, bob = pair.alice, pair.bob

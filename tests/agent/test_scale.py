@@ -1,4 +1,4 @@
-"""Many queues on one router, over real TLS: how many commands, how much memory, and that all come back."""
+"""Many queues on one router, over real TLS: how many commands, how much memory, and that all resume."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PATIENCE_S = 300 + QUEUES / 50
 
 
 def asked(calls: list[Call[Any]]) -> tuple[int, int]:
-    """How many SUB and how many SUBS."""
+    """The numbers of SUB and of SUBS."""
     kinds = [type(call.command) for call in calls]
     return kinds.count(SUB), kinds.count(SUBS)
 
 
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.claim("SVC-56")
-async def test_one_command_for_each_queue_and_after_a_cut_one_for_all(tmp_path: Path) -> None:
+async def test_one_command_per_queue_and_after_a_cut_one_for_all(tmp_path: Path) -> None:
     async with running_router(tmp_path / "router") as running:
         sender = await running.connect()
         made = [
@@ -63,8 +63,8 @@ async def test_one_command_for_each_queue_and_after_a_cut_one_for_all(tmp_path: 
         await sender.close()
 
 
-def test_memory_while_paging_depends_on_the_page_and_not_on_the_queues(tmp_path: Path) -> None:
-    """What is held at the most, beyond what stays: the pages under way, whatever the number of queues."""
+def test_memory_while_paging_depends_on_page_size_not_queue_count(tmp_path: Path) -> None:
+    """Peak memory beyond what stays is that of the pages under way, whatever the number of queues."""
 
     def most(count: int) -> int:
         peak = 0
@@ -90,7 +90,7 @@ def test_memory_while_paging_depends_on_the_page_and_not_on_the_queues(tmp_path:
 
 
 def test_pages_are_found_by_an_index_however_many_queues_there_are(tmp_path: Path) -> None:
-    """Neither a page nor a return may walk over queues that it does not want."""
+    """Neither paging nor resuming may scan queues that it does not need."""
     store = AgentStore.open(tmp_path / "agent.db", durability=Durability.OS)
     statements: list[str] = []
     store.reading.sql.set_trace_callback(statements.append)

@@ -1,4 +1,4 @@
-"""A sealed store without its passphrase: sizes and times, and values that open in their own place only."""
+"""A sealed store without its passphrase shows sizes and times; each value opens only in its own place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ IN_CLEAR = {
 
 
 def bytes_of(folder: Path) -> bytes:
-    """All that is on the disk of the store."""
+    """Everything the store has on disk."""
     return b"".join(file.read_bytes() for file in folder.glob("a.db*"))
 
 
@@ -62,7 +62,7 @@ def cells(sql: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> Iter
 
 
 def opened_everywhere(sql: sqlite3.Connection, vault: Vault) -> int:
-    """How many sealed values there are; each opens in its place."""
+    """Open every sealed value in its place; returns their number."""
     found = 0
     for table, places in SEALED.items():
         for row_columns, columns in places.items():
@@ -99,7 +99,7 @@ def test_every_column_is_sealed_blinded_or_known_to_be_clear() -> None:
 
 
 async def lived(alice: Party, bob: Party) -> None:
-    """Some life, so that most tables have rows."""
+    """Some activity, so that most tables have rows."""
     ours, theirs = await connect(alice, bob)
     await theirs.send(SHORT)
     await alice.message(ack=False)
@@ -109,7 +109,7 @@ async def lived(alice: Party, bob: Party) -> None:
     await settle()
 
 
-def test_hashes_of_short_messages_are_not_to_be_found(tmp_path: Path) -> None:
+def test_hashes_of_short_messages_are_not_on_disk(tmp_path: Path) -> None:
     store = AgentStore.open(tmp_path / "a.db", "passphrase", stretching=QUICK)
     digest, other = hashlib.sha256(SHORT).digest(), hashlib.sha256(b"no").digest()
     with store.transaction() as db:
@@ -129,7 +129,7 @@ def test_hashes_of_short_messages_are_not_to_be_found(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_sealed_store_after_some_life_opens_in_every_place(tmp_path: Path) -> None:
+async def test_every_value_of_a_used_sealed_store_opens_in_its_place(tmp_path: Path) -> None:
     network = MemoryNetwork()
     config = on_network(network)
     async with (
@@ -155,7 +155,7 @@ async def test_a_sealed_store_after_some_life_opens_in_every_place(tmp_path: Pat
 
 
 def as_first_format(path: Path, passphrase: str, key: bytes, salt: bytes) -> None:
-    """Make a plain store one that the first format sealed with this key."""
+    """Turn a plain store into one sealed with this key in the first format."""
     box = BoxKey(key)
 
     def seal(value: bytes) -> bytes:
@@ -187,7 +187,7 @@ def first_key(passphrase: str, salt: bytes) -> bytes:
 
 
 @virtual
-async def test_a_store_of_the_first_format_is_sealed_anew_when_it_is_opened(tmp_path: Path) -> None:
+async def test_a_store_in_the_first_format_is_resealed_when_opened(tmp_path: Path) -> None:
     network, path = MemoryNetwork(), tmp_path / "a.db"
     config = on_network(network)
     async with (
@@ -215,7 +215,7 @@ async def test_a_store_of_the_first_format_is_sealed_anew_when_it_is_opened(tmp_
         assert clear in (tmp_path / "old.db").read_bytes()
 
 
-def test_a_store_that_is_killed_while_it_is_sealed_anew_is_as_before(tmp_path: Path) -> None:
+def test_a_store_killed_while_being_resealed_is_unchanged(tmp_path: Path) -> None:
     path, salt = tmp_path / "a.db", bytes(16)
     store = AgentStore.open(path)
     with store.transaction() as db:
@@ -244,7 +244,7 @@ database.AgentStore.open(Path({str(path)!r}), "words")
     store.close()
 
 
-def test_a_value_opens_nowhere_else() -> None:
+def test_a_value_opens_only_in_its_place() -> None:
     vault, kept = new_vault("words", system_entropy, QUICK)
     sealed = vault.seal(b"secret", "messages.msg_body", "c", 1)
     assert vault.open(sealed, "messages.msg_body", "c", 1) == b"secret"
@@ -261,7 +261,7 @@ def test_a_value_opens_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x02", b"\x03" * 97])
-def test_damaged_key_material_is_told(damaged: bytes) -> None:
+def test_damaged_key_material_is_reported(damaged: bytes) -> None:
     with pytest.raises(PassphraseError):
         known_vault("words", damaged, system_entropy)
 
@@ -279,7 +279,7 @@ def test_the_first_format_refuses_a_wrong_passphrase() -> None:
 
 @virtual
 async def test_superseded_keys_are_in_no_file_after_the_stated_time(tmp_path: Path) -> None:
-    """Without a passphrase, where every key would be found."""
+    """Without a passphrase, so that any key left on disk would be found."""
     network, path = MemoryNetwork(), tmp_path / "a.db"
     config = on_network(network)
     async with (
@@ -312,5 +312,5 @@ async def test_superseded_keys_are_in_no_file_after_the_stated_time(tmp_path: Pa
 
 
 def parts_of(state: bytes) -> set[bytes]:
-    """Short enough that some lie within a page: a ratchet is longer than one."""
+    """Short enough that some fit within a page: a ratchet is longer than one."""
     return {state[start : start + 32] for start in range(0, len(state) - 31, 32)}

@@ -1,4 +1,4 @@
-"""What a service tells its program: nothing about a router where it only sends, and the end of a renewal."""
+"""Events of a service: none about a router where it only sends, and one at the end of a renewal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ async def service(world: World) -> Peer:
 
 
 @virtual
-async def test_no_service_is_up_where_nothing_is_received(world: World) -> None:
-    """The peer's queue is on another router, at which the service has none."""
+async def test_no_service_up_for_a_router_where_nothing_is_received(world: World) -> None:
+    """The peer's queue is on another router, where the service has none."""
     elsewhere = await world.add_router()
     ours = await service(world)
     theirs = await world.agent("peer", servers=[elsewhere.address])

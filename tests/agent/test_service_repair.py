@@ -1,4 +1,4 @@
-"""When a router and an agent see a service differently, both end with the same queues, and nothing stops."""
+"""When router and agent disagree about a service, both end with the same queues, and traffic continues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def service_world(folder: Path) -> AsyncIterator[World]:
 
 
 async def agreed(world: World) -> QueueSet:
-    """What both sides count, which must be the same; and the agent knows that it is."""
+    """The queues both sides count, which must be the same; and the agent knows that."""
     session = world.agent.session(world.server)
     assert session.service is not None
     record = await service_record(world.running, session.service.service_id)
@@ -111,8 +111,8 @@ async def test_queues_that_the_router_does_not_know_are_dropped_and_named(tmp_pa
 
 @pytest.mark.claim("SVC-69")
 @virtual
-async def test_one_lost_and_one_gained_is_seen_by_the_hash(tmp_path: Path) -> None:
-    """The count is equal: one queue here that the router does not count, one there that we do not."""
+async def test_one_lost_and_one_gained_is_detected_by_the_hash(tmp_path: Path) -> None:
+    """The counts are equal: the router misses one queue of ours and counts one that we do not."""
     async with service_world(tmp_path) as world:
         agent = world.agent
         async with world.away():
@@ -149,7 +149,7 @@ async def test_associations_that_we_lost_are_found_again(tmp_path: Path) -> None
 
 
 @virtual
-async def test_when_the_router_lost_all_associations_each_queue_is_asked_for_once(tmp_path: Path) -> None:
+async def test_after_losing_all_associations_each_queue_is_subscribed_once(tmp_path: Path) -> None:
     async with service_world(tmp_path) as world:
         async with world.away():
             await dissociate(world.running, (queue.rcv_id for queue in world.made))
@@ -195,7 +195,7 @@ async def test_a_queue_that_is_being_deleted_is_no_reason_to_repair(tmp_path: Pa
 
 @pytest.mark.claim("SVC-72")
 @virtual
-async def test_a_fall_back_is_bounded_and_goes_on_after_a_crash(tmp_path: Path) -> None:
+async def test_a_fallback_is_bounded_and_resumes_after_a_crash(tmp_path: Path) -> None:
     async with service_world(tmp_path) as world:
         agent = world.agent
         await agent.close()
@@ -234,7 +234,7 @@ async def test_a_fall_back_is_bounded_and_goes_on_after_a_crash(tmp_path: Path) 
 
 
 def world_service_of(path: Path, world: World) -> bytes:
-    """The id in a store that is closed."""
+    """The service id in a closed store."""
     agent = AgentNetwork(path, network=world.network, services=True)
     row = rows.service(agent.store.reading, USER, world.server)
     agent.store.close()
@@ -245,7 +245,7 @@ def world_service_of(path: Path, world: World) -> bytes:
 
 @pytest.mark.claim("SVC-73")
 @virtual
-async def test_a_new_certificate_takes_over_queue_by_queue_while_messages_go_on(tmp_path: Path) -> None:
+async def test_a_new_certificate_takes_over_queue_by_queue_while_messages_flow(tmp_path: Path) -> None:
     async with service_world(tmp_path) as world:
         agent, former = world.agent, agent_service(world)
         before, old = agent.presented(world.server), agent.session(world.server)
@@ -332,7 +332,7 @@ async def test_a_wrong_count_in_our_own_store_is_found_and_corrected(
 
 
 @virtual
-async def test_a_router_that_always_counts_otherwise_is_left_behind_once_a_day(tmp_path: Path) -> None:
+async def test_a_router_that_never_agrees_costs_one_new_identity_a_day(tmp_path: Path) -> None:
     async with service_world(tmp_path) as world:
         agent, seen = world.agent, set()
         orphans = await make_queues(world.sender, world.server, 3)
@@ -351,7 +351,7 @@ async def test_a_router_that_always_counts_otherwise_is_left_behind_once_a_day(t
 
 
 @virtual
-async def test_a_connection_of_a_former_identity_is_given_up_at_once(tmp_path: Path) -> None:
+async def test_a_connection_with_a_former_identity_is_dropped_at_once(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 3, services=True) as world:
         agent = world.agent
         connecting = asyncio.create_task(agent.sessions.session(agent.key(world.server)))

@@ -1,4 +1,4 @@
-"""A service through restarts, downgrades, rotations, lost associations and lost stores, by schedules."""
+"""A service through restarts, downgrades, rotations, lost associations and stores, on random schedules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_no_message_is_lost_and_both_sides_converge(tmp_path: Path, seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_a_store_that_is_wiped_or_put_back_loses_what_was_in_it_and_nothing_else(
-    tmp_path: Path, seed: int
-) -> None:
+def test_a_wiped_or_restored_store_loses_only_what_was_in_it(tmp_path: Path, seed: int) -> None:
     simulation = ServiceSimulation(tmp_path, seed)
     run_virtual(simulation.run(STEPS, QUEUES, RESETS))
     assert len(simulation.promised) + len(simulation.lost) > QUEUES

@@ -1,4 +1,4 @@
-"""An agent that is a service: its identity, one SUBS for all queues, and what happens when views differ."""
+"""An agent that is a service: its identity, one SUBS for all queues, and what happens on disagreement."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def quiet(world: World) -> None:
 
 
 async def both_sides_agree(world: World) -> QueueSet:
-    """What the router and the store count for the service, which must be the same, and its queues."""
+    """What router and store count for the service, which must be the same, and its queues."""
     session = world.agent.session(world.server)
     assert session.service is not None
     record = await service_record(world.running, session.service.service_id)
@@ -103,7 +103,7 @@ def service_events(agent: AgentNetwork) -> list[Any]:
 
 @pytest.mark.claim("SVC-06")
 @virtual
-async def test_one_identity_for_each_user_and_router_kept_for_good(tmp_path: Path) -> None:
+async def test_one_permanent_identity_per_user_and_router(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 2, services=True) as world:
         agent = world.agent
         await subscribed(world)
@@ -129,7 +129,7 @@ async def test_one_identity_for_each_user_and_router_kept_for_good(tmp_path: Pat
 
 @pytest.mark.claim("SVC-07")
 @virtual
-async def test_the_id_is_stored_only_when_a_handshake_has_succeeded(tmp_path: Path) -> None:
+async def test_the_id_is_stored_only_after_a_successful_handshake(tmp_path: Path) -> None:
     async with staged(tmp_path, 1, services=True) as stage:
         agent, router, server = stage.agent, stage.router, stage.made[0].server
         router.service_id = None
@@ -169,7 +169,7 @@ async def test_services_off_means_no_identity_at_all(tmp_path: Path) -> None:
 @pytest.mark.claim("SVC-49")
 @pytest.mark.claim("SVC-56")
 @virtual
-async def test_one_subs_brings_everything_back_and_messages_sent_meanwhile_come_once(tmp_path: Path) -> None:
+async def test_one_subs_resumes_all_queues_and_pending_messages_come_once(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 40, services=True, options=SMALL) as world:
         agent = world.agent
         await subscribed(world)
@@ -232,7 +232,7 @@ async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_nothing_is_said_about_a_service_that_was_never_subscribed(tmp_path: Path) -> None:
+async def test_no_events_about_a_service_that_was_never_subscribed(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 1, services=True) as world:
         session = await world.agent.sessions.session(world.agent.key(world.server))
         cut(session)
@@ -263,7 +263,7 @@ async def test_the_service_is_pending_before_subs_leaves(tmp_path: Path) -> None
 
 @pytest.mark.claim("SVC-53")
 @virtual
-async def test_when_the_router_still_knows_us_nothing_is_written(tmp_path: Path) -> None:
+async def test_nothing_is_written_when_the_router_still_knows_us(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 3, services=True) as world:
         agent = world.agent
         await subscribed(world)
@@ -276,7 +276,7 @@ async def test_when_the_router_still_knows_us_nothing_is_written(tmp_path: Path)
 
 @pytest.mark.claim("SVC-54")
 @virtual
-async def test_a_router_that_knows_us_under_another_id_gets_every_queue_again(tmp_path: Path) -> None:
+async def test_a_router_that_gives_another_id_gets_every_queue_again(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 25, services=True, options=SMALL) as world:
         agent = world.agent
         service = await subscribed(world)
@@ -296,7 +296,7 @@ async def test_a_router_that_knows_us_under_another_id_gets_every_queue_again(tm
 
 @pytest.mark.claim("SVC-54")
 @virtual
-async def test_queues_that_the_router_still_counts_for_our_former_id_move_to_the_new_one(
+async def test_queues_counted_for_our_former_id_move_to_the_new_one(
     tmp_path: Path,
 ) -> None:
     async with agent_world(tmp_path, 25, services=True, options=SMALL) as world:
@@ -314,7 +314,7 @@ async def test_queues_that_the_router_still_counts_for_our_former_id_move_to_the
 
 
 @virtual
-async def test_another_id_takes_all_associations_away_at_once(tmp_path: Path) -> None:
+async def test_another_id_clears_all_associations_at_once(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 3, services=True) as world:
         agent = world.agent
         await subscribed(world)
@@ -366,7 +366,7 @@ async def test_a_router_without_services_makes_us_forget_ours(tmp_path: Path) ->
 
 @pytest.mark.claim("SVC-55")
 @virtual
-async def test_an_id_that_nobody_asked_for_is_logged_and_not_stored(
+async def test_an_unsolicited_id_is_logged_and_not_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with agent_world(tmp_path, 1, services=True) as world:
@@ -564,7 +564,7 @@ async def test_queues_that_are_made_or_forgotten_are_counted(tmp_path: Path) -> 
 
 
 @virtual
-async def test_a_service_cannot_have_a_session_for_each_connection(tmp_path: Path) -> None:
+async def test_a_service_cannot_use_one_session_per_connection(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 1, services=True, mode=SessionMode.ENTITY) as world:
         with pytest.raises(ServiceModeError):
             await world.agent.subs.subscribe_all()

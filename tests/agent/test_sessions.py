@@ -65,7 +65,7 @@ async def test_concurrent_callers_share_one_attempt_and_one_connection(tmp_path:
 
 
 @virtual
-async def test_a_caller_that_gives_up_takes_the_attempt_from_nobody(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_does_not_cancel_the_attempt_for_others(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 0) as world:
         sessions: Sessions = world.agent.sessions
         key = world.agent.key(world.server)
@@ -138,7 +138,7 @@ SERVER = Server((Host("one.example"),), "5223", bytes(32))
 OTHER = Server((Host("two.example"),), "5223", bytes(32))
 
 
-def test_circuits_are_shared_as_the_mode_says() -> None:
+def test_circuits_are_shared_according_to_the_mode() -> None:
     def name(mode: SessionMode, user_id: int, server: Server, entity: str | None, started_at: float) -> str:
         return circuit_name(SessionKey(user_id, server, entity), mode, started_at)
 
@@ -154,7 +154,7 @@ def test_circuits_are_shared_as_the_mode_says() -> None:
         assert [name(mode, *other) == name(mode, *first) for other in others] == expected
 
 
-async def test_the_circuit_name_is_what_the_socks_proxy_is_told() -> None:
+async def test_the_circuit_name_is_sent_to_the_socks_proxy() -> None:
     socks = SocksNetwork("127.0.0.1", 9050)
     options = SessionOptions(client=SmpOptions(network=socks, onion_network=socks))
     sessions = Sessions(None, None, options)  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ async def two_routers(folder: Path) -> AsyncIterator[Routers]:
     [(ProxyPolicy.ALWAYS, True), (ProxyPolicy.NEVER, False), (ProxyPolicy.UNKNOWN, False)],
 )
 def test_the_policy_decides_about_known_routers(tmp_path: Path, policy: ProxyPolicy, by_proxy: bool) -> None:
-    """Both routers have the address 127.0.0.1, so that theirs counts as known."""
+    """Both routers are at 127.0.0.1, so the peer's counts as known."""
 
     @virtual
     async def run() -> None:
@@ -227,7 +227,7 @@ def test_the_policy_decides_about_known_routers(tmp_path: Path, policy: ProxyPol
 
 
 @virtual
-async def test_a_proxys_session_is_shared_and_made_again_when_the_proxy_forgot_it(tmp_path: Path) -> None:
+async def test_a_proxy_session_is_shared_and_remade_when_the_proxy_forgot_it(tmp_path: Path) -> None:
     async with two_routers(tmp_path) as routers:
         sender, proxy = routers.sender(ProxyPolicy.ALWAYS), routers.ours.server
         opened = 0
@@ -257,7 +257,7 @@ async def test_a_proxys_session_is_shared_and_made_again_when_the_proxy_forgot_i
 
 
 @virtual
-async def test_what_the_relay_refuses_is_raised_and_never_sent_directly(tmp_path: Path) -> None:
+async def test_a_refusal_by_the_relay_is_raised_and_never_retried_directly(tmp_path: Path) -> None:
     async with two_routers(tmp_path) as routers:
         sender = routers.sender(ProxyPolicy.ALWAYS)
         with pytest.raises(RefusedError) as refused:

@@ -57,7 +57,7 @@ class Held:
 
 
 async def all_of(party: Party) -> list[str]:
-    """Everything told by now."""
+    """All events so far."""
     await settle()
     await asyncio.sleep(1)
     while len(party.rt.ground.stream._events):
@@ -85,7 +85,7 @@ async def test_two_hellos_with_the_notification_flag(tmp_path: Path) -> None:
 
 @pytest.mark.claim("CON-15")
 @virtual
-async def test_initiator_is_connected_when_her_hello_was_delivered(tmp_path: Path) -> None:
+async def test_initiator_is_connected_when_her_hello_is_delivered(tmp_path: Path) -> None:
     config = quick_config(versions=OLD)
     async with two_parties(tmp_path, config, config) as (alice, bob):
         held = Held(alice, heard=True)
@@ -100,7 +100,7 @@ async def test_initiator_is_connected_when_her_hello_was_delivered(tmp_path: Pat
 
 @pytest.mark.claim("CON-16")
 @virtual
-async def test_joiner_is_connected_when_the_initiators_hello_came(tmp_path: Path) -> None:
+async def test_joiner_is_connected_when_the_initiators_hello_arrives(tmp_path: Path) -> None:
     config = quick_config(versions=OLD)
     async with two_parties(tmp_path, config, config) as (alice, bob):
         held = Held(alice, heard=False)

@@ -31,7 +31,7 @@ SETTLE_S = 600.0
 
 @dataclass
 class Soak:
-    """Four processes, and somebody with a list of them and a dice."""
+    """Four processes, and a killer that picks among them at random."""
 
     routers: list[RouterInProcess]
     alice: AgentInProcess
@@ -50,7 +50,7 @@ class Soak:
         return self.bob if agent is self.alice else self.alice
 
     async def kill_one(self) -> None:
-        """Kill one of the four, and begin its next life. The order is chance, but each has its turn."""
+        """Kill one of the four and restart it, in random order, but each in its turn."""
         await asyncio.sleep(self.chance.random() * 0.5)
         if not self.next_victims:
             self.next_victims = [*self.routers, *self.agents]
@@ -64,7 +64,7 @@ class Soak:
         await victim.start()
 
     async def send(self, agent: AgentInProcess, total: int) -> None:
-        """Let the agent take messages until it has taken so many; a kill may cut off the last one."""
+        """Send until the agent has accepted this many messages; a kill may cut off the last one."""
         while (left := total - len(agent.all("sent"))) > 0:
             try:
                 await agent.ask("send", count=left)
@@ -72,7 +72,7 @@ class Soak:
                 await self.alive(agent)
 
     async def do(self, agent: AgentInProcess, what: str) -> None:
-        """Ask for something that may be cut off; then it is asked for again."""
+        """Make a request that may be cut off, and repeat it then."""
         while True:
             try:
                 answer = await agent.ask(what)
@@ -89,7 +89,7 @@ class Soak:
         await until(lives)
 
     async def all_received(self) -> None:
-        """Wait until whatever was taken has come."""
+        """Wait until everything accepted has arrived."""
 
         async def came() -> bool:
             return all(
@@ -129,7 +129,7 @@ class Soak:
         await self.settled()
 
     async def do_after(self, sending: list[asyncio.Task[None]], agent: AgentInProcess) -> None:
-        """Requests to one agent go one after the other."""
+        """Make requests to one agent one after the other."""
         await sending[self.agents.index(agent)]
         await self.do(agent, "switch")
 
@@ -178,7 +178,7 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
 
 
 async def restore(world: Soak, backup: Path) -> None:
-    """Bob goes back to an older store: he cannot read what Alice sends, and synchronises."""
+    """Bob restores an older store: he cannot read what Alice sends, and synchronises."""
     alice, bob = world.agents
     await bob.kill()
     bob.restore(backup)
@@ -192,7 +192,7 @@ async def restore(world: Soak, backup: Path) -> None:
 
 
 def judge(world: Soak, agent: AgentInProcess) -> None:
-    """Each message came once, in order, and the chain says so; nothing else was reported."""
+    """Each message arrived once, in order, and the chain confirms it; nothing else was reported."""
     sender = world.other(agent)
     got = list(map(int, agent.all("got")))
     tried, sent = sender.all("tried"), set(sender.all("sent")) - world.lost_of(sender)

@@ -1,4 +1,4 @@
-"""Replies that come mixed, late, or of a session that is gone, from a router that says what it is told."""
+"""Replies that come out of order, late, or from a closed session, from a scripted router."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_message(number: int, body: bytes = b"hello") -> MSG:
 
 @pytest.mark.claim("SUB-37")
 @virtual
-async def test_each_queue_has_the_reply_that_is_its_own(tmp_path: Path) -> None:
+async def test_each_queue_gets_its_own_reply(tmp_path: Path) -> None:
     answers: dict[bytes, Response] = {}
 
     def answer(request: Request) -> Response | None:
@@ -70,7 +70,7 @@ async def test_each_queue_has_the_reply_that_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.claim("SUB-51")
 @virtual
-async def test_the_reply_of_an_old_session_raises_nothing_on_either_path(tmp_path: Path) -> None:
+async def test_a_reply_of_an_old_session_raises_no_event_on_either_path(tmp_path: Path) -> None:
     async with staged(tmp_path, 2) as stage:
         agent, router = stage.agent, stage.router
         refs = agent.insert(stage.made)
@@ -101,7 +101,7 @@ async def test_the_reply_of_an_old_session_raises_nothing_on_either_path(tmp_pat
 
 @pytest.mark.claim("SUB-44")
 @virtual
-async def test_a_reply_after_its_time_still_counts_once(tmp_path: Path) -> None:
+async def test_a_reply_after_its_timeout_still_counts_once(tmp_path: Path) -> None:
     async with staged(tmp_path, 3) as stage:
         agent, router = stage.agent, stage.router
         refs = agent.insert(stage.made)
@@ -126,7 +126,7 @@ async def test_a_reply_after_its_time_still_counts_once(tmp_path: Path) -> None:
 async def test_a_message_in_a_reply_of_a_lost_session_is_neither_lost_nor_acknowledged(
     tmp_path: Path,
 ) -> None:
-    """The session is replaced between the reply and its processing; the new one brings the message."""
+    """The session is replaced between the reply and its processing; the new one delivers the message."""
     async with staged(tmp_path, 1) as stage:
         agent, router = stage.agent, stage.router
         (ref,) = agent.insert(stage.made)
@@ -170,7 +170,7 @@ async def test_end_of_an_old_session_is_ignored(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_when_nothing_but_temporary_errors_come_the_next_try_is_on_a_new_connection(
+async def test_after_only_temporary_errors_the_next_attempt_uses_a_new_connection(
     tmp_path: Path,
 ) -> None:
     failing = True

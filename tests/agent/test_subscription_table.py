@@ -1,4 +1,4 @@
-"""The table of one session, without any session: what is pending or active, what a reply still means."""
+"""The table of one session, without a session: what is pending or active, which replies still count."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_reply_of_an_older_session_changes_nothing() -> None:
     assert table.subscribed(NEW, [(A, "one", None)]) == ("one",)
 
 
-def test_a_reply_for_a_queue_that_nobody_wants_any_more_changes_nothing() -> None:
+def test_a_reply_for_a_queue_no_longer_wanted_changes_nothing() -> None:
     table = connected((A, "one"))
     table.remove(A)
     assert table.subscribed(OLD, [(A, "one", None)]) == ()
@@ -48,7 +48,7 @@ def test_a_reply_for_a_queue_that_nobody_wants_any_more_changes_nothing() -> Non
     assert table.is_empty
 
 
-def test_a_new_session_takes_over_all_that_the_old_one_had_as_pending() -> None:
+def test_a_new_session_takes_over_all_queues_as_pending() -> None:
     table = connected((A, "one"), (B, "two"))
     table.subscribed(OLD, [(A, "one", None)])
     table.service_subscribed(OLD, ServiceSub(SERVICE, QueueSet.of([C])))
@@ -62,7 +62,7 @@ def test_a_new_session_takes_over_all_that_the_old_one_had_as_pending() -> None:
     assert table.session_id == NEW
 
 
-def test_the_end_of_a_session_names_exactly_what_was_active() -> None:
+def test_the_end_of_a_session_names_exactly_the_active_connections() -> None:
     table = connected((A, "one"), (B, "one"), (C, "two"))
     table.subscribed(OLD, [(A, "one", None), (B, "one", None)])
     lost = table.disconnected(OLD)
@@ -111,7 +111,7 @@ def test_another_service_does_not_inherit_the_count() -> None:
 
 
 @pytest.mark.claim("SVC-48")
-def test_the_service_becomes_active_only_on_the_present_session() -> None:
+def test_the_service_becomes_active_only_on_the_current_session() -> None:
     expected = ServiceSub(SERVICE, QueueSet.of([A]))
     table = connected()
     table.ask_service(expected)
@@ -123,7 +123,7 @@ def test_the_service_becomes_active_only_on_the_present_session() -> None:
 
 
 @pytest.mark.claim("SVC-50")
-def test_the_end_of_a_session_keeps_count_and_hash_and_the_end_of_the_service_does_not() -> None:
+def test_count_and_hash_survive_the_end_of_a_session_but_not_of_the_service() -> None:
     service = ServiceSub(SERVICE, QueueSet.of([A, B]))
     table = connected()
     table.service_subscribed(OLD, service)
@@ -140,7 +140,7 @@ def test_the_end_of_a_session_keeps_count_and_hash_and_the_end_of_the_service_do
     assert table.service_ended() is None
 
 
-def test_a_queue_made_on_a_session_that_is_gone_is_pending() -> None:
+def test_a_queue_made_on_a_lost_session_is_pending() -> None:
     table = connected()
     assert table.created(OLD, A, "one", None)
     assert table.state(A) is QueueState.ACTIVE
@@ -150,7 +150,7 @@ def test_a_queue_made_on_a_session_that_is_gone_is_pending() -> None:
     assert table.active_service is None
 
 
-def test_pending_queues_come_in_their_order_and_without_those_that_are_asked_already() -> None:
+def test_pending_queues_come_in_order_without_those_already_requested() -> None:
     table = connected((A, "one"), (B, "two"), (C, "three"))
     assert table.pending(2) == [(A, "one"), (B, "two")]
     assert table.pending(2, frozenset({A})) == [(B, "two"), (C, "three")]
@@ -167,7 +167,7 @@ def test_pending_queues_come_in_their_order_and_without_those_that_are_asked_alr
         (ServiceSub(SERVICE, QueueSet(3, bytes(15) + b"1")), Mismatch.IDS_HASH),
     ],
 )
-def test_the_first_difference_is_named(actual: ServiceSub, found: Mismatch | None) -> None:
+def test_the_first_mismatch_is_named(actual: ServiceSub, found: Mismatch | None) -> None:
     assert mismatch(ServiceSub(SERVICE, QueueSet(3, bytes(16))), actual) is found
 
 

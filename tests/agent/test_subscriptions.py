@@ -1,4 +1,4 @@
-"""Subscribing, losing connections and coming back, over real routers."""
+"""Subscribing, losing connections and resuming, over real routers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PORT = 5223
 @pytest.mark.claim("SUB-44")
 @pytest.mark.claim("SUB-48")
 async def test_up_and_down_name_each_connection_once(tmp_path: Path) -> None:
-    """Over TCP: several ways to subscribe at once, a cut, and back."""
+    """Over TCP: several ways to subscribe at once, a cut, and a reconnection."""
     async with running_router(tmp_path / "router") as running:
         sender = await running.connect()
         made = await make_queues(sender, running.server, 25)
@@ -114,7 +114,7 @@ async def test_every_queue_costs_one_command_and_pages_are_bounded(tmp_path: Pat
 
 @virtual
 async def test_no_page_is_asked_for_while_messages_wait_to_be_taken(tmp_path: Path) -> None:
-    """When the application takes nothing, at most the pages under way deliver anything."""
+    """While the application takes nothing, only the pages under way deliver anything."""
     options = SubscriptionOptions(page=100)
     async with agent_world(tmp_path, 600, options=options) as world:
         agent = world.agent
@@ -152,9 +152,7 @@ async def test_queues_are_pending_before_anything_is_sent(tmp_path: Path) -> Non
 @pytest.mark.claim("SUB-50")
 @pytest.mark.claim("SUB-57")
 @pytest.mark.parametrize("mode", [SessionMode.SESSION, SessionMode.ENTITY])
-def test_a_router_that_is_down_is_tried_with_growing_delays_until_all_is_subscribed(
-    tmp_path: Path, mode: SessionMode
-) -> None:
+def test_a_router_that_is_down_is_retried_with_growing_delays(tmp_path: Path, mode: SessionMode) -> None:
     @virtual
     async def run() -> None:
         network, credentials = MemoryNetwork(), new_credentials()
@@ -251,7 +249,7 @@ async def test_a_lost_session_releases_its_get_locks(tmp_path: Path) -> None:
 @pytest.mark.claim("SUB-33")
 @pytest.mark.parametrize(("mode", "sessions"), [(SessionMode.SESSION, 2), (SessionMode.ENTITY, 5)])
 def test_who_shares_a_session(tmp_path: Path, mode: SessionMode, sessions: int) -> None:
-    """Four queues of three connections of one user, two of two connections of another, or fewer sessions."""
+    """One user has four queues in three connections, another two in two; the mode decides how many share."""
 
     @virtual
     async def run() -> None:
@@ -272,7 +270,7 @@ def test_who_shares_a_session(tmp_path: Path, mode: SessionMode, sessions: int) 
 
 @pytest.mark.claim("SUB-34")
 @virtual
-async def test_a_router_that_stalls_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_stalled_router_delays_no_other(tmp_path: Path) -> None:
     network = MemoryNetwork()
     async with (
         running_router(tmp_path / "one", network=network) as one,
@@ -298,7 +296,7 @@ async def test_a_router_that_stalls_holds_up_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.claim("SUB-42")
 @virtual
-async def test_end_and_deld_take_the_subscription_away(tmp_path: Path) -> None:
+async def test_end_and_deld_end_the_subscription(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 3) as world:
         agent = world.agent
         await agent.subs.subscribe_all()
@@ -337,7 +335,7 @@ async def test_a_suspended_agent_takes_nothing_until_it_is_resumed(tmp_path: Pat
 @pytest.mark.claim("SUB-57")
 @pytest.mark.parametrize("mode", [SessionMode.SESSION, SessionMode.ENTITY])
 def test_each_session_has_one_worker_while_something_is_pending(tmp_path: Path, mode: SessionMode) -> None:
-    """In both modes: the worker that entity sessions are described to have serves shared ones too."""
+    """In both modes: the worker described for entity sessions serves shared ones too."""
 
     @virtual
     async def run() -> None:
@@ -364,7 +362,7 @@ def test_each_session_has_one_worker_while_something_is_pending(tmp_path: Path, 
 
 @pytest.mark.claim("SUB-47")
 @virtual
-async def test_a_late_word_of_an_old_session_leaves_its_successor_alone(tmp_path: Path) -> None:
+async def test_late_events_of_an_old_session_leave_its_successor_alone(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 3) as world:
         agent = world.agent
         await agent.subs.subscribe_all()
@@ -400,7 +398,7 @@ async def test_being_offline_stops_attempts_and_being_online_starts_them(tmp_pat
 
 
 @virtual
-async def test_a_queue_made_while_its_session_was_replaced_is_subscribed_again(tmp_path: Path) -> None:
+async def test_a_queue_made_while_its_session_is_replaced_is_subscribed_again(tmp_path: Path) -> None:
     async with agent_world(tmp_path, 2) as world:
         agent = world.agent
         await agent.subs.subscribe(world.refs[:1])

@@ -1,4 +1,4 @@
-"""Suspending an agent: what is under way ends, in order and in time; nothing starts; everything goes on."""
+"""Suspending an agent: work under way ends, in order and in time; nothing starts; later all resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends
 
 
-def test_what_is_sent_is_finished_first(tmp_path: Path) -> None:
+def test_messages_being_sent_are_finished_first(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -81,7 +81,7 @@ def test_a_suspended_agent_takes_nothing(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_rotation_and_a_synchronisation_go_on_afterwards(tmp_path: Path) -> None:
+def test_a_rotation_and_a_synchronisation_resume_afterwards(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob = pair.alice, pair.bob

@@ -19,7 +19,7 @@ PROHIBITED = [state for state in SyncState if state.send_prohibited]
 
 
 async def in_step(pair: Friends) -> None:
-    """Wait until both ratchets fit."""
+    """Wait until both ratchets match."""
     for friend in (pair.alice, pair.bob):
         await ok(friend)
 
@@ -93,8 +93,8 @@ def test_the_whole_exchange(tmp_path: Path, pq: bool) -> None:
 
 
 @pytest.mark.claim("CON-40", "CON-41", "CON-42")
-def test_roles_and_what_is_said_in_them(tmp_path: Path) -> None:
-    """Started by either side until each has had each role."""
+def test_roles_and_the_messages_of_each(tmp_path: Path) -> None:
+    """Repeated from either side until both have had both roles."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -122,7 +122,7 @@ def test_roles_and_what_is_said_in_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_peer_that_does_not_know_ratchet_keys_is_offered_them_by_force_only(
+def test_a_peer_without_ratchet_keys_support_is_offered_them_only_by_force(
     tmp_path: Path, version: int
 ) -> None:
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_a_peer_that_does_not_know_ratchet_keys_is_offered_them_by_force_only(
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("wanted", [False, True])
-def test_a_new_ratchet_is_post_quantum_if_it_is_wanted_and_the_peer_can(
+def test_a_new_ratchet_is_post_quantum_if_wanted_and_supported_by_the_peer(
     tmp_path: Path, version: int, wanted: bool
 ) -> None:
     async def main() -> None:
@@ -190,7 +190,7 @@ def test_what_may_be_sent(tmp_path: Path, state: SyncState) -> None:
 
 @pytest.mark.claim("CON-38")
 @pytest.mark.parametrize("word", ["QADD", "QUSE"])
-def test_a_rotation_waits_until_the_ratchets_fit(tmp_path: Path, word: str) -> None:
+def test_a_rotation_waits_until_the_ratchets_match(tmp_path: Path, word: str) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -216,7 +216,7 @@ def test_a_rotation_waits_until_the_ratchets_fit(tmp_path: Path, word: str) -> N
 
 @pytest.mark.claim("CON-38")
 def test_messages_about_queues_are_refused_while_synchronising(tmp_path: Path) -> None:
-    """Bob cannot answer QADD while he waits for ratchet keys; Alice's restart brings it again."""
+    """Bob cannot answer QADD while he waits for ratchet keys; Alice sends it again after a restart."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -235,7 +235,7 @@ def test_messages_about_queues_are_refused_while_synchronising(tmp_path: Path) -
 
 @pytest.mark.claim("CON-45")
 @pytest.mark.parametrize("state", SyncState)
-def test_a_message_that_can_be_read(tmp_path: Path, state: SyncState) -> None:
+def test_a_readable_message_ends_the_need_to_synchronise(tmp_path: Path, state: SyncState) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob = pair.alice, pair.bob
@@ -252,7 +252,7 @@ def test_a_message_that_can_be_read(tmp_path: Path, state: SyncState) -> None:
 
 
 @pytest.mark.parametrize("state", SyncState)
-def test_when_the_application_may_ask(tmp_path: Path, state: SyncState) -> None:
+def test_when_the_application_may_synchronise(tmp_path: Path, state: SyncState) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice = pair.alice
@@ -281,7 +281,7 @@ def test_when_the_application_may_ask(tmp_path: Path, state: SyncState) -> None:
 
 
 @pytest.mark.claim("CON-46")
-def test_ratchet_keys_that_come_again(tmp_path: Path) -> None:
+def test_repeated_ratchet_keys(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -307,7 +307,7 @@ def test_ratchet_keys_that_come_again(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_what_is_remembered_of_ratchet_keys_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_processed_ratchet_keys_is_bounded(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             rt, conn_id = pair.alice.rt, pair.alice.conn.id
@@ -324,7 +324,7 @@ def test_what_is_remembered_of_ratchet_keys_is_bounded(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_pq_can_be_wanted_with_a_synchronisation(tmp_path: Path) -> None:
+def test_pq_can_be_requested_with_a_synchronisation(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob = pair.alice, pair.bob
@@ -342,7 +342,7 @@ def test_pq_can_be_wanted_with_a_synchronisation(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_stats_of_a_rotation_of_the_sender(tmp_path: Path) -> None:
+def test_stats_of_a_rotation_at_the_sender(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             pair.wire.hold("QTEST")

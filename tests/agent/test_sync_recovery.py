@@ -1,4 +1,4 @@
-"""Ratchets that no longer fit: every way to get there, and the way back."""
+"""Ratchets that no longer match: every way to get there, and the way back."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def wrong_chain(ratchet: Ratchet) -> Ratchet:
         ("aes", SyncState.ALLOWED, "DECRYPT_AES"),
     ],
 )
-def test_what_each_failure_to_decrypt_means(tmp_path: Path, fault: str, state: SyncState, word: str) -> None:
+def test_what_each_decryption_failure_leads_to(
+    tmp_path: Path, fault: str, state: SyncState, word: str
+) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -154,7 +156,7 @@ def test_an_old_database_is_restored(tmp_path: Path, who: str, pq: bool) -> None
 
 @pytest.mark.claim("CON-43")
 def test_messages_in_flight_under_the_old_ratchet(tmp_path: Path) -> None:
-    """One comes when keys are agreed, one when all is over: neither is read, and neither breaks anything."""
+    """One arrives when keys are agreed, one after the end: neither is read, and neither breaks anything."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -195,7 +197,7 @@ def test_messages_in_flight_under_the_old_ratchet(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("CON-43")
-def test_the_old_ratchet_goes_with_its_skipped_keys(tmp_path: Path) -> None:
+def test_the_old_ratchet_is_deleted_with_its_skipped_keys(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -225,7 +227,7 @@ async def friend_agreed(friend: Friend) -> None:
 
 
 async def send_under(friend: Friend, ratchet: Ratchet, body: bytes) -> None:
-    """As if the message had been on its way since this was the ratchet."""
+    """As if the message had been in flight since this was the ratchet."""
     friend.put_state(SyncState.OK)
     change(friend, lambda _: ratchet)
     await friend.conn.send(body)
@@ -240,7 +242,7 @@ async def synchronised(pair: Friends, friend: Friend) -> None:
 @pytest.mark.claim("CON-62", "CON-40")
 @pytest.mark.parametrize("seed", range(6))
 def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
-    """With delays by chance: in the end the ratchets fit, and nobody had to do anything about it."""
+    """With random delays: the ratchets match in the end, without any intervention."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -263,7 +265,7 @@ def test_both_start_at_once(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.claim("CON-62")
-def test_new_keys_when_keys_are_agreed(tmp_path: Path) -> None:
+def test_new_keys_after_keys_are_agreed(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire
@@ -292,7 +294,7 @@ def test_new_keys_when_keys_are_agreed(tmp_path: Path) -> None:
 def test_both_start_at_once_and_the_peer_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """The reference takes keys that it did not wait for as a mistake: our side gets it going again."""
+    """The reference treats unexpected keys as an error: our side restarts the exchange."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -322,7 +324,7 @@ def test_both_start_at_once_and_the_peer_gives_up(
 
 
 @pytest.mark.claim("CON-62")
-def test_own_keys_that_come_back(tmp_path: Path) -> None:
+def test_own_keys_sent_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             alice, bob, wire = pair.alice, pair.bob, pair.wire

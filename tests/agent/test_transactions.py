@@ -1,4 +1,4 @@
-"""Transactions of a program: an answer, its acknowledgement and a record of it happen together or not."""
+"""Application transactions: an answer, its acknowledgement and its record happen together or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StumbledError(Exception):
 
 
 @virtual
-async def test_an_answer_and_its_acknowledgement_are_one(tmp_path: Path) -> None:
+async def test_an_answer_and_its_acknowledgement_are_atomic(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):
         conn_a, conn_b = await connect(alice, bob)
         await conn_a.send(b"question")
@@ -55,7 +55,7 @@ async def test_an_answer_and_its_acknowledgement_are_one(tmp_path: Path) -> None
 
 
 @virtual
-async def test_of_two_answers_at_once_one_happens(tmp_path: Path) -> None:
+async def test_of_two_concurrent_answers_one_succeeds(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):
         conn_a, conn_b = await connect(alice, bob)
         await conn_a.send(b"question")
@@ -79,8 +79,8 @@ async def test_a_connection_that_was_not_named_is_refused(tmp_path: Path) -> Non
 
 
 @virtual
-async def test_connections_begin_in_transactions(tmp_path: Path) -> None:
-    """Accepting, joining and inviting: nothing of it is left when the transaction fails."""
+async def test_connections_can_begin_in_transactions(tmp_path: Path) -> None:
+    """Accepting, joining and inviting leave nothing behind when the transaction fails."""
     async with two_parties(tmp_path) as (alice, bob):
         created = await alice.agent.address()
         before = len(bob.agent.connections())

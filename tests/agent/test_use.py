@@ -1,4 +1,4 @@
-"""What programs run into: leaving calls halfway, ending too early, routers that are away."""
+"""What programs run into: cancelled calls, exiting too early, unreachable routers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.router.routers import running_router
 
 
 @virtual
-async def test_a_cancelled_invitation_is_taken_back(tmp_path: Path) -> None:
+async def test_a_cancelled_invitation_is_undone(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, _):
         inviting = asyncio.create_task(alice.agent.invite())
         asked = "SELECT count(*) FROM rcv_queue_requests"
@@ -53,7 +53,7 @@ async def test_a_cancelled_invitation_is_taken_back(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_an_invitation_that_was_never_given_is_taken_back_by_the_next_start(tmp_path: Path) -> None:
+async def test_an_invitation_never_returned_is_undone_by_the_next_start(tmp_path: Path) -> None:
     network = MemoryNetwork()
     async with running_router(tmp_path / "router", network=network) as router:
         config = on_network(network, quick_config())
@@ -67,10 +67,10 @@ async def test_an_invitation_that_was_never_given_is_taken_back_by_the_next_star
 
 
 @in_world
-async def test_a_queue_whose_answer_was_lost_with_the_agent_is_found_and_deleted(
+async def test_a_queue_created_just_before_a_crash_is_found_and_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent ends between NEW and its answer. Nobody else can name the queue: it would stay for ever."""
+    """The agent ends between NEW and its answer. Nobody else knows the queue: it would stay forever."""
     made = asyncio.Event()
     answered = QueueMaker._answered
 
@@ -114,7 +114,7 @@ async def test_open_send_close_delivers(tmp_path: Path) -> None:
                 await alice.expect(Sent, lambda event: event.msg_id > 0)
 
 
-def test_flush_says_that_a_router_is_away(tmp_path: Path) -> None:
+def test_flush_reports_an_unreachable_router(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
             for place in pair.places:
@@ -141,8 +141,8 @@ async def test_an_address_without_post_quantum_secrets(tmp_path: Path, auto_acce
         assert not (await bob.expect(Connected)).pq
 
 
-def test_a_rotation_that_is_taken_back_is_no_error(tmp_path: Path) -> None:
-    """The peer's answer to it comes when the queue it is about is gone."""
+def test_an_aborted_rotation_is_no_error(tmp_path: Path) -> None:
+    """The peer answers when the queue in question is already gone."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -163,7 +163,7 @@ def test_a_rotation_that_is_taken_back_is_no_error(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_deletion_does_not_wait_for_the_round(tmp_path: Path) -> None:
+def test_a_deletion_does_not_wait_for_the_next_cleanup(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path, routers=1) as pair:
             (place,) = pair.places
@@ -180,7 +180,7 @@ def test_a_deletion_does_not_wait_for_the_round(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_restored_backup_loses_nothing_that_it_sends(tmp_path: Path) -> None:
+async def test_nothing_sent_from_a_restored_backup_is_lost(tmp_path: Path) -> None:
     """The copy synchronises before it sends; until then `send` says so instead of losing a message."""
     network = MemoryNetwork()
     async with two_parties(tmp_path, network=network) as (alice, bob):
@@ -209,7 +209,7 @@ async def test_a_restored_backup_loses_nothing_that_it_sends(tmp_path: Path) -> 
             assert (await bob.message()).msg.body == b"a copy no more"
 
 
-async def test_mistakes_are_told_where_they_are_made(tmp_path: Path) -> None:
+async def test_mistakes_are_reported_where_they_are_made(tmp_path: Path) -> None:
     with pytest.raises(WireError, match="32 bytes"):
         Agent.open(tmp_path / "a.db", ["smp://abc@host"])
     with pytest.raises(TypeError, match="list of addresses"):
