@@ -1,4 +1,4 @@
-"""How many queues are in use: counted once a period, over restarts, and nothing kept that tells which."""
+"""How many queues are in use: each counted once a period, across restarts; nothing stored tells which."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_many_are_counted_within_a_few_percent(tmp_path: Path) -> None:
     assert notified == pytest.approx([0, 10_000, 10_000], rel=0.04)
 
 
-def test_a_restart_counts_on_and_nothing_twice(tmp_path: Path) -> None:
+def test_counts_continue_after_a_restart_and_count_nothing_twice(tmp_path: Path) -> None:
     before, queues = activity(tmp_path), ids(FOLD_AT + 10)
     note(before, queues, notify=True)
     before.save()
@@ -110,8 +110,8 @@ def kept_in(folder: Path) -> dict[str, dict[str, bytes]]:
     }
 
 
-def test_what_is_kept_names_no_queue(tmp_path: Path) -> None:
-    """From the first queue on a day is an array of registers, of which a queue raises one."""
+def test_the_file_names_no_queue(tmp_path: Path) -> None:
+    """A day is an array of registers from its first queue on; each queue raises one of them."""
     one, other = tmp_path / "one", tmp_path / "other"
     queue, second = ids(2)
     for folder, seed in ((one, 1), (other, 2)):
@@ -136,7 +136,7 @@ def test_what_is_kept_names_no_queue(tmp_path: Path) -> None:
     assert len(kept_in(one)["queues"][str(DAY)]) == len(sketch)
 
 
-def test_days_that_no_count_is_about_are_dropped(tmp_path: Path) -> None:
+def test_days_outside_every_period_are_dropped(tmp_path: Path) -> None:
     kept = activity(tmp_path)
     for day in (DAY, DAY + 1, DAY + 30):
         note(kept, ids(1), day, notify=True)
@@ -194,7 +194,7 @@ def test_a_file_that_cannot_be_read_is_set_aside(tmp_path: Path, damage: str) ->
     assert (tmp_path / "activity.unreadable").exists()
 
 
-async def test_sending_and_receiving_are_use(tmp_path: Path) -> None:
+async def test_sending_and_receiving_count_as_use(tmp_path: Path) -> None:
     """Not subscribing, looking, nor what was refused or only marks a full queue."""
     network = MemoryNetwork()
     async with running_router(tmp_path, RouterRules(quota=1), now=lambda: DAY * DAY_S, network=network) as up:
@@ -229,7 +229,7 @@ async def test_sending_and_receiving_are_use(tmp_path: Path) -> None:
         assert counts(kept) == [[1, 1, 1], [1, 1, 1]]
 
 
-async def test_what_was_taken_back_is_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_command_is_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def full(changes: object) -> None:
         raise StoreFailedError("the disk is full")
 

@@ -1,4 +1,4 @@
-"""Drift that is put into a store is found whole, told in sums, and repaired; a good store is left alone."""
+"""Drift planted in a store is found completely, reported as sums and repaired; a good store is left alone."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ async def test_a_corrupted_counter_is_found_and_repaired(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-70")
-async def test_one_queue_is_in_a_set_once_however_often_it_comes(case: Case, tmp_path: Path) -> None:
-    """An id counted twice would cancel itself out of the hash: it cannot be."""
+async def test_a_queue_is_in_a_set_only_once(case: Case, tmp_path: Path) -> None:
+    """An id counted twice would cancel out of the hash, so this must be impossible."""
     running = case.running
     line = await open_service(running, new_service())
     (queue,) = await service_queues(line, 1)
@@ -166,7 +166,7 @@ async def test_rows_that_differ_from_the_records_are_found_and_repaired(
     await case.check_all_good()
 
 
-async def test_rows_of_a_service_that_is_not_there_go(case: Case) -> None:
+async def test_rows_of_a_missing_service_are_removed(case: Case) -> None:
     unknown = bytes(range(24))
     await case.drift(SetMember(MESSAGES, unknown, case.queues[0].recipient_id, True))
     await case.drift(SetPending(NOTIFICATIONS, unknown, case.queues[0].notifier_id, True))
@@ -177,7 +177,7 @@ async def test_rows_of_a_service_that_is_not_there_go(case: Case) -> None:
     await case.check_all_good()
 
 
-async def test_a_queue_of_a_service_that_is_not_there_is_nobodys(case: Case) -> None:
+async def test_a_queue_of_a_missing_service_is_detached(case: Case) -> None:
     record = await queue_record(case.running, case.queues[1])
     assert record.notifier is not None
     lost = record._replace(service_id=bytes(24), notifier=replace(record.notifier, service_id=bytes(24)))
@@ -235,7 +235,7 @@ async def test_the_cheap_check_sees_rows_without_counters_and_counters_without_r
 
 
 async def test_after_a_repair_everything_is_delivered_again(running: RunningRouter) -> None:
-    """A mark of waiting that was lost hides a message from the walk; the repair brings it back."""
+    """A lost "waiting" mark hides a message from the walk; the repair restores it."""
     credentials, sender = new_service(), await open_line(running)
     line = await open_service(running, credentials)
     queues = await service_queues(line, 3)

@@ -106,7 +106,7 @@ async def test_que_shows_what_waits(running: RunningRouter) -> None:
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-10")
 @pytest.mark.claim("SUB-26")
-async def test_a_delivery_that_waited_is_not_made_to_a_connection_that_was_displaced(
+async def test_a_waiting_delivery_is_not_made_to_a_displaced_connection(
     running: RunningRouter,
 ) -> None:
     line, sender, other = await lines_of(running, 3)
@@ -128,8 +128,8 @@ async def test_a_delivery_that_waited_is_not_made_to_a_connection_that_was_displ
 @pytest.mark.claim("SUB-26")
 @pytest.mark.claim("SUB-54")
 @pytest.mark.parametrize("meanwhile", ["taken by a reader", "deleted", "displaced", "in flight", "gone"])
-async def test_a_delivery_that_waited_is_decided_again(running: RunningRouter, meanwhile: str) -> None:
-    """Whatever became of the queue, nothing stays marked as due, and the next message is delivered."""
+async def test_a_waiting_delivery_is_decided_again(running: RunningRouter, meanwhile: str) -> None:
+    """Whatever happened to the queue, nothing stays marked as due and the next message is delivered."""
     line, sender, other = await lines_of(running, 3)
     queue = await create(line, subscribe=True)
     client = client_of(running, line)
@@ -257,7 +257,7 @@ def held_by_us() -> int:
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-59")
 async def test_a_connection_that_never_reads_costs_little(running: RunningRouter) -> None:
-    """However much is due to it: no task for it, no message in memory, one small entry for each queue."""
+    """However much is due: no task, no message in memory, one small entry per queue."""
     line, sender = await lines_of(running, 2)
     queues = [await create(line, subscribe=True) for _ in range(400)]
     await stuffed(running, line, sender)
@@ -281,7 +281,7 @@ async def test_a_connection_that_never_reads_costs_little(running: RunningRouter
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-59")
 async def test_a_connection_that_never_reads_is_dropped_past_the_limit(running: RunningRouter) -> None:
-    """What cannot be held back, such as END, fills its outbox: at the limit the connection goes."""
+    """What cannot be held back, such as END, fills its outbox; at the limit the connection is dropped."""
     line, taker, sender = await lines_of(running, 3)
     queues = [await create(line, subscribe=True) for _ in range(80)]
     client = client_of(running, line)
@@ -312,7 +312,7 @@ async def test_many_waiting_queues_are_served_in_steps(running: RunningRouter) -
 
 
 async def test_a_full_connection_is_not_read_from(running: RunningRouter) -> None:
-    """Its commands wait too, so that their answers need no room; they are executed once it reads."""
+    """Its commands wait too, so their answers need no room; they run once it reads again."""
     line, sender = await lines_of(running, 2)
     queue = await create(line)
     stuffing = await stuffed(running, line, sender)
@@ -327,8 +327,8 @@ async def test_a_full_connection_is_not_read_from(running: RunningRouter) -> Non
     assert len(reply.msg_id) == ID_SIZE
 
 
-async def test_lines_are_independent(running: RunningRouter) -> None:
-    """A reader that was full is an ordinary connection afterwards."""
+async def test_a_drained_connection_behaves_normally(running: RunningRouter) -> None:
+    """A connection that was full is an ordinary one once it has read."""
     line, sender = await lines_of(running, 2)
     for _ in range(2):
         stuffing = await stuffed(running, line, sender)

@@ -1,4 +1,4 @@
-"""Commands decided in one turn do what they would do one after another.
+"""Commands decided in one turn have the same effect as one after another.
 
 A scenario is played once with a turn for each event, then again, byte for byte, in turns of many: the
 answers, the events, the store and the subscriptions must be the same. Nothing here opens a connection.
@@ -76,7 +76,7 @@ DATA = [LinkData(b"fixed", b"user"), LinkData(b"fixed", b"other"), LinkData(b"mo
 
 
 class Machine:
-    """The router's decisions and its store, turned by hand; entropy and time are always the same."""
+    """The router's decisions and store, stepped by hand with fixed entropy and time."""
 
     def __init__(self, folder: Path) -> None:
         self.store = LmdbTables(folder, Durability.OS)
@@ -133,7 +133,7 @@ WHAT = [
 
 
 def steps_of(menu: list[str]) -> st.SearchStrategy[list[Step]]:
-    """A few kinds of steps, each of them often, among messages that come and are acknowledged."""
+    """Few kinds of steps, each repeated often, mixed with messages that arrive and are acknowledged."""
     kinds = st.sampled_from([*menu, *menu, "SEND", "SEND", "ACK"])
     step = st.builds(Step, st.integers(0, 2), kinds, st.integers(0, 1), st.integers(0, 2), st.integers(0, 2))
     return st.lists(step, min_size=2, max_size=25)
@@ -235,7 +235,7 @@ async def prepared(machine: Machine) -> Scenario:
 
 @settings(max_examples=150)
 @given(STEPS, st.lists(st.integers(1, 12), min_size=25, max_size=25))
-async def test_a_turn_of_many_is_many_turns(steps: list[Step], sizes: list[int]) -> None:
+async def test_one_turn_of_many_commands_equals_many_turns(steps: list[Step], sizes: list[int]) -> None:
     with TemporaryDirectory() as one_folder, TemporaryDirectory() as many_folder:
         one, many = Machine(Path(one_folder)), Machine(Path(many_folder))
         scenario = await prepared(one)

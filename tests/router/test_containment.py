@@ -1,4 +1,4 @@
-"""A connection's failure ends that connection, a row its own queue, a heavy block keeps nobody waiting."""
+"""A failing connection ends alone, a bad row affects only its queue, a heavy block keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(tmp_pa
 
 @pytest.mark.parametrize("size", [16_000, 16_180])
 async def test_link_data_too_large_for_an_answer_is_refused(tmp_path: Path, size: int) -> None:
-    """Through a proxy there is less room than in a block; the queue itself is as good as before."""
+    """An answer through a proxy has less room than a block; the queue itself is unaffected."""
     async with running_router(tmp_path) as running:
         line = await open_line(running)
         queue = await create(line, mode=QueueMode.CONTACT)
@@ -60,8 +60,8 @@ async def test_link_data_too_large_for_an_answer_is_refused(tmp_path: Path, size
         assert isinstance(direct, LNK)
 
 
-async def test_an_answer_larger_than_a_block_is_an_error_to_that_one(tmp_path: Path) -> None:
-    """The ids of a question come back in its answer: long ones leave less room than there was."""
+async def test_an_answer_larger_than_a_block_fails_that_command_only(tmp_path: Path) -> None:
+    """An answer repeats the ids of its command: long ids leave it less room."""
     async with running_router(tmp_path) as running:
         line = await open_line(running)
         queue = await create(line, mode=QueueMode.CONTACT)
@@ -86,7 +86,7 @@ class Counted(OneByOne):
 
 @pytest.mark.parametrize("again", [False, True], ids=["owners before", "owners in the same block"])
 async def test_a_block_of_heavy_commands_does_not_keep_others_waiting(tmp_path: Path, again: bool) -> None:
-    """Many owners, a signature of the slowest kind for each command: it is verified over several turns."""
+    """Many owners, slowest kind of signature on every command: verification spreads over several turns."""
     verifier = Counted()
     async with running_router(tmp_path, verifier=verifier) as running:
         heavy, bystander = await open_line(running), await open_line(running)

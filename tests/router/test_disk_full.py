@@ -1,4 +1,4 @@
-"""A disk that is full: what does not fit is refused, what was accepted stays, and space heals everything."""
+"""A full disk: what does not fit is refused, what was accepted stays, and free space restores everything."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def received(client: SmpClient, queue: Queue) -> list[bytes]:
 
 
 async def use_while_full(client: SmpClient, sender: Sender) -> None:
-    """Reading works; a message whose ACK is refused stays, and nothing else is answered than OK or STORE."""
+    """Reading works; a message whose ACK is refused stays; every answer is OK or STORE."""
     assert await client.send(PING()) == PONG()
     queue = sender.queues[0]
     assert await client.send(SUB(), queue.recipient_id, queue.key) == SOK(None)
@@ -131,8 +131,8 @@ async def refuses_then_heals(
     assert b"unexpected" not in router.log
 
 
-async def test_a_limit_of_file_size(tmp_path: Path) -> None:
-    """Writes end in the middle of a page: the least kind of way in which space can run out."""
+async def test_a_file_size_limit(tmp_path: Path) -> None:
+    """Writes end in the middle of a page: the nastiest way to run out of space."""
     async with router_in_process(tmp_path / "router") as router:
 
         def limit(size: int) -> None:
@@ -143,7 +143,7 @@ async def test_a_limit_of_file_size(tmp_path: Path) -> None:
         )
 
 
-async def test_a_full_disk_also_at_start(tmp_path: Path) -> None:
+async def test_a_full_disk_while_running_and_at_start(tmp_path: Path) -> None:
     """Killed and started again while the disk is full, and given more space while it runs."""
     disk = tmp_path / "disk"
     with small_disk(disk, SPACE) as resize:
@@ -157,7 +157,7 @@ async def test_a_full_disk_also_at_start(tmp_path: Path) -> None:
             assert b"the disk is full" in router.log
 
 
-async def test_a_router_on_a_full_disk_stops_in_order(tmp_path: Path) -> None:
+async def test_a_router_on_a_full_disk_stops_cleanly(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, SPACE) as resize:
         async with router_in_process(disk / "router") as router:

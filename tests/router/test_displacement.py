@@ -71,7 +71,7 @@ async def test_many_displaced_queues_are_told_in_one_batch(running: RunningRoute
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-12")
-async def test_what_a_client_that_left_would_hear_is_dropped(running: RunningRouter) -> None:
+async def test_events_for_a_disconnected_client_are_dropped(running: RunningRouter) -> None:
     one, two = await lines_of(running, 2)
     queue = await create(one, subscribe=True)
     gone = client_of(running, one)
@@ -100,7 +100,7 @@ async def test_an_old_connection_that_closes_leaves_the_new_subscriber(running: 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-03")
 @pytest.mark.claim("SUB-46")
-async def test_what_was_not_acknowledged_comes_again_first(running: RunningRouter) -> None:
+async def test_an_unacknowledged_message_is_delivered_again_first(running: RunningRouter) -> None:
     one, two, sender = await lines_of(running, 3)
     queue = await create(one, subscribe=True)
     for body in (b"in flight", b"second", b"third"):
@@ -119,7 +119,7 @@ async def test_what_was_not_acknowledged_comes_again_first(running: RunningRoute
 def cut_before_deciding(
     running: RunningRouter, line: Line, command: type[Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`line` is cut after everything is loaded for the next `command` and before it is decided."""
+    """Cut `line` after everything is loaded for the next `command` and before it is decided."""
     client = client_of(running, line)
     session = running.router.connections[client.client_id].session
     closed = asyncio.Event()
@@ -143,7 +143,7 @@ def cut_before_deciding(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-03")
-async def test_a_message_is_not_lost_when_its_subscriber_goes_while_it_is_decided(
+async def test_a_message_is_not_lost_when_its_subscriber_disconnects_meanwhile(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, sender = await lines_of(running, 3)
@@ -160,7 +160,7 @@ async def test_a_message_is_not_lost_when_its_subscriber_goes_while_it_is_decide
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-09")
 @pytest.mark.parametrize("command", [SUB(), DEL()])
-async def test_a_client_that_goes_before_it_is_decided_about_still_displaces(
+async def test_a_client_that_disconnects_before_its_turn_still_displaces(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch, command: SUB | DEL
 ) -> None:
     one, two, sender = await lines_of(running, 3)
@@ -178,7 +178,7 @@ async def test_a_client_that_goes_before_it_is_decided_about_still_displaces(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-07")
-async def test_of_two_subscribers_in_one_turn_the_later_holds_the_queue(running: RunningRouter) -> None:
+async def test_the_later_of_two_subscribers_in_one_turn_holds_the_queue(running: RunningRouter) -> None:
     for _ in range(10):
         one, two, sender = await lines_of(running, 3)
         queue = await create(one)
@@ -232,7 +232,7 @@ async def test_connections_that_come_and_go_do_not_hold_up_a_registration(runnin
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-10")
 @pytest.mark.claim("SUB-56")
-async def test_a_displaced_connection_has_nothing_left_and_its_ack_does_nothing(
+async def test_a_displaced_connection_holds_nothing_and_its_ack_does_nothing(
     running: RunningRouter,
 ) -> None:
     one, two, sender = await lines_of(running, 3)
@@ -272,7 +272,7 @@ async def test_reading_with_get_displaces_nobody_and_gets_no_event(running: Runn
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-45")
-async def test_nothing_is_left_of_a_connection_that_went(running: RunningRouter) -> None:
+async def test_a_closed_connection_leaves_nothing_behind(running: RunningRouter) -> None:
     sender = await open_line(running)
     router = running.router
     queue = await create(sender, notifier=True)

@@ -1,4 +1,4 @@
-"""OK means that the disk has it: seen from outside, by what the router asks of the system."""
+"""OK means that the disk has it, verified from outside by the router's system calls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def traced(folder: Path, *edits: tuple[str, str]) -> Trace:
 
 
 async def test_nothing_is_answered_before_the_disk_has_it(tmp_path: Path) -> None:
-    """Pages are written and synced, then the new root through a descriptor that syncs, then the answer."""
+    """Pages are written and synced, then the new root through a syncing descriptor, then the answer."""
     trace = await traced(tmp_path)
     assert trace.early == []
     assert trace.answers > ALONE
@@ -85,9 +85,7 @@ def test_a_trace_that_answers_too_early_is_noticed(tmp_path: Path) -> None:
     assert len(read_trace(file, 7, {9}).early) == 2
 
 
-def test_a_missing_tracer_is_not_passed_over_in_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tracer_skips_loudly_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("BLINDPOST_REQUIRE_STRACE", raising=False)
     with pytest.raises(pytest.skip.Exception, match="NOT RUN"):

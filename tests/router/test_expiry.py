@@ -55,7 +55,7 @@ async def bodies(line: Line, queue: Queue) -> list[bytes]:
 
 
 async def test_messages_expire_from_the_head(tmp_path: Path) -> None:
-    """Older than the limit, to the second; one that is not stops the walk."""
+    """Those older than the limit, to the second; the first that is not stops the walk."""
     now = Time()
     async with at(tmp_path, now, RouterRules()) as running:
         line = await open_line(running)
@@ -77,7 +77,7 @@ async def test_messages_expire_from_the_head(tmp_path: Path) -> None:
         assert await bodies(line, empty) == []
 
 
-async def test_messages_stay_for_ever_without_a_limit(tmp_path: Path) -> None:
+async def test_without_a_limit_messages_never_expire(tmp_path: Path) -> None:
     now = Time()
     async with at(tmp_path, now, RouterRules(message_ttl_s=None, expire_on_send=True)) as running:
         line = await open_line(running)
@@ -108,7 +108,7 @@ async def test_a_marker_does_not_expire(tmp_path: Path) -> None:
         await queue.send(line, b"more")
 
 
-async def test_a_queue_that_lost_all_its_messages_may_be_written_to(tmp_path: Path) -> None:
+async def test_a_queue_emptied_by_expiry_accepts_messages(tmp_path: Path) -> None:
     now = Time()
     async with at(tmp_path, now, RouterRules(quota=2)) as running:
         line = await open_line(running)
@@ -123,7 +123,7 @@ async def test_a_queue_that_lost_all_its_messages_may_be_written_to(tmp_path: Pa
         assert await bodies(line, queue) == [b"three", b"four"]
 
 
-async def test_what_expired_in_flight_makes_room_with_its_ack(tmp_path: Path) -> None:
+async def test_a_message_expired_in_flight_makes_room_on_its_ack(tmp_path: Path) -> None:
     now = Time()
     async with at(tmp_path, now, RouterRules()) as running:
         line, sender = await lines_of(running, 2)
@@ -205,8 +205,8 @@ async def test_a_message_into_a_queue_emptied_by_expiry_on_send_is_pushed(tmp_pa
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(8) + b"\x18" + bytes(24) + b"?"])
-async def test_a_message_that_cannot_be_read_stops_its_own_queue_only(tmp_path: Path, damage: bytes) -> None:
-    """The walk goes on to the other queues, and who sends is not told of it."""
+async def test_an_unreadable_message_stops_its_own_queue_only(tmp_path: Path, damage: bytes) -> None:
+    """The walk continues with the other queues, and senders see no error."""
     now = Time()
     async with at(tmp_path, now, RouterRules(expire_on_send=True)) as running:
         line = await open_line(running)
@@ -267,8 +267,8 @@ def test_silent_connections_without_subscription_are_closed(tmp_path: Path) -> N
     run_virtual(scenario())
 
 
-async def test_notifications_that_nobody_came_for_expire(tmp_path: Path) -> None:
-    """Of each notifier those that are too old, to the second; the others still arrive, in their order."""
+async def test_uncollected_notifications_expire(tmp_path: Path) -> None:
+    """Those that are too old, to the second; the others of each notifier still arrive in order."""
     now, ttl = Time(), 86_400
     async with at(tmp_path, now, RouterRules(notification_ttl_s=ttl)) as running:
         line, notified = await lines_of(running, 2)

@@ -1,4 +1,4 @@
-"""What a look at the store and at the sockets shows."""
+"""What the store and the sockets report."""
 
 from __future__ import annotations
 

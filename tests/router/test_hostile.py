@@ -1,4 +1,4 @@
-"""Whatever is thrown at it: an error of the protocol or the end of that connection, and nothing else."""
+"""Whatever is thrown at the router, the result is a protocol error or the end of that connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Attack = Callable[[RouterInProcess, Queue], Awaitable[None]]
 async def router_with_queue(
     folder: Path, *edits: tuple[str, str]
 ) -> AsyncIterator[tuple[RouterInProcess, Queue]]:
-    """A running router and a secured queue in it, with a message; it must end in order."""
+    """A running router with a secured queue that has a message; it must stop cleanly."""
     async with router_in_process(folder / "router", *edits) as router:
         await router.start()
         line = await line_to(router)
@@ -74,7 +74,7 @@ async def router_with_queue(
 
 @asynccontextmanager
 async def unharmed(router: RouterInProcess) -> AsyncIterator[None]:
-    """After this block the router is what it was before: descriptors, memory, and every row of its store."""
+    """After this block descriptors, memory and every row of the store must be as before."""
     await router.emptied()
     rows, memory, pid = router.dump(), router.memory(), router.pid
     yield
@@ -135,7 +135,7 @@ async def half_of_a_client_hello(router: RouterInProcess, queue: Queue) -> None:
 
 
 async def said_instead_of_hello(router: RouterInProcess, block: bytes) -> None:
-    """The router's hello comes, ours is this: the router hangs up without another word."""
+    """Answer the router's hello with this: the router hangs up without another word."""
     async with raw(router, tls=tls_context()) as (reader, writer):
         await reader.readexactly(BLOCK)
         writer.write(block)
@@ -205,7 +205,7 @@ async def oversized(router: RouterInProcess, queue: Queue) -> None:
 
 
 async def truncated(router: RouterInProcess, queue: Queue) -> None:
-    """Every beginning of a SEND, complete in everything but its end, and a block that never ends."""
+    """Every prefix of a SEND, well-formed except for its end, and a block that never ends."""
     line = await line_to(router, offer_key=False)
     said = Said(SEND(False, b"hello"), queue.sender_id, queue.sender_key)
     whole = b"".join(map(bytes, line.written(said).parts))
@@ -244,7 +244,7 @@ async def wrong_session(router: RouterInProcess, queue: Queue) -> None:
 
 
 async def replayed_block(router: RouterInProcess, queue: Queue) -> None:
-    """The same encrypted block again does not open, and costs the sender its place in the chain only."""
+    """A repeated encrypted block does not decrypt, and costs the sender only its place in the chain."""
     line = await line_to(router)
     other = await create(line)
     said = Said(SEND(False, b"once"), other.sender_id)
@@ -271,7 +271,7 @@ async def replayed_block(router: RouterInProcess, queue: Queue) -> None:
 
 
 async def replayed_commands(router: RouterInProcess, queue: Queue) -> None:
-    """What was signed for one connection is worth nothing on another; on its own it changes nothing twice."""
+    """Commands signed for one connection are invalid on another; on their own they change nothing twice."""
     line, other = await line_to(router), await line_to(router)
     for said in (
         Said(DEL(), queue.recipient_id, queue.key),
@@ -311,7 +311,7 @@ ATTACKS: list[Attack] = [
 ]
 
 
-async def test_what_is_not_the_protocol_changes_nothing(tmp_path: Path) -> None:
+async def test_protocol_violations_change_nothing(tmp_path: Path) -> None:
     async with router_with_queue(tmp_path) as (router, queue):
         for attack in ATTACKS:
             async with asyncio.timeout(ATTACK_S):
@@ -333,7 +333,7 @@ def creation() -> Said:
 
 
 async def flood(line: Line, count: int) -> tuple[list[tuple[Said, IDS]], int]:
-    """Send so many NEW, many in a block: the queues that were created, and how many were refused."""
+    """Send `NEW` many times, many in a block; return the queues created and the number refused."""
     created, refused = [], 0
     for _ in range(count // 50):
         said = [creation() for _ in range(50)]
@@ -405,7 +405,7 @@ async def do_not_read(router: RouterInProcess) -> None:
 
 @pytest.mark.timeout(120 + SLOW_QUEUES // 5)
 async def test_a_reader_that_does_not_read_is_held_back_and_then_dropped(tmp_path: Path) -> None:
-    """Thousands of messages are due to it: they wait in the store, not in memory, and for nobody else.
+    """Thousands of messages are due to it: they wait in the store, not in memory, and delay nobody else.
 
     What cannot wait there, END for each queue that is taken from it, ends the connection at the limit.
     """
@@ -420,7 +420,7 @@ async def test_a_reader_that_does_not_read_is_held_back_and_then_dropped(tmp_pat
 
 
 def keepalive_s(router: RouterInProcess, port: int) -> float:
-    """When the system will ask the peer at this port whether it is there; infinite if it never does."""
+    """After how long TCP keepalive probes the peer at this port; infinite if never."""
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, _, timer, *_ = row.split()
         if local.endswith(f":{router.port:04X}") and remote.endswith(f":{port:04X}"):
@@ -429,7 +429,7 @@ def keepalive_s(router: RouterInProcess, port: int) -> float:
     raise AssertionError("no such connection")
 
 
-async def test_half_open_connections_end(tmp_path: Path) -> None:
+async def test_half_open_connections_are_closed(tmp_path: Path) -> None:
     async with router_with_queue(tmp_path) as (router, queue):
         await open_halves(router, queue)
         async with unharmed(router):
@@ -437,7 +437,7 @@ async def test_half_open_connections_end(tmp_path: Path) -> None:
 
 
 async def open_halves(router: RouterInProcess, queue: Queue) -> None:
-    """Peers that end their direction only are hung up on; one that vanished is asked for by the system."""
+    """Peers that close only their direction are hung up on; a vanished one is found by TCP keepalive."""
     async with raw(router) as (reader, writer):
         writer.write_eof()
         assert await hung_up(reader) == b""
@@ -455,7 +455,7 @@ async def open_halves(router: RouterInProcess, queue: Queue) -> None:
     await closed(line)
 
 
-async def test_unfinished_handshakes_are_few_and_others_get_through(tmp_path: Path) -> None:
+async def test_unfinished_handshakes_are_bounded_and_others_get_through(tmp_path: Path) -> None:
     async with (
         router_with_queue(tmp_path, ("handshakes = 2000", "handshakes = 32")) as (router, _),
         unharmed(router),
@@ -477,7 +477,7 @@ async def test_unfinished_handshakes_are_few_and_others_get_through(tmp_path: Pa
 
 
 async def dropped_at_once(router: RouterInProcess, queue: Queue, kind: int) -> None:
-    """Connect and be gone: before TLS, during it, after it, in a session, with a subscription."""
+    """Connect and drop: before, during and after TLS, in a session, with a subscription."""
     if kind in (0, 1, 2):
         sock = socket.socket()
         sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""A router that is killed again and again, under load, loses nothing that it answered."""
+"""A router killed repeatedly under load loses nothing that it acknowledged."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Clock:
 
 
 class Peer:
-    """Somebody who connects, and hears why he is closed."""
+    """A connecting peer that records why it is closed."""
 
     def __init__(self, limits: Limits, key: AddressKey | None) -> None:
         self.closed: str | None = None
@@ -33,7 +33,7 @@ class Peer:
 
 
 def taken(limits: Limits, key: AddressKey | None, tries: int) -> int:
-    """How many of so many NEW are let through."""
+    """How many of this many NEW are let through."""
     return sum(limits.new_queue(key) for _ in range(tries))
 
 
@@ -66,7 +66,7 @@ def test_exempt_addresses_are_not_counted() -> None:
     assert taken(limits, None, 10) == 10
 
 
-def test_connections_of_an_address_come_back() -> None:
+def test_a_closed_connection_frees_a_place_of_its_address() -> None:
     limits = Limits(LimitSizes(connections_per_address=2), Clock())
     first, second, third = (Peer(limits, ONE) for _ in range(3))
     assert (first.came, second.came, third.came) == (True, True, False)
@@ -80,7 +80,7 @@ def test_connections_of_an_address_come_back() -> None:
     assert (limits.addresses, limits.handshakes) == (0, 0)
 
 
-def test_an_ipv6_network_has_more_than_one_of_its_parts_but_not_any_number() -> None:
+def test_larger_ipv6_networks_have_larger_but_bounded_limits() -> None:
     keys, limits = AddressKeys(), Limits(LimitSizes(connections_per_address=2), Clock())
 
     def came(hosts: list[str]) -> int:
@@ -161,7 +161,7 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limits.addresses <= 10
 
 
-def test_total_refusals_remember_nobody() -> None:
+def test_refusals_by_the_total_limit_remember_no_address() -> None:
     limits = Limits(LimitSizes(new_burst=5, new_per_second=0.001), Clock())
     for number in range(100):
         limits.new_queue((number.to_bytes(4, "big"),))
@@ -187,7 +187,7 @@ async def test_near_its_memory_limit_a_server_closes_the_largest_holders_and_tak
     assert Peer(limits, TWO).came
 
 
-async def test_what_ended_connections_held_is_given_back_though_they_were_few() -> None:
+async def test_memory_of_a_few_ended_connections_is_freed_too() -> None:
     class FailedError(Exception):
         """An error that refers to itself, as a failed handshake does."""
 

@@ -21,7 +21,7 @@ DATA = LinkData(b"fixed", b"user")
 LONG = LinkData(os.urandom(2048), os.urandom(13824))
 
 
-async def test_a_contact_link_is_read_by_anyone_again_and_again(running: RunningRouter) -> None:
+async def test_a_contact_link_can_be_read_repeatedly_by_anyone(running: RunningRouter) -> None:
     line, reader = await open_line(running), await open_line(running)
     queue = await create(line, mode=QueueMode.CONTACT, link=LONG)
     for _ in range(2):
@@ -90,7 +90,7 @@ async def test_ldel(running: RunningRouter) -> None:
     assert await line.ask(LGET(), other.link_id) == LNK(other.sender_id, DATA)
 
 
-async def test_a_link_that_was_left_is_free_for_others(running: RunningRouter) -> None:
+async def test_an_abandoned_link_id_is_free_for_others(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line, mode=QueueMode.CONTACT, link=DATA)
     other = await create(line, mode=QueueMode.CONTACT)

@@ -134,8 +134,8 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         assert counted.moved() == {"qSubEnd": 1}
 
 
-async def test_what_leaves_with_a_queue_is_counted(tmp_path: Path) -> None:
-    """Also by the operator's hand: what was accepted is acknowledged, expired, deleted or still there."""
+async def test_messages_removed_with_their_queue_are_counted(tmp_path: Path) -> None:
+    """By the operator too: an accepted message is acknowledged, expired, deleted or still there."""
     async with running_router(tmp_path, RouterRules(quota=2), network=MemoryNetwork()) as running:
         line, sender = await lines_of(running, 2)
         full, one, empty = [await create(line) for _ in range(3)]
@@ -198,7 +198,7 @@ REFUSED = Refused(b"1" * 24, b"", Code.AUTH)
     ],
 )
 def test_blocks_are_counted_as_the_reference_counts_them(items: list[Command], meter: Meter | None) -> None:
-    """Two and more commands of one party, by the first; what could not be parsed does not count."""
+    """Two or more commands of one party, counted under the first; unparseable ones do not count."""
     requests = [asked(command) for command in items]
     assert batch_meter(requests) is meter
     assert batch_meter([REFUSED, *requests, REFUSED]) is meter
@@ -245,10 +245,10 @@ def updated_day(running: RunningRouter, queue: Queue) -> int:
 
 
 @pytest.mark.parametrize("command", [SUB(), GET(), SEND(False, b"hello"), SEND(False, bytes(16049))])
-async def test_use_notes_the_day_once(
+async def test_use_records_the_day_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    """Receiving and sending do, also what is too large; looking does not."""
+    """Receiving and sending do, even a message that is too large; QUE does not."""
     now = Days()
     async with running_router(tmp_path, now=now, network=MemoryNetwork()) as running:
         line = await open_line(running)

@@ -136,7 +136,7 @@ async def test_services_count_their_queues(tmp_path: Path) -> None:
     assert service.created_day == 86_400
 
 
-async def test_the_keys_of_the_agreement_are_not_invented(tmp_path: Path) -> None:
+async def test_missing_dh_keys_are_not_invented(tmp_path: Path) -> None:
     record = (await imported(tmp_path, files(tmp_path, [*SERVICES, FULL]))).queues[RECIPIENT].record
     assert record.recipient_dh_key is None
     assert record.router_dh_key is None
@@ -177,7 +177,7 @@ OTHER = CreateQueue(an_id(30), (key(1),), bytes(32), an_id(31))
     ],
 )
 @pytest.mark.parametrize("chunk_lines", [1, 100])
-async def test_what_is_not_taken_is_reported_and_changes_nothing(
+async def test_a_skipped_line_is_reported_and_changes_nothing(
     tmp_path: Path, line: StoreRecord | bytes, reason: str, chunk_lines: int
 ) -> None:
     lines: list[Line] = [*SERVICES, FULL, line, UpdateTime(RECIPIENT, 3)]
@@ -188,7 +188,7 @@ async def test_what_is_not_taken_is_reported_and_changes_nothing(
     assert queue.record.updated_day == 3
 
 
-async def test_lines_about_notifiers_need_one(tmp_path: Path) -> None:
+async def test_a_notifier_line_needs_a_notifier_and_a_link_id_must_be_free(tmp_path: Path) -> None:
     lines: list[Line] = [
         *SERVICES,
         PLAIN,
@@ -223,13 +223,13 @@ async def test_ids_of_a_deleted_queue_are_free_again(tmp_path: Path) -> None:
         assert found.services[NTF_SERVICE].notifiers == QueueSet()
 
 
-async def test_a_service_told_twice_is_one(tmp_path: Path) -> None:
+async def test_a_service_listed_twice_is_one_service(tmp_path: Path) -> None:
     found = await imported(tmp_path, files(tmp_path, [*SERVICES, SERVICES[0], FULL]))
     assert found.report == []
     assert len(found.services) == 2
 
 
-async def test_a_line_that_is_too_long_is_left_out(tmp_path: Path) -> None:
+async def test_a_line_that_is_too_long_is_skipped(tmp_path: Path) -> None:
     lines: list[Line] = [PLAIN, b"x" * (1 << 21), UpdateTime(RECIPIENT, 5)]
     lines += [b"y" * (1 << 20), b"z" * ((1 << 20) + 1), UpdateTime(RECIPIENT, 6)]
     found = await imported(tmp_path, files(tmp_path, lines))
@@ -242,7 +242,7 @@ async def test_a_line_that_is_too_long_is_left_out(tmp_path: Path) -> None:
     assert found.queues[RECIPIENT].record.updated_day == 6
 
 
-async def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
+async def test_a_last_line_without_a_newline_counts(tmp_path: Path) -> None:
     lines: list[Line] = [PLAIN, SuspendQueue(RECIPIENT)]
     source = files(tmp_path, lines)
     source.store_log.write_bytes(source.store_log.read_bytes().removesuffix(b"\n"))
@@ -254,7 +254,7 @@ LINES = [vector for vector in vectors("store_log.json") if vector["kind"].starts
 
 @pytest.mark.parametrize("vector", LINES, ids=lambda vector: str(vector["name"]))
 async def test_recorded_lines(tmp_path: Path, vector: dict[str, object]) -> None:
-    """Behind a queue and services like those they speak of, lines that the reference reads are taken."""
+    """Lines that the reference reads are accepted, after a queue and services like those they refer to."""
     line = str(vector["line"]).encode()
     readable = vector.get("read_back", vector.get("result"))
     taken = readable is True or (isinstance(readable, dict) and "error" not in readable)
@@ -278,7 +278,7 @@ async def test_recorded_lines(tmp_path: Path, vector: dict[str, object]) -> None
 
 
 def _random_line(rng: random.Random) -> StoreRecord:
-    """A line about one of few queues, notifiers, links and services, so that they meet."""
+    """A line about one of a few queues, notifiers, links and services, so that lines collide."""
     queue, other = an_id(rng.randrange(5)), an_id(100 + rng.randrange(3))
     service = rng.choice([None, SERVICE, NTF_SERVICE, an_id(99)])
     link = (an_id(110 + rng.randrange(2)), rng.choice([DATA, OTHER_USER, OTHER_FIXED]))
@@ -318,10 +318,10 @@ def _random_line(rng: random.Random) -> StoreRecord:
 
 @given(seed=st.integers(0, 2**32), chunk_lines=st.sampled_from([1, 3, 1000]))
 @settings(deadline=None, max_examples=40)
-async def test_any_log_arrives_whole(
+async def test_any_log_is_imported_completely(
     tmp_path_factory: pytest.TempPathFactory, seed: int, chunk_lines: int
 ) -> None:
-    """Lines in any order: the tally of the source, made apart, is that of the store, however it was cut."""
+    """Lines in any order, in chunks of any size: the store's tally equals the source's, computed apart."""
     rng = random.Random(seed)
     lines = [*SERVICES[: rng.randrange(3)], *(_random_line(rng) for _ in range(40))]
     folder = tmp_path_factory.mktemp("any")
@@ -329,7 +329,7 @@ async def test_any_log_arrives_whole(
     assert found.counts["queues: taken"] + len(found.report) == len(lines)
 
 
-async def test_a_notifier_id_that_goes_from_one_queue_to_another_in_one_chunk(tmp_path: Path) -> None:
+async def test_a_notifier_id_moves_between_queues_in_one_chunk(tmp_path: Path) -> None:
     lines: list[Line] = [replace(PLAIN, notifier=NTF), UpdateTime(RECIPIENT, 1), UpdateTime(RECIPIENT, 2)]
     lines += [OTHER, DeleteNotifier(RECIPIENT), AddNotifier(OTHER.recipient_id, NTF)]
     found = await imported(tmp_path, files(tmp_path, lines), chunk_lines=3)

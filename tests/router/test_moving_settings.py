@@ -1,4 +1,4 @@
-"""`smp-server.ini`: every setting is taken over or named as left, and nothing protected is opened."""
+"""`smp-server.ini`: every setting is taken over or reported as skipped, and nothing protected is opened."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ VALUES = {
 }
 
 
-def test_the_facts_name_all_sections() -> None:
+def test_the_table_of_facts_covers_all_sections() -> None:
     assert len(known_keys()) > 55
     assert {key.partition(".")[0] for key in known_keys()} == {
         *("INFORMATION", "STORE_LOG", "AUTH", "TRANSPORT", "PROXY", "NAMES", "INACTIVE_CLIENTS", "WEB")
@@ -112,7 +112,7 @@ def test_what_cannot_be_understood_stops_the_move(text: str) -> None:
         of(text)
 
 
-def test_clients_that_are_never_disconnected_stay_for_long() -> None:
+def test_disconnect_off_becomes_a_long_idle_limit() -> None:
     taken = of("[INACTIVE_CLIENTS]\ndisconnect: off\nttl: 60\n").settings
     assert taken["rules"]["idle_ttl_s"] == 30 * 86_400
 

@@ -1,4 +1,4 @@
-"""Counters of an smp-server go on in a router of ours."""
+"""Counters of an smp-server continue in our router."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_line_is_taken_or_named() -> None:
     assert len(found.counts) + len(found.left) + 1 == lines
 
 
-def test_a_new_router_goes_on_from_them_and_one_that_counted_does_not(tmp_path: Path) -> None:
+def test_only_a_router_that_counted_nothing_continues_from_them(tmp_path: Path) -> None:
     (tmp_path / "stats").write_text(OLD)
     take_over_stats(tmp_path / "counters.json", tmp_path / "stats")
     meters = RouterMeters()
@@ -84,6 +84,6 @@ def test_a_new_router_goes_on_from_them_and_one_that_counted_does_not(tmp_path: 
 @pytest.mark.parametrize(
     "text", ["", "nonsense", "fromTime=yesterday", OLD.replace("qCreated=11", "qCreated=many")]
 )
-def test_what_is_no_such_file_is_refused(text: str) -> None:
+def test_a_malformed_stats_file_is_refused(text: str) -> None:
     with pytest.raises(StatsError):
         read_stats(text)

@@ -1,4 +1,4 @@
-"""Out to files, into other stores and back, also when stopped: the same certificate everywhere."""
+"""To files, into other stores and back, also when interrupted: the same certificate everywhere."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def took(source: Source, store: RouterStore, bulk: BulkStore, folder: Path
     return found
 
 
-async def test_out_and_in_again(tmp_path: Path) -> None:
+async def test_export_and_import(tmp_path: Path) -> None:
     source = write_files(tmp_path, SHAPE, NOW)
     async with lmdb(tmp_path / "first") as (store, bulk):
         first = await took(source, store, bulk, tmp_path)
@@ -104,7 +104,7 @@ async def test_out_and_in_again(tmp_path: Path) -> None:
         assert await took(again, store, bulk, tmp_path) == first
 
 
-async def test_between_the_stores(tmp_path: Path, database: str) -> None:
+async def test_moving_between_the_stores(tmp_path: Path, database: str) -> None:
     """Files into PostgreSQL, from there into LMDB."""
     source = write_files(tmp_path, SHAPE, NOW)
     async with lmdb(tmp_path / "straight") as (store, bulk):
@@ -133,7 +133,7 @@ class StoppedError(Exception):
 
 
 class Stopping(LmdbTables):
-    """A store that takes so many commits and then no more, with the last one there or not."""
+    """A store that accepts this many commits and then fails, with or without keeping the last one."""
 
     def __init__(self, folder: Path, commits: int, *, after: bool) -> None:
         super().__init__(folder, Durability.OS)
@@ -190,7 +190,7 @@ async def test_a_stopped_copy_resumes(tmp_path: Path, commits: int) -> None:
             assert await certificate_of(copied_bulk) == straight
 
 
-async def test_other_files_do_not_go_on_from_here(tmp_path: Path) -> None:
+async def test_an_import_does_not_resume_with_other_files(tmp_path: Path) -> None:
     source = files(tmp_path, [QUEUE])
     async with lmdb(tmp_path / "store") as (store, bulk):
         await took(source, store, bulk, tmp_path)
@@ -219,8 +219,8 @@ async def test_messages_that_never_expire(tmp_path: Path) -> None:
         assert await work.check() == await certificate_of(bulk)
 
 
-async def test_what_files_cannot_tell_is_left_out_and_said(tmp_path: Path) -> None:
-    """An empty part of link data and an empty body would make the whole line unreadable."""
+async def test_what_files_cannot_express_is_left_out_and_reported(tmp_path: Path) -> None:
+    """Empty link data or an empty body would make the whole line unreadable."""
     link_id = b"\5" * 24
     queue = queue_of(QUEUE)._replace(link_id=link_id)
     bodies = enumerate((b"x", b"", b"y"))
@@ -265,7 +265,7 @@ async def test_a_blocked_queue_with_notice_and_service_can_be_read_back(tmp_path
 
 @pytest.mark.parametrize("part", ["count", "member", "pending", "message", "ends"])
 async def test_rows_that_disagree_are_found(tmp_path: Path, part: str) -> None:
-    """The certificate looks at what services answer with, not only at what it was made from."""
+    """The certificate covers what services answer with, not only the rows it was made from."""
     source = write_files(tmp_path, SHAPE, NOW)
     async with lmdb(tmp_path / "store") as (store, bulk):
         before = await took(source, store, bulk, tmp_path)

@@ -1,4 +1,4 @@
-"""Messages and notifications arrive in their queues, in their order; what is old or damaged does not."""
+"""Messages and notifications arrive in their queues and in order; old or damaged ones do not."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_notifications(tmp_path: Path, chunk_lines: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_lines", [7, 1000])
-async def test_the_oldest_of_too_many_notifications_give_way(tmp_path: Path, chunk_lines: int) -> None:
+async def test_of_too_many_notifications_the_oldest_are_dropped(tmp_path: Path, chunk_lines: int) -> None:
     lines = [notice(number) for number in range(300)]
     found = await imported(tmp_path, files(tmp_path, QUEUES, (), lines), chunk_lines)
     kept = sorted(found.notifications, key=lambda one: one.number)
@@ -192,7 +192,7 @@ class Journal:
     def messages(
         self, recipient_id: bytes, name: str, messages: Sequence[Saved], extra: bytes = b""
     ) -> list[int]:
-        """Write a file; where each message starts, and the end of the last."""
+        """Write a file; return where each message starts and where the last one ends."""
         lines = [encode_journal_message(one) + b"\n" for one in messages]
         (self.folder(recipient_id) / f"messages.{name}.log").write_bytes(b"".join(lines) + extra)
         return [sum(map(len, lines[:count])) for count in range(len(lines) + 1)]
@@ -226,7 +226,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "messages")
 
 
-async def test_a_journal_is_read_from_where_its_reader_was(tmp_path: Path, journal: Journal) -> None:
+async def test_a_journal_is_read_from_its_readers_position(tmp_path: Path, journal: Journal) -> None:
     journal.one_file(FIRST, [message(1), message(2), message(3)], 1)
     journal.one_file(SECOND, [message(4, OLD), message(5), marker(6)], 0, can_write=False)
     found = await imported(tmp_path, files(tmp_path, QUEUES, journal=journal.root))
@@ -256,7 +256,7 @@ async def test_a_journal_continues_in_its_second_file(tmp_path: Path, journal: J
     assert found.report == []
 
 
-async def test_the_last_state_that_is_possible_counts(tmp_path: Path, journal: Journal) -> None:
+async def test_the_last_valid_state_counts(tmp_path: Path, journal: Journal) -> None:
     places = journal.messages(FIRST, "one", [message(1), message(2)])
     right = journal.one_state(places, 1)
     journal.state(FIRST, journal.one_state(places, 0), right, replace(right, size=9), b"write=torn")

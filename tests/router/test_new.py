@@ -69,7 +69,7 @@ async def test_every_shape_at_every_version(running: RunningRouter, version: int
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519])
-async def test_any_kind_of_recipient_key_serves(running: RunningRouter, algorithm: Algorithm) -> None:
+async def test_any_kind_of_recipient_key_works(running: RunningRouter, algorithm: Algorithm) -> None:
     line = await open_line(running)
     queue = await create(line, algorithm=algorithm, subscribe=True)
     await queue.send(line, b"hello")
@@ -86,7 +86,7 @@ async def test_the_key_in_the_command_must_have_signed_it(running: RunningRouter
 
 @pytest.mark.parametrize("version", [6, 9, 15, 20])
 @pytest.mark.parametrize("password", [None, b"secret"])
-async def test_the_password_is_needed_where_one_is_set(
+async def test_new_needs_the_password_if_one_is_set(
     tmp_path: Path, version: int, password: bytes | None
 ) -> None:
     rules = RouterRules(password=password)
@@ -99,7 +99,7 @@ async def test_the_password_is_needed_where_one_is_set(
             assert isinstance(reply, IDS) if accepted else reply == AUTH, offered
 
 
-async def test_no_new_queues_where_they_are_off(tmp_path: Path) -> None:
+async def test_new_is_refused_where_it_is_disabled(tmp_path: Path) -> None:
     async with running_router(tmp_path, network=MemoryNetwork()) as running:
         old = await create(await open_line(running))
     rules = RouterRules(new_queues=False, password=b"secret")
@@ -151,7 +151,7 @@ async def test_the_client_chooses_the_link_of_a_contact_queue(running: RunningRo
 
 
 async def test_an_empty_link_id_is_a_link_id(running: RunningRouter) -> None:
-    """No LGET can name it, but it harms nobody and is taken once."""
+    """No LGET can name it, but it is harmless and can be taken once."""
     line = await open_line(running)
     first, second = [await create(line, mode=QueueMode.CONTACT) for _ in range(2)]
     said = [first.said(LSET(b"", DATA)), second.said(LSET(b"", DATA)), Said(PING())]
@@ -193,7 +193,7 @@ async def test_a_repeated_new_gets_the_same_answer(tmp_path: Path) -> None:
         assert await repeat.on(await open_line(running)) == first
 
 
-async def test_twice_in_one_turn_is_one_queue(running: RunningRouter) -> None:
+async def test_new_twice_in_one_turn_creates_one_queue(running: RunningRouter) -> None:
     lines, repeat = [await open_line(running) for _ in range(2)], Repeat(subscribe=False)
     for line in lines:
         line.send([line.written(repeat.said())])
@@ -202,7 +202,7 @@ async def test_twice_in_one_turn_is_one_queue(running: RunningRouter) -> None:
     assert running.router.store.counts()["queues"] == 1
 
 
-async def test_other_recipient_keys_end_the_repetition(running: RunningRouter) -> None:
+async def test_a_repeated_new_is_refused_after_the_recipient_keys_changed(running: RunningRouter) -> None:
     line, key, corr_id = await open_line(running), new_key(), os.urandom(24)
     said = Said(a_new(key, request=linked(corr_id, link_id=b"link")), b"", key, corr_id)
     (ids,) = await line.ask_many([said])
@@ -211,7 +211,7 @@ async def test_other_recipient_keys_end_the_repetition(running: RunningRouter) -
     assert await line.ask_many([said]) == [AUTH]
 
 
-async def test_a_repeated_new_takes_the_subscription_over_with_what_waits(running: RunningRouter) -> None:
+async def test_a_repeated_new_takes_over_subscription_and_message_in_flight(running: RunningRouter) -> None:
     first, second, repeat = await open_line(running), await open_line(running), Repeat()
     ids = await repeat.on(first)
     for body in (b"one", b"two"):
@@ -237,7 +237,7 @@ async def test_a_repeated_new_that_only_creates_leaves_the_subscriber(running: R
     assert await second.settle() == await first.settle() == []
 
 
-async def test_a_repeated_new_leaves_a_connection_that_reads(running: RunningRouter) -> None:
+async def test_a_repeated_new_does_not_subscribe_a_connection_that_used_get(running: RunningRouter) -> None:
     line, repeat = await open_line(running), Repeat(subscribe=False)
     ids = await repeat.on(line)
     assert await line.ask(SEND(False, b"one"), ids.sender_id) == OK()

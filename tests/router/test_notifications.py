@@ -178,7 +178,7 @@ async def test_a_second_notifier_displaces_the_first(running: RunningRouter) -> 
 
 
 async def test_notifications_wait_for_a_subscriber_in_their_order(tmp_path: Path) -> None:
-    """Also over a restart; getting the message does not cancel them; NSUB brings each once."""
+    """Also across a restart; receiving the message does not cancel them; NSUB delivers each once."""
     now = Time()
     async with at(tmp_path, now) as running:
         line = await open_line(running)
@@ -206,7 +206,7 @@ async def test_notifications_wait_for_a_subscriber_in_their_order(tmp_path: Path
         assert running.router.plan.meters[Meter.NTFS] == 3
 
 
-async def test_a_notifier_that_went_leaves_notifications_waiting(running: RunningRouter) -> None:
+async def test_a_disconnected_notifier_leaves_notifications_waiting(running: RunningRouter) -> None:
     line, one, two = await lines_of(running, 3)
     queue = await create(line, notifier=True)
     await nsub(one, queue)
@@ -238,7 +238,7 @@ async def test_notifications_expire(tmp_path: Path, age: int, kept: bool) -> Non
 
 
 async def test_only_the_newest_notifications_wait(tmp_path: Path) -> None:
-    """A notifier that never comes costs a bounded room: of 300 the last 256 are there."""
+    """A notifier that never comes costs bounded room: of 300 notifications the last 256 are kept."""
     async with at(tmp_path, Time(), RouterRules(quota=1000)) as running:
         line, notified = await lines_of(running, 2)
         queue = await create(line, notifier=True)

@@ -31,7 +31,7 @@ WAITING_MAX = 40
 
 
 class Answers:
-    """How many commands were answered OK; wakes who waits for more."""
+    """Counts the commands answered OK and wakes whoever waits for more."""
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -67,7 +67,7 @@ class Pair:
         self._bodies: Iterator[int] = itertools.count()
 
     async def send(self) -> None:
-        """SENDs in batches; a refused one is never sent again, so that it must never be seen."""
+        """SEND in batches; a refused message is never sent again, so it must never be received."""
         while not self.stopping:
             bodies = [
                 b"%d " % next(self._bodies) + bytes(self._random.choice((0, 15_000)))
@@ -161,7 +161,7 @@ async def test_restarts_of_the_database_under_load_lose_and_repeat_nothing(tmp_p
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-async def test_a_message_in_doubt_is_answered_by_what_became_of_it(
+async def test_a_message_in_doubt_is_answered_by_its_real_outcome(
     tmp_path: Path, database: str, arrives: bool
 ) -> None:
     async with wired(database) as (wire, dsn), running_router(tmp_path, dsn=dsn) as running:

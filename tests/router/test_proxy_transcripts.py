@@ -1,4 +1,4 @@
-"""The recorded conversations about proxying, said again: through our proxy to our relay, and as a proxy."""
+"""Replays of the recorded proxy conversations: through our proxy to our relay, and as a proxy."""
 
 from __future__ import annotations
 

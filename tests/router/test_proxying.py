@@ -1,4 +1,4 @@
-"""PRXY, PFWD and RFWD between two real routers: who may, what comes back, and what is left at the end."""
+"""PRXY, PFWD and RFWD between two real routers: permissions, answers, and what is left afterwards."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_two_senders_that_ask_at_once_wait_for_one_attempt(
     assert len(relay.router.connections) == 1
 
 
-async def test_a_session_that_nobody_opened_is_not_known(proxy: RunningRouter) -> None:
+async def test_a_session_that_was_never_opened_is_unknown(proxy: RunningRouter) -> None:
     line = await open_line(proxy)
     sender = Sender(bytes(32), new_key(Algorithm.X25519).public)
     assert await forwarded(line, sender, sender.transmission(LGET(), bytes(24))) == ERR(NO_SESSION)
@@ -188,7 +188,7 @@ async def test_a_relay_that_restarts_gets_a_new_session(proxy: RunningRouter, tm
         assert await forwarded(line, sender, sender.transmission(SEND(False, b"hi"), queue.sender_id)) == OK()
 
 
-async def test_the_reason_why_a_relay_cannot_be_reached_is_told(
+async def test_the_sender_learns_why_a_relay_cannot_be_reached(
     relay: RunningRouter, proxy: RunningRouter
 ) -> None:
     line = await open_line(proxy)
@@ -205,7 +205,7 @@ async def test_the_reason_why_a_relay_cannot_be_reached_is_told(
 async def test_relays_of_all_versions_are_reached(
     proxy: RunningRouter, tmp_path: Path, offered: int, reported: int
 ) -> None:
-    """Before 14 blocks to a proxy would be encrypted from 11 on, so that it agrees on 10 at most."""
+    """Below 14, blocks to a proxy would be encrypted from 11 on, so it negotiates 10 at most."""
     async with running_router(tmp_path / "relay", versions=VersionRange(6, offered)) as relay:
         queue = await create(await open_line(relay, offered), mode=QueueMode.MESSAGING)
         line = await open_line(proxy)
@@ -231,7 +231,7 @@ async def test_a_relay_older_than_proxies_is_refused(proxy: RunningRouter, tmp_p
         await until(lambda: not relay.router.connections)
 
 
-async def test_what_may_be_forwarded_is_decided_as_if_it_came_directly(
+async def test_forwarded_commands_are_decided_like_direct_ones(
     relay: RunningRouter, proxy: RunningRouter
 ) -> None:
     owner, line = await open_line(relay), await open_line(proxy)
@@ -306,7 +306,7 @@ async def test_exactly_one_command_is_forwarded(relay: RunningRouter, proxy: Run
     assert relay.router.store.counts()["messages"] == 0
 
 
-async def test_what_a_relay_cannot_open_or_read_is_told_to_the_proxy(relay: RunningRouter) -> None:
+async def test_a_relay_tells_the_proxy_what_it_cannot_decrypt_or_parse(relay: RunningRouter) -> None:
     line = await ProxyLine.open(relay)
     sender = line.sender()
     stranger = Sender(line.session_id, new_key(Algorithm.X25519).public)
@@ -368,10 +368,10 @@ async def test_a_proxy_may_be_its_own_relay(proxy: RunningRouter) -> None:
     assert await pushed(owner, queue) == b"to myself"
 
 
-async def test_commands_under_way_of_one_connection_are_limited(
+async def test_commands_in_flight_are_limited_per_connection(
     relay: RunningRouter, proxy: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those above the bound wait; other connections are not held up, and all are answered in the end."""
+    """Those above the limit wait; other connections are not held up, and all are answered eventually."""
     queue, gate, under_way = await create(await open_line(relay)), asyncio.Event(), 0
     relays = proxy.router.relays
     perform, store = relays.perform, relay.router.store
@@ -430,7 +430,7 @@ def test_every_failure_of_a_proxy_has_its_error(failure: Exception, told: SMPErr
     assert proxy_error(failure) == told
 
 
-def test_long_texts_of_failures_fit_into_their_field() -> None:
+def test_long_error_texts_fit_into_their_field() -> None:
     for failure in (WireError("x" * 1000), GarbledResponseError(Code.BLOCK)):
         encode(proxy_error(failure), write_error)
 
@@ -465,7 +465,7 @@ async def test_a_stopped_router_leaves_no_task_and_no_connection(
     assert asyncio.all_tasks() == before
 
 
-async def test_stopping_gives_up_attempts_and_commands_that_hang(tmp_path: Path) -> None:
+async def test_stopping_abandons_hanging_attempts_and_commands(tmp_path: Path) -> None:
     """A relay that accepts and says nothing."""
     accepted: list[asyncio.StreamWriter] = []
     quiet = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
@@ -484,10 +484,10 @@ async def test_stopping_gives_up_attempts_and_commands_that_hang(tmp_path: Path)
     await quiet.wait_closed()
 
 
-async def test_what_a_relay_says_unasked_does_not_stop_the_session(
+async def test_unsolicited_events_of_a_relay_do_not_stop_the_session(
     relay: RunningRouter, proxy: RunningRouter
 ) -> None:
-    """Nobody waits for events of a relay; thousands must not make the proxy stop reading its answers."""
+    """Nobody reads events of a relay; thousands of them must not stop the proxy from reading its answers."""
     queue = await create(await open_line(relay))
     async with await proxy.connect() as client:
         session = await Relay.open(client, relay.server)
@@ -499,7 +499,7 @@ async def test_what_a_relay_says_unasked_does_not_stop_the_session(
         assert await session.send(SEND(False, b"hi"), queue.sender_id) == OK()
 
 
-async def test_failures_of_the_proxy_itself_are_told_apart(proxy: RunningRouter) -> None:
+async def test_failures_of_the_proxy_itself_are_distinguished(proxy: RunningRouter) -> None:
     async with await proxy.connect() as client:
         nowhere = Server((Host("127.0.0.1"),), "1", bytes(32))
         with pytest.raises(ProxyFailedError) as failed:
@@ -516,7 +516,7 @@ async def several(tmp_path: Path, count: int) -> AsyncIterator[list[RunningRoute
         ]
 
 
-async def test_the_relay_used_longest_ago_makes_room(tmp_path: Path, proxy: RunningRouter) -> None:
+async def test_the_least_recently_used_relay_makes_room(tmp_path: Path, proxy: RunningRouter) -> None:
     proxy.router.relays._relays_max = 2
     async with several(tmp_path, 3) as relays:
         line = await open_line(proxy)
@@ -543,7 +543,7 @@ class CountingNetwork(MemoryNetwork):
         return await super().connect(factory, host, port)
 
 
-def test_a_dead_relay_is_tried_ever_less_often_for_everyone(tmp_path: Path) -> None:
+def test_pauses_before_retrying_a_dead_relay_grow_for_everyone(tmp_path: Path) -> None:
     async def main() -> None:
         network = CountingNetwork()
         async with running_router(tmp_path, network=network) as proxy:
@@ -605,7 +605,7 @@ def test_a_relay_that_does_not_answer_in_time_is_a_timeout(tmp_path: Path) -> No
     run_virtual(main())
 
 
-def test_an_attempt_under_way_is_not_given_up_for_another(tmp_path: Path) -> None:
+def test_an_attempt_in_progress_is_not_abandoned_for_another(tmp_path: Path) -> None:
     async def main() -> None:
         network = MemoryNetwork()
         async with (
@@ -638,7 +638,7 @@ async def test_dead_relays_cost_nobody_else_a_session(relay: RunningRouter, prox
     assert len(proxy.router.relays) == len(relay.router.connections) == 1
 
 
-async def test_new_relays_replace_those_that_one_client_keeps_to_itself(
+async def test_new_relays_replace_those_of_the_client_with_the_most(
     tmp_path: Path, proxy: RunningRouter
 ) -> None:
     proxy.router.relays._relays_max = 4
@@ -657,7 +657,7 @@ async def test_new_relays_replace_those_that_one_client_keeps_to_itself(
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".", "a.!.example"])
-async def test_a_name_that_no_host_can_have_is_told_and_not_logged(
+async def test_an_impossible_host_name_is_answered_and_not_logged(
     proxy: RunningRouter, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
     line = await open_line(proxy)

@@ -78,7 +78,7 @@ async def test_off_refuses_messages_and_nothing_else(running: RunningRouter) -> 
     assert await line.ask(SEND(False, b"after"), queue.sender_id, queue.sender_key) == AUTH
 
 
-async def test_nothing_is_left_of_a_deleted_queue(running: RunningRouter) -> None:
+async def test_a_deleted_queue_leaves_nothing_behind(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line, mode=QueueMode.CONTACT, link=DATA, notifier=True)
     other = await create(line, link=DATA, notifier=True)
@@ -104,7 +104,7 @@ async def test_nothing_is_left_of_a_deleted_queue(running: RunningRouter) -> Non
     assert other.body(await other.ask(line, GET())) == b"waits"
 
 
-async def test_del_tells_the_subscribers_but_not_who_deletes(running: RunningRouter) -> None:
+async def test_del_tells_the_subscribers_but_not_the_deleter(running: RunningRouter) -> None:
     one, two, notified = [await open_line(running) for _ in range(3)]
     queue = await create(one, subscribe=True, notifier=True)
     assert await notified.ask(NSUB(), queue.notifier_id, queue.notifier_key) == SOK(None)
@@ -164,7 +164,7 @@ async def test_que_tells_the_state_of_queue_and_subscription(running: RunningRou
 
 @pytest.mark.parametrize("version", [6, 11, 12, 15, 17, 18, 20])
 async def test_a_blocked_queue_at_every_version(running: RunningRouter, version: int) -> None:
-    """Below 12 nobody knows BLOCKED, below 18 nobody knows notices."""
+    """BLOCKED exists from version 12, notices from version 18."""
     line = await open_line(running, version)
     queue = await create(line, subscribe=True)
     assert await block(running, queue.sender_id, SPAM) == "blocked"
@@ -211,7 +211,7 @@ async def test_unblocking_restores_everything(running: RunningRouter) -> None:
     assert await line.ask(LKEY(key.public), queue.link_id, key) == LNK(queue.sender_id, DATA)
 
 
-async def test_an_operator_without_reason_or_queue(running: RunningRouter) -> None:
+async def test_an_operator_needs_a_reason_to_block_and_an_existing_queue(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line)
     outcome = await operate(running, Action.BLOCK, queue.sender_id)
@@ -225,7 +225,7 @@ async def test_an_operator_without_reason_or_queue(running: RunningRouter) -> No
     assert await operate(running, Action.STATUS, queue.sender_id) == "off"
 
 
-async def test_an_operator_deletes_a_queue_with_all_in_it(running: RunningRouter) -> None:
+async def test_an_operator_deletes_a_queue_with_everything_in_it(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line, subscribe=True, notifier=True, link=DATA)
     await queue.send(line, b"one", notify=True)

@@ -42,7 +42,7 @@ async def test_get_and_sub_exclude_each_other_on_one_connection(running: Running
     assert error(await queue.ask(reader, SUB())) == PROHIBITED
 
 
-async def test_an_empty_queue_is_enough_to_decide_for_get_or_sub(running: RunningRouter) -> None:
+async def test_get_and_sub_exclude_each_other_on_an_empty_queue_too(running: RunningRouter) -> None:
     one, two = await lines_of(running, 2)
     queue = await create(one, subscribe=True)
     assert error(await queue.ask(one, GET())) == PROHIBITED
@@ -124,7 +124,9 @@ async def test_ack_removes_and_answers_with_the_next(running: RunningRouter) -> 
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-19")
-async def test_the_message_on_an_ack_is_in_flight_and_the_first_is_gone(running: RunningRouter) -> None:
+async def test_the_message_answering_an_ack_is_in_flight_and_the_first_is_gone(
+    running: RunningRouter,
+) -> None:
     line, sender = await lines_of(running, 2)
     queue = await create(line, subscribe=True)
     for body in (b"one", b"two"):
@@ -155,7 +157,7 @@ async def test_an_empty_ack_gets_the_head_again(running: RunningRouter) -> None:
     assert await queue.ask(line, ACK(queue.last_id)) == OK()
 
 
-async def test_what_another_connection_removed_is_acknowledged_all_the_same(running: RunningRouter) -> None:
+async def test_a_message_removed_by_another_connection_may_be_acknowledged(running: RunningRouter) -> None:
     line, reader = await lines_of(running, 2)
     queue = await create(line, subscribe=True)
     for body in (b"one", b"two"):
@@ -212,7 +214,7 @@ async def test_a_message_into_an_empty_queue_is_pushed_and_the_next_waits(runnin
     assert queue.body(await queue.ask(line, ACK(queue.last_id))) == b"two"
 
 
-async def test_a_client_that_sends_to_itself_hears_the_message_before_the_answer(
+async def test_a_client_that_sends_to_itself_gets_the_message_before_the_answer(
     running: RunningRouter,
 ) -> None:
     (line,) = await lines_of(running, 1)
@@ -259,7 +261,7 @@ async def test_without_subscriber_nothing_is_delivered(
 async def test_when_a_message_is_pushed(
     running: RunningRouter, mode: str, pending: bool, flight: bool, pushes: bool
 ) -> None:
-    """Only to a subscription that pushes, for which nothing is due already and nothing is in flight."""
+    """Only to a pushing subscription with nothing due and nothing in flight."""
     line, sender = await lines_of(running, 2)
     queue = await create(line)
     assert await queue.ask(line, GET() if mode == "get" else SUB()) in (OK(), SOK(None))
@@ -283,7 +285,7 @@ async def test_when_a_message_is_pushed(
 async def test_a_push_and_its_record_are_one_step(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever a message leaves for a connection, the record says so; there is no task in between."""
+    """When a message leaves for a connection, the record already says so; no task runs in between."""
     line, sender = await lines_of(running, 2)
     queue = await create(line, subscribe=True)
     client = client_of(running, line)
@@ -311,7 +313,7 @@ async def test_a_push_and_its_record_are_one_step(
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-27")
 async def test_every_way_of_delivery_encrypts_under_the_queue_secret(running: RunningRouter) -> None:
-    """Opened here with the plain primitive, by nonce and secret as the protocol derives them."""
+    """Decrypted here with the plain primitive, using nonce and secret as the protocol derives them."""
     line, other = await lines_of(running, 2)
     queue = await create(line, subscribe=True)
     secret = crypto_box_beforenm(queue.ids.dh_key.raw, queue.dh_key.raw)
@@ -339,7 +341,7 @@ async def test_every_way_of_delivery_encrypts_under_the_queue_secret(running: Ru
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-55")
-async def test_a_message_that_comes_with_the_sub_is_never_missed(running: RunningRouter) -> None:
+async def test_a_message_that_races_with_the_sub_is_never_missed(running: RunningRouter) -> None:
     """In either order within one turn; then nothing more is pushed until it is acknowledged."""
     for sub_first in (True, False):
         line, sender = await lines_of(running, 2)

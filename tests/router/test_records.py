@@ -1,4 +1,4 @@
-"""Rows of queues: what was written is read again, and damage is told and never guessed at."""
+"""Rows of queues round-trip, and damage is reported, never guessed around."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ ANY = queue_records(
 
 
 @given(ANY)
-def test_a_row_is_read_as_it_was_written(record: QueueRecord) -> None:
+def test_a_row_round_trips(record: QueueRecord) -> None:
     assert queue_from_row(queue_to_row(record)) == record
 
 
 @given(USUAL)
-def test_a_row_of_the_usual_shape_is_read_as_any_other(record: QueueRecord) -> None:
+def test_a_row_of_the_usual_shape_is_read_like_any_other(record: QueueRecord) -> None:
     row = queue_to_row(record)
     assert records._usual_row(row) is not None
     assert queue_from_row(row) == records._walked(row) == record
@@ -100,7 +100,7 @@ def outcome(read: Callable[[bytes], QueueRecord], row: bytes) -> QueueRecord | s
         return "unreadable"
 
 
-def test_damage_is_told_whatever_the_shape_of_the_row() -> None:
+def test_damage_is_reported_for_rows_of_any_shape() -> None:
     notifier = Notifier(bytes(24), PublicKey(Algorithm.ED25519, bytes(32)), Secret(bytes(32)), None)
     record = queue_from_row(STRANGER)._replace(notifier=notifier, service_id=bytes(24))
     told = 0
@@ -111,6 +111,6 @@ def test_damage_is_told_whatever_the_shape_of_the_row() -> None:
     assert told > len(STRANGER)
 
 
-def test_the_row_that_is_decoded_in_vain_is_a_usual_one() -> None:
-    """Or a refusal would tell from its time that there is no queue."""
+def test_the_dummy_row_has_the_usual_shape() -> None:
+    """Otherwise the time of a refusal would reveal that there is no queue."""
     assert records._usual_row(STRANGER) is not None

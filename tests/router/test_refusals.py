@@ -1,6 +1,6 @@
-"""Unknown id, wrong key, bad authorization: the same bytes, as many verifications, as many reads.
+"""Unknown id, wrong key, bad authorization: the same bytes, verifications and reads.
 
-So that nobody learns, from the answer or from its time, which ids exist.
+Nobody can learn from an answer or its timing which ids exist.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DATA = LinkData(b"fixed", b"user")
 
 
 class Counting(OneByOne):
-    """Verifies, and remembers what it was asked to verify."""
+    """A verifier that records what it was asked to verify."""
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
@@ -70,7 +70,7 @@ class Counting(OneByOne):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command drew: the reply without its ids, verifications by algorithm, rows read."""
+    """What a command caused: the reply without its ids, verifications by algorithm, rows read."""
 
     reply: bytes
     verifications: tuple[tuple[str, int], ...]
@@ -145,7 +145,7 @@ def damaged(line: Line, said: Said) -> Said:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", [7, 20])
-async def test_refusals_cannot_be_told_apart(measured: Measured, kind: Algorithm, version: int) -> None:
+async def test_refusals_are_indistinguishable(measured: Measured, kind: Algorithm, version: int) -> None:
     line = await open_line(measured.running, max(version, 15))
     found = await parties(line, kind)
     asker = await open_line(measured.running, version)
@@ -197,7 +197,7 @@ async def test_what_no_key_can_authorize_costs_one_verification(measured: Measur
         assert refused.verifications == (("Ed25519", 1),)
 
 
-async def test_what_carries_no_authorization_costs_no_verification(measured: Measured) -> None:
+async def test_an_unsigned_command_costs_no_verification(measured: Measured) -> None:
     """An unsigned SEND to a secured queue, LGET of a one-time link: no different from an unknown id."""
     line = await open_line(measured.running)
     queue = await create(line, link=DATA, secured=True)
@@ -208,7 +208,7 @@ async def test_what_carries_no_authorization_costs_no_verification(measured: Mea
         assert refused.reply.endswith(b"ERR AUTH")
 
 
-async def test_a_deleted_queue_is_as_unknown_as_any(measured: Measured) -> None:
+async def test_a_deleted_queue_looks_like_an_unknown_one(measured: Measured) -> None:
     line = await open_line(measured.running)
     found = await parties(line, Algorithm.ED25519)
     recipient = found["recipient"]
@@ -233,7 +233,7 @@ async def test_refusals_change_nothing(measured: Measured) -> None:
     assert await line.ask(GET(), recipient.entity_id, recipient.key) == OK()
 
 
-async def test_an_authenticator_secret_is_kept_only_once_it_verified(measured: Measured) -> None:
+async def test_an_authenticator_secret_is_cached_only_after_it_verified(measured: Measured) -> None:
     """Otherwise a second try on a known queue would be quicker than one on an unknown."""
     line = await open_line(measured.running)
     queue: Queue = await create(line, algorithm=Algorithm.X25519)
@@ -248,7 +248,7 @@ async def test_an_authenticator_secret_is_kept_only_once_it_verified(measured: M
 
 
 async def test_a_refusal_does_not_tell_how_many_owners_there_are(measured: Measured) -> None:
-    """One verification of the offered kind for each owner that a queue may have, whoever they are."""
+    """One verification of the offered kind for each owner that a queue may have, however many it has."""
     line = await open_line(measured.running)
     queue = await create(line, mode=QueueMode.CONTACT)
     owners = [new_key(), new_key(), new_key(Algorithm.ED448)]
@@ -265,7 +265,7 @@ async def test_a_refusal_does_not_tell_how_many_owners_there_are(measured: Measu
         assert not isinstance(await line.ask(QUE(), queue.recipient_id, owner), ERR)
 
 
-async def test_an_id_that_no_queue_has_costs_what_a_queue_not_seen_lately_costs(
+async def test_an_unknown_id_costs_the_same_as_a_queue_not_used_lately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One row read and one decoded at first, none when the same is tried again."""
@@ -301,7 +301,7 @@ async def test_an_id_that_no_queue_has_costs_what_a_queue_not_seen_lately_costs(
         await line.stream.close()
 
 
-async def test_an_id_that_was_asked_for_in_vain_can_become_a_queue(
+async def test_an_id_that_was_unknown_can_become_a_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when its record is not kept any more."""

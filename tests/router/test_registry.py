@@ -28,7 +28,7 @@ def a_client(undo: Undo, client_id: int = 1) -> RouterClient:
 
 
 def uses(name: str) -> set[str]:
-    """Files in which something of this name is reached: as an attribute, by text, or by import.
+    """Files that use this name: as an attribute, in a string, or by import.
 
     Not in the pipeline, which runs elsewhere, imports nothing of a server, and has words of its own.
     """
@@ -49,7 +49,7 @@ def uses(name: str) -> set[str]:
 
 @pytest.mark.claim("SUB-05")
 @pytest.mark.parametrize("name", RAW_MAPS)
-def test_the_raw_maps_are_used_where_they_are_made_and_nowhere_else(name: str) -> None:
+def test_the_raw_maps_are_used_only_where_they_are_made(name: str) -> None:
     assert uses(name) == {OWNERS[name]}
 
 
@@ -101,7 +101,7 @@ def test_an_id_of_one_registry_is_not_found_in_another() -> None:
         assert left == [number > place for number in range(len(registries))]
 
 
-def test_taking_over_names_the_loser_once() -> None:
+def test_a_takeover_names_the_previous_holder_once() -> None:
     undo = Undo()
     registry, one, two = Registry(undo), a_client(undo, 1), a_client(undo, 2)
     assert registry.take_over(b"id", one) is None

@@ -110,7 +110,7 @@ async def test_credentials_that_do_not_fit_the_command(running: RunningRouter, v
             assert await refusal(line, command, entity=entity, auth=auth) == HAS_AUTH, command
 
 
-async def test_what_this_router_does_not_do(running: RunningRouter) -> None:
+async def test_unsupported_commands(running: RunningRouter) -> None:
     line = await open_line(running)
     assert await refusal(line, RSLV("example.simplex"), entity=False, auth=False) == NAME(
         NameCode.NO_RESOLVER
@@ -120,7 +120,7 @@ async def test_what_this_router_does_not_do(running: RunningRouter) -> None:
 
 
 @pytest.mark.parametrize("version", [6, 7, 15, 20])
-async def test_words_that_are_no_command(running: RunningRouter, version: int) -> None:
+async def test_unknown_command_words(running: RunningRouter, version: int) -> None:
     line = await open_line(running, version)
     queue = await create(line)
     for words in (b"", b"XXX", b"sub", b"SUBX", b"SUB\n", b"OK", b"MSG x", b"ERR AUTH", b"IDS", b" SUB"):
@@ -156,7 +156,7 @@ async def test_one_bad_transmission_does_not_harm_its_neighbours(running: Runnin
 @pytest.mark.parametrize(
     "payload", [b"", b"\0", b"\x01", b"\x01\0", b"\x01\0\x05\0", b"\x02\0\x01\0", b"\x01\0\x07\0\x01c\0PINGx"]
 )
-async def test_a_block_that_is_no_batch(running: RunningRouter, version: int, payload: bytes) -> None:
+async def test_a_block_that_is_not_a_batch(running: RunningRouter, version: int, payload: bytes) -> None:
     line = await open_line(running, version)
     line.stream.send(payload)
     assert await line.event(b"") == Received(b"", b"", ERR(Code.BLOCK))
@@ -178,7 +178,7 @@ async def test_a_block_that_cannot_be_opened(running: RunningRouter, version: in
     assert await line.settle() == []
 
 
-async def test_the_session_id_of_version_6_must_be_the_own(running: RunningRouter) -> None:
+async def test_version_6_requires_the_id_of_its_own_session(running: RunningRouter) -> None:
     line, other = await open_line(running, 6), await open_line(running, 6)
     queue = await create(line)
     foreign = Line(line.stream)
@@ -192,7 +192,7 @@ async def test_the_session_id_of_version_6_must_be_the_own(running: RunningRoute
     assert await queue.ask(line, SUB()) == OK()
 
 
-async def test_a_signature_for_another_session_is_none(running: RunningRouter) -> None:
+async def test_a_signature_for_another_session_is_invalid(running: RunningRouter) -> None:
     line, other = await open_line(running), await open_line(running)
     queue = await create(line)
     foreign = other.written(Said(SUB(), queue.recipient_id, queue.key, b"foreign"))
@@ -227,7 +227,7 @@ async def test_service_subscriptions_on_a_plain_connection(running: RunningRoute
 
 
 async def test_every_kind_of_authorization_at_version_6(running: RunningRouter) -> None:
-    """There is no session key, so that an authenticator verifies against nothing."""
+    """There is no session key, so an authenticator has nothing to verify against."""
     line = await open_line(running, 6)
     queue = await create(line, algorithm=Algorithm.ED448)
     offered = Said(SUB(), queue.recipient_id, authorization=bytes(80))

@@ -1,4 +1,4 @@
-"""KEY, SKEY and RKEY: whose key counts from when on."""
+"""KEY, SKEY and RKEY: whose key applies, and from when."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ async def test_rkey_only_in_contact_mode(running: RunningRouter, mode: QueueMode
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("by_sender", [True, False])
-async def test_a_key_counts_from_the_next_command_of_its_block_on(
+async def test_a_key_takes_effect_with_the_next_command_in_its_block(
     running: RunningRouter, by_sender: bool, before: bool
 ) -> None:
-    """What the second command reaches is loaded although it was not authorized when the block came."""
+    """What the second command needs is loaded although it was not authorized when the block arrived."""
     line = await open_line(running)
     queue = await create(line)
     key = queue.sender_key
@@ -128,7 +128,9 @@ async def test_a_key_counts_from_the_next_command_of_its_block_on(
     assert bodies == [b"first", b"third" if before else b"second"]
 
 
-async def test_a_recipient_key_counts_from_the_next_command_of_its_block_on(running: RunningRouter) -> None:
+async def test_a_recipient_key_takes_effect_with_the_next_command_in_its_block(
+    running: RunningRouter,
+) -> None:
     line, key = await open_line(running), new_key()
     queue = await create(line, mode=QueueMode.CONTACT)
     await queue.send(line, b"first")
@@ -138,7 +140,7 @@ async def test_a_recipient_key_counts_from_the_next_command_of_its_block_on(runn
     assert await queue.ask(line, SUB()) == AUTH
 
 
-async def test_a_recipient_key_does_not_count_for_the_commands_before_it(running: RunningRouter) -> None:
+async def test_a_recipient_key_does_not_apply_to_the_commands_before_it(running: RunningRouter) -> None:
     line, key = await open_line(running), new_key()
     queue = await create(line, mode=QueueMode.CONTACT)
     said = [Said(SUB(), queue.recipient_id, key), queue.said(RKEY((key.public,))), queue.said(SUB())]

@@ -43,7 +43,7 @@ async def test_the_largest_body_of_every_version(running: RunningRouter, version
     assert [await taken(line, queue) for _ in range(3)] == [body, b"", None]
 
 
-async def test_the_size_is_looked_at_only_after_the_key(running: RunningRouter) -> None:
+async def test_the_size_is_checked_only_after_the_key(running: RunningRouter) -> None:
     line = await open_line(running)
     queue = await create(line, secured=True)
     large = SEND(False, bytes(16049))
@@ -119,8 +119,8 @@ async def test_the_quota_and_its_marker(tmp_path: Path) -> None:
         assert queue.body((await line.event(queue.recipient_id)).response) == b"0"
 
 
-async def test_room_before_the_marker_is_no_quota(tmp_path: Path) -> None:
-    """Only a refused message closes the queue: one that was merely full goes on when there is room."""
+async def test_a_full_queue_accepts_again_unless_it_refused_a_message(tmp_path: Path) -> None:
+    """Only a refused message closes a queue; one that was merely full continues when there is room."""
     async with running_router(tmp_path, RouterRules(quota=2), network=MemoryNetwork()) as running:
         line = await open_line(running)
         queue = await create(line)
@@ -152,7 +152,7 @@ async def test_a_full_queue_stays_full_over_a_restart(tmp_path: Path) -> None:
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-29")
 async def test_message_ids_are_never_used_again(tmp_path: Path) -> None:
-    """Not in one queue, not after it was emptied, not after a restart; even if all entropy were the same."""
+    """Not within a queue, after emptying it or after a restart, even with identical entropy."""
     seen: list[bytes] = []
     queue = None
     for _ in range(3):

@@ -66,7 +66,7 @@ async def snapshot(running: RunningRouter, *lines: ServiceLine) -> list[object]:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-21")
-async def test_a_queue_made_by_a_service_is_its_own_from_birth(
+async def test_a_queue_created_by_a_service_belongs_to_it_at_once(
     running: RunningRouter, tmp_path: Path
 ) -> None:
     credentials, sender = new_service(), await open_line(running)
@@ -160,7 +160,7 @@ async def test_a_plain_sub_takes_a_queue_out_of_its_service(running: RunningRout
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-26")
-async def test_a_plain_sub_on_a_plain_queue_is_no_business_of_services(
+async def test_a_plain_sub_on_a_plain_queue_does_not_affect_services(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, plain = await open_service(running, new_service()), await open_line(running)
@@ -317,7 +317,7 @@ async def test_new_or_no_credentials_end_the_association_of_a_notifier(
     await quiet(notifier)
 
 
-async def test_a_notifier_that_waits_changes_hands_with_what_waits(running: RunningRouter) -> None:
+async def test_a_notifier_changes_service_with_its_waiting_notifications(running: RunningRouter) -> None:
     credentials, owner = new_service(), await open_line(running)
     notifier = await open_service(running, credentials, NOTIFIER)
     queue = await create(owner, notifier=True)
@@ -335,7 +335,7 @@ async def test_a_notifier_that_waits_changes_hands_with_what_waits(running: Runn
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-41")
-async def test_a_message_of_an_associated_queue_goes_to_its_service_and_nobody_else(
+async def test_a_message_of_an_associated_queue_goes_only_to_its_service(
     running: RunningRouter, tmp_path: Path
 ) -> None:
     line, other = [await open_service(running, new_service()) for _ in range(2)]
@@ -366,10 +366,10 @@ async def test_a_service_reads_with_get_what_is_not_pushed_to_it(running: Runnin
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-67")
-async def test_a_takeover_leaves_alone_what_the_old_connection_has_on_its_own(
+async def test_a_takeover_leaves_the_old_connection_its_own_queues(
     running: RunningRouter, tmp_path: Path
 ) -> None:
-    """Of what it has, only what it served is taken; what it reads, or is subscribed to on its own, is not."""
+    """Only queues it served are taken over; those it reads or subscribed to itself are not."""
     credentials, sender = new_service(), await open_line(running)
     old = await open_service(running, credentials)
     served, read, own = await create(old, subscribe=True), await create(sender), await create(sender)

@@ -174,7 +174,7 @@ async def test_a_plain_connection_cannot_subscribe_a_service(running: RunningRou
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-75")
-async def test_a_counter_that_would_fall_below_nothing_is_metered_and_logged(
+async def test_a_counter_that_would_fall_below_zero_is_metered_and_logged(
     running: RunningRouter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = await open_service(running, new_service())
@@ -252,7 +252,7 @@ async def test_only_the_session_key_authorizes_nsubs(running: RunningRouter, tmp
 async def signed(
     line: ServiceLine, queue: Queue, *, fingerprint: bytes | None, service_covers_fingerprint: bool = False
 ) -> object:
-    """The reply to a SUB whose signatures cover what the test says."""
+    """The reply to a SUB whose signatures cover the given bytes."""
     said = Said(SUB(), queue.recipient_id, queue.key)
     authorized = line.authorized(said)
     covered = authorized if fingerprint is None else with_fingerprint(fingerprint, authorized)
@@ -354,7 +354,7 @@ ROLES: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize("role", [MESSAGING, NOTIFIER, PROXY], ids=lambda role: role.name)
-async def test_a_role_may_do_its_own_and_nothing_else(running: RunningRouter, role: ServiceRole) -> None:
+async def test_a_role_may_send_only_its_own_commands(running: RunningRouter, role: ServiceRole) -> None:
     line = await open_service(running, new_service(), role)
     owner = await open_line(running)
     queue = await create(owner, notifier=True)
@@ -415,7 +415,7 @@ async def test_a_service_cannot_create_a_queue_without_subscribing(running: Runn
 
 @pytest.mark.parametrize("version", [16, 18, 19, 20])
 async def test_notification_services_begin_with_version_16(running: RunningRouter, version: int) -> None:
-    """Below 19 neither NSUBS nor SOKS carries a hash, and below 16 there are no services."""
+    """Below 19 NSUBS and SOKS carry no hash; below 16 there are no services."""
     owner = await open_line(running)
     queue = await create(owner, notifier=True)
     line = await open_service(running, new_service(), NOTIFIER, version)
@@ -429,7 +429,7 @@ async def test_notification_services_begin_with_version_16(running: RunningRoute
 
 
 @pytest.mark.parametrize(("role", "version"), [(NOTIFIER, 15), (MESSAGING, 18), (MESSAGING, 15)])
-async def test_before_its_version_a_service_is_a_plain_client(
+async def test_below_the_version_of_services_a_service_is_a_plain_client(
     running: RunningRouter, role: ServiceRole, version: int
 ) -> None:
     line = await open_service(running, new_service(), role, version)
@@ -443,7 +443,7 @@ async def test_before_its_version_a_service_is_a_plain_client(
     assert reply.service_id is None
 
 
-async def test_storing_a_service_may_fail_and_its_client_may_come_again(
+async def test_a_client_may_retry_after_its_service_could_not_be_stored(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials, store = new_service(), running.router.store
@@ -463,7 +463,7 @@ async def test_storing_a_service_may_fail_and_its_client_may_come_again(
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-13")
 async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_path: Path) -> None:
-    """Whoever presents a certificate becomes a service: strangers must not leave rows for ever."""
+    """Anyone who presents a certificate becomes a service: strangers must not leave permanent rows."""
     day, now = 86_400, [1_700_000_000.0]
     async with running_router(tmp_path, now=lambda: now[0]) as running:
         store = running.router.store

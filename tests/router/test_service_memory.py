@@ -1,4 +1,4 @@
-"""Services that do not read, and services whose queues come and go: all arrives, and nothing is kept."""
+"""Services that do not read, and services whose queues come and go: everything arrives, nothing leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = SessionLimits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-53")
-async def test_what_could_not_be_pushed_to_a_service_comes_when_it_reads_again(tmp_path: Path) -> None:
+async def test_messages_held_back_from_a_service_arrive_when_it_reads_again(tmp_path: Path) -> None:
     """The outbox is full, SENDs come, the outbox drains: every message arrives, without reconnecting."""
     network = MemoryNetwork()
     async with running_router(tmp_path, network=network, limits=SMALL) as running:
@@ -114,7 +114,7 @@ async def test_thousands_of_waiting_queues_cost_a_stalled_connection_no_memory(t
 
 
 async def test_ten_thousand_queues_made_and_deleted_leave_nothing_behind(tmp_path: Path) -> None:
-    """All that a connection of a service keeps is what is in flight."""
+    """A service connection keeps only what is in flight."""
     async with running_router(tmp_path, network=MemoryNetwork()) as running:
         line, sender = await open_service(running, new_service()), await open_line(running)
         client, state = client_of(running, line), running.router.plan.state
@@ -140,7 +140,7 @@ async def test_ten_thousand_queues_made_and_deleted_leave_nothing_behind(tmp_pat
 
 
 async def test_turns_leave_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
-    """A ring of references would keep whole turns, bodies of messages too, until some collection."""
+    """A reference cycle would keep whole turns, with message bodies, until the next collection."""
     async with running_router(tmp_path, network=MemoryNetwork()) as running:
         line, sender = await open_service(running, new_service()), await open_line(running)
         gc.collect()

@@ -111,7 +111,7 @@ def dying(after: int, die: Callable[[], None]) -> Callable[[pytest.MonkeyPatch],
 def test_a_process_that_dies_between_two_writes_leaves_all_or_nothing(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child commits the move of a queue and dies before its first, second, ... write; then nothing dies."""
+    """A child commits the move of a queue and dies before its first, second, ... write, or not at all."""
     folder = tmp_path_factory.mktemp("router")
     recipient_id, service_id, changes = asyncio.run(a_move(folder))
     moved = False
@@ -135,10 +135,10 @@ def test_a_process_that_dies_between_two_writes_leaves_all_or_nothing(
 
 
 @pytest.mark.claim("SVC-27")
-async def test_a_reader_never_sees_a_set_that_does_not_fit_its_records(
+async def test_a_reader_never_sees_a_set_that_contradicts_its_records(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A thread recomputes everything again and again while queues change hands."""
+    """A thread recomputes everything repeatedly while queues change hands."""
     stop, looks, failures = threading.Event(), 0, list[BaseException]()
     async with running_router(tmp_path_factory.mktemp("router"), network=MemoryNetwork()) as running:
         tables = running.router.store
@@ -221,7 +221,7 @@ class Play:
             await self._on_queue(command, who, queue)
 
     async def _leave(self, who: int) -> None:
-        """A service goes and comes back; it may have been away for good as far as the router knows."""
+        """A service leaves and comes back; the router cannot know that it will."""
         if who < 2:
             for lines, number in ((self.receivers, who), (self.notifiers, who + 2)):
                 await lines[who].stream.close()
@@ -287,7 +287,7 @@ def test_counts_and_hashes_are_those_of_the_records_after_any_sequence(
     run_virtual(main())
 
 
-def test_sums_are_the_sets_of_their_ids() -> None:
+def test_the_oracle_computes_the_same_sets_as_clients() -> None:
     """The oracle of these tests agrees with the sets that clients compute."""
     sums = Sums()
     ids = [os.urandom(24) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""SUBS and NSUBS: one command for all queues, what follows it, who loses, and what may go wrong."""
+"""SUBS and NSUBS: one command for all queues, what follows it, who is displaced, what may go wrong."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_after_subs_come_the_first_messages_and_then_alls_once(
         (-3, False, Meter.RCV_DRIFT_MORE, Meter.RCV_DRIFT_MORE_TOTAL),
     ],
 )
-async def test_what_the_client_believes_is_counted_and_changes_nothing(
+async def test_a_clients_wrong_count_or_hash_is_metered_and_changes_nothing(
     running: RunningRouter, tmp_path: Path, more: int, same_hash: bool, meter: Meter, by: Meter | None
 ) -> None:
     """Counts and hashes are compared together; the answer is what is stored, and delivery starts."""
@@ -116,7 +116,7 @@ async def test_what_the_client_believes_is_counted_and_changes_nothing(
         assert meters[by] == abs(more)
 
 
-async def test_a_hash_of_any_length_and_a_negative_count_are_taken(running: RunningRouter) -> None:
+async def test_a_hash_of_any_length_and_a_negative_count_are_accepted(running: RunningRouter) -> None:
     credentials, queues = await left(running, [0])
     for count, ids_hash in ((-5, b""), (1 << 40, bytes(40)), (-1, NO_IDS)):
         line, actual = await back(running, credentials), set_of(queues)
@@ -130,7 +130,7 @@ async def test_a_hash_of_any_length_and_a_negative_count_are_taken(running: Runn
 async def test_flag_and_counter_change_in_one_step(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the router awaits, an observer sees both as they were, or both as they are then."""
+    """At every await of the router an observer sees both old values or both new ones."""
     credentials, queues = await left(running, [0, 0, 0])
     line = await back(running, credentials)
     assert await sub(line, queues[0]) == SOK(line.service_id)
@@ -203,7 +203,7 @@ async def test_no_ends_without_another_connection(running: RunningRouter, tmp_pa
     assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == 0
 
 
-async def test_a_displaced_connection_does_not_take_back_by_subs_but_by_sub(running: RunningRouter) -> None:
+async def test_a_displaced_connection_takes_over_again_by_sub_but_not_by_subs(running: RunningRouter) -> None:
     credentials, queues = await left(running, [0, 0])
     old, new, sender = (
         await back(running, credentials),
@@ -244,7 +244,7 @@ async def test_queues_are_not_counted_twice(running: RunningRouter, tmp_path: Pa
 
 @pytest.mark.parametrize("served", [0, 1])
 async def test_subs_counts_what_the_connection_did_not_serve_yet(running: RunningRouter, served: int) -> None:
-    """A connection that took a queue of its service by SUB is a subscriber, and counted, before SUBS."""
+    """A connection that took a queue of its service by SUB is already subscribed and counted before SUBS."""
     credentials, queues = await left(running, [0, 0, 0])
     line, meters = await back(running, credentials), running.router.plan.meters
     before = meters[Meter.RCV_SERVICE_SUBS], meters[Meter.RCV_SERVICE_SUB_QUEUES]
@@ -260,7 +260,7 @@ async def test_subs_counts_what_the_connection_did_not_serve_yet(running: Runnin
 def gated(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> tuple[asyncio.Event, asyncio.Event]:
-    """Let the store say so many pages of walks and hold the next: what is set then, and what lets it go."""
+    """Let the store return `pages` pages of walks and hold the next; the events "held" and "release"."""
     store, held, gate, said = running.router.store, asyncio.Event(), asyncio.Event(), 0
     waiting = store.waiting
 
@@ -280,7 +280,7 @@ def gated(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-35")
-async def test_subs_is_answered_before_anything_is_walked(
+async def test_subs_is_answered_before_the_walk_begins(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials, queues = await left(running, [1, 1])
@@ -295,7 +295,7 @@ async def test_subs_is_answered_before_anything_is_walked(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-39")
-async def test_messages_leave_during_the_walk(
+async def test_messages_are_delivered_during_the_walk(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "SERVE_STEP", 1)
@@ -350,10 +350,10 @@ async def test_a_queue_that_joins_later_needs_no_walk(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-42", "SVC-43", "SVC-68")
-async def test_a_message_that_comes_before_the_walk_does_is_pushed_once(
+async def test_a_message_that_arrives_before_the_walk_is_pushed_once(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The walk has not begun; the service is registered, so that the message goes out and stays one."""
+    """The walk has not begun but the service is registered: the message goes out, and only once."""
     credentials, queues = await left(running, [0, 1])
     line, sender = await back(running, credentials), await open_line(running)
     put_own, serves = running.router.engine.put_own, list[events.Serve]()
@@ -480,10 +480,10 @@ async def test_a_service_without_queues_gets_alls(running: RunningRouter, tmp_pa
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-74")
-async def test_a_queue_deleted_while_it_is_walked_over_holds_up_nothing(
+async def test_a_queue_deleted_during_the_walk_holds_up_nothing(
     running: RunningRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleted after the store named it, before its turn: in the same batch, and in one before."""
+    """Deleted after the store listed it and before its turn, in the same batch or an earlier one."""
     monkeypatch.setattr(plan, "SERVE_STEP", 2)
     credentials, queues = await left(running, [1] * 5)
     queues.sort(key=lambda queue: queue.recipient_id)
@@ -532,7 +532,7 @@ async def test_a_walk_that_the_store_interrupts_is_reported_and_continues_later(
 
 @pytest.mark.claim("SVC-38", "SVC-37")
 @pytest.mark.parametrize("damage", ["no message", "message", "record"])
-async def test_a_queue_that_fails_is_told_before_alls_and_stops_no_other(
+async def test_a_failing_queue_is_reported_before_alls_and_stops_no_other(
     tmp_path_factory: pytest.TempPathFactory, damage: str
 ) -> None:
     """Rows of the embedded store are damaged behind the router's back, then it starts again."""
@@ -572,9 +572,7 @@ async def test_a_queue_that_fails_is_told_before_alls_and_stops_no_other(
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-37")
-async def test_alls_is_the_last_word_of_a_walk_and_names_nothing(
-    running: RunningRouter, tmp_path: Path
-) -> None:
+async def test_alls_ends_a_walk_and_names_nothing(running: RunningRouter, tmp_path: Path) -> None:
     credentials, queues = await left(running, [1] * 40)
     line = await back(running, credentials)
     line.send([line.written(line.subs_said())])
@@ -588,7 +586,7 @@ async def test_alls_is_the_last_word_of_a_walk_and_names_nothing(
 
 
 def test_a_walk_waits_out_a_store_that_fails_as_a_whole(tmp_path: Path) -> None:
-    """Loading fails for everybody: commands are told, and the walk is tried again until it ends."""
+    """Loading fails for everybody: commands get an error, and the walk is retried until it completes."""
 
     async def main() -> None:
         async with running_router(tmp_path, network=MemoryNetwork()) as running:
@@ -620,7 +618,7 @@ def test_a_walk_waits_out_a_store_that_fails_as_a_whole(tmp_path: Path) -> None:
 
 
 async def test_a_walk_that_is_served_twice_in_one_batch_is_not_cut_short(running: RunningRouter) -> None:
-    """What began to wait behind the walk is found by the next one, whoever asks for it how often."""
+    """Messages that arrive behind the walk are found by the next one, however often it is asked for."""
     credentials, queues = await left(running, [1, 1])
     line = await back(running, credentials)
     await line.subs()

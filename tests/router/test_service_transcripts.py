@@ -1,4 +1,4 @@
-"""Every recorded conversation of a service, said again to our router: it answers in kind."""
+"""Every recorded conversation of a service, replayed to our router: it answers alike."""
 
 from __future__ import annotations
 

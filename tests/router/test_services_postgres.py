@@ -30,10 +30,10 @@ EXCEPT SELECT domain, service_id, entity_id FROM blindpost_router.members
 
 
 @pytest.mark.claim("SVC-27")
-async def test_a_reader_of_the_database_never_sees_a_set_that_does_not_fit_its_records(
+async def test_a_reader_of_the_database_never_sees_a_set_that_contradicts_its_records(
     tmp_path: Path, database: str
 ) -> None:
-    """Somebody else looks again and again while queues change hands; the audit agrees at the end."""
+    """Another client reads repeatedly while queues change hands; the audit agrees at the end."""
     stop, looks = asyncio.Event(), 0
 
     async def look() -> None:
@@ -68,7 +68,7 @@ async def test_a_reader_of_the_database_never_sees_a_set_that_does_not_fit_its_r
 
 @pytest.mark.claim("SVC-38", "SVC-37")
 @pytest.mark.parametrize("damage", ["no message", "record"])
-async def test_a_queue_that_fails_in_the_database_is_told_before_alls_and_stops_no_other(
+async def test_a_queue_failing_in_the_database_is_reported_before_alls_and_stops_no_other(
     tmp_path: Path, database: str, damage: str
 ) -> None:
     async with running_router(tmp_path, dsn=database, network=MemoryNetwork()) as running:

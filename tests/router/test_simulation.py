@@ -1,4 +1,4 @@
-"""The router under drawn schedules, and bugs that the simulation must find.
+"""The router under random schedules, and bugs that the simulation must find.
 
 `BLINDPOST_SEEDS=5000 pytest tests/router/test_simulation.py` looks at many more schedules than the suite
 does; `BLINDPOST_FIRST_SEED` says where to begin.
@@ -39,7 +39,7 @@ def _quiet_logs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def trace_of(folder: Path, seed: int, steps: int = 150, weights: Mapping[str, int] = EVERYTHING) -> list[str]:
-    """Run one seed in a folder of its own that is gone afterwards."""
+    """Run one seed in a temporary folder."""
     place = folder / str(seed)
     try:
         return simulate(place, seed, steps, weights).trace
@@ -60,7 +60,7 @@ def test_no_schedule_breaks_a_promise(tmp_path: Path, part: int) -> None:
 def test_no_fight_for_a_service_breaks_a_promise(
     tmp_path: Path, part: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With short steps of the walk, so that everything comes between two of them."""
+    """With short walk steps, so that anything can happen between two of them."""
     monkeypatch.setattr("blindpost.router.plan.SERVE_STEP", step)
     for seed in range(FIRST_SEED + part, FIRST_SEED + SEEDS // 4, 2):
         trace_of(tmp_path, seed, weights=SERVICES)
@@ -74,7 +74,7 @@ def test_a_seed_takes_the_same_steps_again(tmp_path: Path) -> None:
 
 
 def test_a_seed_takes_the_same_steps_in_another_process(tmp_path: Path) -> None:
-    """Sets of bytes have another order there; nothing may depend on it."""
+    """Sets of bytes are ordered differently there; nothing may depend on it."""
     program = (
         "import sys, hashlib, logging, pathlib\n"
         "from tests.support.simulation.schedules import simulate\n"
@@ -96,7 +96,7 @@ def test_a_seed_takes_the_same_steps_in_another_process(tmp_path: Path) -> None:
 
 
 def found(folder: Path, weights: Mapping[str, int]) -> str:
-    """What the first seed that fails says: judged only by what the router says and stores."""
+    """The failure of the first failing seed, judged only by what the router says and stores."""
     for seed in range(SEEDS_UNTIL_FOUND):
         place = folder / str(seed)
         try:
@@ -147,7 +147,7 @@ def test_it_finds_a_reply_before_the_commit(tmp_path: Path, monkeypatch: pytest.
 def keep_subscription(
     turn: Turn, client: RouterClient, loser: RouterClient | None, recipient_id: bytes
 ) -> None:
-    """The bug: whoever loses a queue is told and keeps its subscription."""
+    """The bug: a connection that loses a queue is told so and keeps its subscription."""
     if loser is not None and loser is not client:
         turn.push(loser, recipient_id, END())
 
@@ -162,7 +162,7 @@ def test_it_finds_a_delivery_after_a_takeover(tmp_path: Path, monkeypatch: pytes
 def walk_on(
     turn: Turn, client: RouterClient, domain: Domain, entity_ids: Sequence[bytes], following: bytes | None
 ) -> None:
-    """The bug: a walk does not ask whether the connection still serves its service."""
+    """The bug: a walk does not check whether the connection still serves its service."""
     walk = client.walks.pop(domain)
     if domain is Domain.NOTIFICATIONS or walk is None:
         return
@@ -179,7 +179,7 @@ def walk_on(
 def test_it_finds_a_walk_that_continues_after_a_takeover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two places stop it, so that both are broken here: either one alone is enough."""
+    """Two places stop it and either one is enough, so both are broken here."""
     register = association.register
 
     def leave_walk(turn: Turn, client: RouterClient, domain: Domain) -> None:

@@ -52,7 +52,7 @@ def _quiet_logs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def staged(folder: Path, scene: Callable[[Simulation], Awaitable[None]], world: World = ONE_SERVICE) -> None:
-    """Play a scene; at its end everything that was promised comes."""
+    """Play a scene; at its end everything promised must arrive."""
 
     async def played() -> None:
         simulation = Simulation(folder, "a scene", world)
@@ -86,7 +86,7 @@ async def queues_of(simulation: Simulation, caller: Caller, count: int) -> list[
 
 
 def send(simulation: Simulation, caller: Caller, keyrings: list[Keyring]) -> None:
-    """A message to each of these queues, in one block as far as they fit."""
+    """Send a message to each of these queues, in one block if they fit."""
     sayings = [Said(SEND(False, simulation.new_body()), one.sender_id, None, one) for one in keyrings]
     simulation.say(caller, *sayings)
 
@@ -96,7 +96,7 @@ def about(keyring: Keyring, command: SUB | ACK | DEL) -> Said:
 
 
 def kinds(caller: Caller, *wanted: type[Response]) -> list[Response]:
-    """What of these kinds a connection heard, in its order."""
+    """The events of these kinds that a connection received, in order."""
     return [received.response for received in caller.heard if isinstance(received.response, wanted)]
 
 
@@ -136,7 +136,7 @@ def test_services_fight(
         shutil.rmtree(place)
 
 
-def test_a_service_without_queues_is_told_all_at_once(tmp_path: Path) -> None:
+def test_a_service_without_queues_gets_alls_at_once(tmp_path: Path) -> None:
     async def scene(simulation: Simulation) -> None:
         caller = await service(simulation)
         for _ in range(2):
@@ -165,7 +165,7 @@ def test_a_walk_ends_although_its_queues_are_deleted(tmp_path: Path, monkeypatch
     staged(tmp_path, scene)
 
 
-def test_a_failing_queue_is_named_before_all_and_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_failing_queue_is_named_before_alls_and_holds_up_no_other(tmp_path: Path) -> None:
     async def scene(simulation: Simulation) -> None:
         keyrings, _ = await waiting_service(simulation, 4)
         caller = await service(simulation)
@@ -212,7 +212,7 @@ def test_a_takeover_stops_the_walk_and_the_late_ack_deletes_nothing(
 
 @pytest.mark.parametrize("by", ["SUB", "NEW"])
 def test_a_takeover_gets_what_was_in_flight(tmp_path: Path, by: str) -> None:
-    """Also by a command about one queue: otherwise the others would be mute until the next connection."""
+    """Also if one queue's command took over: otherwise the others would stay silent until a reconnect."""
 
     async def scene(simulation: Simulation) -> None:
         keyrings, _ = await waiting_service(simulation, 3)
@@ -235,9 +235,9 @@ def test_a_takeover_gets_what_was_in_flight(tmp_path: Path, by: str) -> None:
 
 
 def test_a_queue_that_fails_while_it_waits_holds_up_no_other(tmp_path: Path) -> None:
-    """A plain connection that drains: the others come at once, the failing queue is tried again.
+    """A plain connection drains: the other queues deliver at once, the failing one is retried.
 
-    It waits with what else waits when the connection is full at that time.
+    If the connection is full at that time, it waits with the rest.
     """
 
     async def scene(simulation: Simulation) -> None:
@@ -265,8 +265,8 @@ def test_a_queue_that_fails_while_it_waits_holds_up_no_other(tmp_path: Path) -> 
     staged(tmp_path, scene)
 
 
-def test_a_queue_that_stays_damaged_is_tried_ever_less_often(tmp_path: Path) -> None:
-    """And comes at last, within a minute of its repair."""
+def test_a_damaged_queue_is_retried_after_growing_pauses(tmp_path: Path) -> None:
+    """Its message arrives within a minute of its repair."""
 
     async def scene(simulation: Simulation) -> None:
         reader, sender = simulation.open(), simulation.open()
@@ -333,7 +333,7 @@ async def many_queues(simulation: Simulation, service_id: bytes) -> list[Keyring
 
 
 def test_ten_thousand_queues_come_back_with_one_command(tmp_path: Path) -> None:
-    """While senders go on, queues are deleted and another client of the service takes over on its way."""
+    """Meanwhile senders send, queues are deleted and another client of the service takes over midway."""
 
     async def scene(simulation: Simulation) -> None:
         old, new = await service(simulation), await service(simulation)

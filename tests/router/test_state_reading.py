@@ -1,4 +1,4 @@
-"""The state of all queues is read as it was at one moment, in chunks, while the router goes on."""
+"""The state of all queues is read as of one moment, in chunks, while the router keeps running."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def seen(reader: StateReader) -> dict[str, Any]:
 
 
 async def look_twice(store: Path) -> None:
-    """In a process of its own: look, wait to be told, look again in the same view."""
+    """In a separate process: read, wait for a signal, read again in the same view."""
     async with lmdb_state(store) as reader:
         for _ in range(2):
             print(json.dumps(await seen(reader)), flush=True)
@@ -48,7 +48,7 @@ async def look_twice(store: Path) -> None:
 
 
 class Traffic:
-    """Queues in every condition, and then others."""
+    """Queues in every state, then more."""
 
     def __init__(self, running: RunningRouter) -> None:
         self.running = running

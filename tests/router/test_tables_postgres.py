@@ -1,4 +1,4 @@
-"""Both stores hold the same after the same changes; PostgreSQL is asked in few statements."""
+"""Both stores hold the same after the same changes; PostgreSQL needs few statements."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ BATCHES = st.lists(st.lists(OPS, min_size=1, max_size=12), min_size=1, max_size=
 
 
 class Writer:
-    """Turns operations into changes that the router could make, over what is stored."""
+    """Turns operations into changes that the router could make to what is stored."""
 
     def __init__(self, view: View, numbers: Callable[[], int]) -> None:
         self.view = view
@@ -337,7 +337,7 @@ async def opened(dsn: str) -> AsyncIterator[PostgresTables]:
 
 
 async def test_a_batch_of_135_queues_is_one_statement_each_way(database: str) -> None:
-    """Their records and ends are read in one, their messages, where some are needed, in one more."""
+    """Their records and ends are read in one statement; messages, if needed, in one more."""
     queues = [a_queue(number, service_id=SERVICES[0]) for number in range(135)]
     ids = [queue.recipient_id for queue in queues]
     body = StoredMessage(bytes(24), NEW, False, b"x" * 16_000)
@@ -374,7 +374,7 @@ async def test_a_batch_of_135_queues_is_one_statement_each_way(database: str) ->
 
 
 async def test_135_subs_of_a_block_are_one_read_statement(database: str, tmp_path: Path) -> None:
-    """And nothing is written, if the queues were in use today. A message that waits is read by one more."""
+    """Nothing is written if the queues were in use today. A waiting message takes one more read."""
     network = MemoryNetwork()
     async with running_router(tmp_path, network=network, dsn=database) as running:
         line = await open_line(running)
@@ -413,8 +413,8 @@ async def test_a_message_is_two_reads_and_two_commits(database: str, tmp_path: P
             await one.stream.close()
 
 
-async def test_an_id_that_is_given_back_can_be_taken_in_the_same_batch(database: str) -> None:
-    """A client may name the same sender id again; nobody else's commands may fail for that."""
+async def test_a_freed_id_can_be_taken_in_the_same_batch(database: str) -> None:
+    """A client may reuse a sender id; nobody else's commands may fail because of that."""
     notifier = Notifier(NOTIFIERS[0], KEY, Secret(bytes(32)), DH_KEY)
     first = a_queue(0, notifier=notifier)
     second = a_queue(1)._replace(sender_id=first.sender_id, notifier=notifier)
@@ -442,7 +442,7 @@ async def test_two_queues_with_one_sender_id_are_refused_whole(database: str) ->
         assert dict(view.records.items()) == {}
 
 
-async def test_a_queue_whose_row_is_damaged_is_told_apart(database: str) -> None:
+async def test_a_damaged_row_is_reported_apart_from_good_ones(database: str) -> None:
     async with opened(database) as store:
         await store.commit([PutQueue(a_queue(0), None), PutQueue(a_queue(1), None)])
         other = await asyncpg.connect(database)
@@ -456,7 +456,7 @@ async def test_a_queue_whose_row_is_damaged_is_told_apart(database: str) -> None
         assert view.damaged == {a_queue(0).recipient_id}
 
 
-async def test_records_that_are_decoded_are_kept_within_bounds(
+async def test_the_cache_of_decoded_records_is_bounded(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables_postgres, "CACHE_MAX", 2)

@@ -1,4 +1,4 @@
-"""Every recorded conversation with a plain client, said again to our router: it answers in kind."""
+"""Every recorded conversation with a plain client, replayed to our router: it answers alike."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def take_the_sender_id(replay: Replay) -> None:
 
 
 async def fill_the_queue(replay: Replay) -> None:
-    """128 messages are accepted and one more is not, before the recording goes on."""
+    """128 messages are accepted and one more is refused before the recording continues."""
     sender_id = replay.names.ours(replay.transcript.id("q.snd_id"))
     last = replay.recorded_message(replay.recorded(13)[0])
     assert isinstance(last, Message)
