@@ -92,7 +92,7 @@ async def test_commands_with_typed_arguments(tmp_path: Path) -> None:
             assert "/echo <text>  say it again" in await bob.ask("/help")
 
 
-def test_wrong_handlers_are_told_when_they_are_written(tmp_path: Path) -> None:
+def test_wrong_handlers_are_refused_when_they_are_registered(tmp_path: Path) -> None:
     bot = Bot("Ada", store=tmp_path / "ada.db")
 
     async def wrong(chat: Chat, what: list[str]) -> None:
@@ -129,7 +129,7 @@ def test_wrong_handlers_are_told_when_they_are_written(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_wrong_texts_are_told_where_they_are_made(tmp_path: Path) -> None:
+async def test_wrong_texts_are_refused_where_they_are_made(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
@@ -215,7 +215,7 @@ async def test_state_is_typed_and_survives(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> None:
+async def test_a_failing_handler_is_retried_and_its_message_set_aside(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot, tries = with_echo(place.bot()), 0
 
@@ -251,7 +251,7 @@ async def test_a_failing_handler_is_tried_told_and_set_aside(tmp_path: Path) -> 
 
 
 @virtual
-async def test_what_is_shared_is_changed_by_one_at_a_time(tmp_path: Path) -> None:
+async def test_shared_state_is_changed_by_one_handler_at_a_time(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot = place.bot()
 
@@ -270,7 +270,7 @@ async def test_what_is_shared_is_changed_by_one_at_a_time(tmp_path: Path) -> Non
 
 
 @virtual
-async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with BotWorld(tmp_path) as place:
         bot = with_echo(place.bot())
         async with bot.open() as link:
@@ -310,7 +310,7 @@ async def test_on_error_answers_in_its_own_words(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_one_contact_waits_for_nobody_else(tmp_path: Path) -> None:
+async def test_a_slow_handler_delays_only_its_own_contact(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot, gate, order = with_echo(place.bot()), asyncio.Event(), []
 
@@ -331,7 +331,7 @@ async def test_one_contact_waits_for_nobody_else(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_middleware_is_around_every_handler(tmp_path: Path) -> None:
+async def test_middleware_wraps_every_handler(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot, seen = with_echo(place.bot()), []
 
@@ -356,7 +356,7 @@ async def test_middleware_is_around_every_handler(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_reminders_come_in_time_and_over_restarts(tmp_path: Path) -> None:
+async def test_reminders_come_on_time_and_across_restarts(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
 
         def made() -> Bot:
@@ -390,7 +390,7 @@ async def test_reminders_come_in_time_and_over_restarts(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_work_that_is_done_again_and_again(tmp_path: Path) -> None:
+async def test_periodic_work(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot, count = place.bot(), 0
 
@@ -410,7 +410,7 @@ async def test_work_that_is_done_again_and_again(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_key_makes_a_message_happen_once(tmp_path: Path) -> None:
+async def test_a_key_makes_a_message_be_sent_once(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot = with_echo(place.bot())
         async with bot.open() as link:
@@ -424,7 +424,7 @@ async def test_a_key_makes_a_message_happen_once(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_broadcast_reaches_everybody_once_over_restarts(
+async def test_a_broadcast_reaches_everybody_once_across_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpost.bot.broadcasts.PART", 2)
@@ -465,7 +465,7 @@ async def test_a_broadcast_reaches_everybody_once_over_restarts(
 
 
 @virtual
-async def test_requests_are_decided_and_leavers_are_told_of(tmp_path: Path) -> None:
+async def test_requests_are_decided_and_departures_are_events(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot, gone = with_echo(place.bot()), asyncio.Event()
 
@@ -523,7 +523,7 @@ async def test_edits_reactions_and_live_messages(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_changed_menu_is_told_with_the_next_answer(tmp_path: Path) -> None:
+async def test_a_changed_menu_is_sent_with_the_next_answer(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         async with with_echo(place.bot()).open() as link:
             bob = await place.guest("Bob", link)
@@ -545,7 +545,7 @@ async def test_a_changed_menu_is_told_with_the_next_answer(tmp_path: Path) -> No
 
 
 @virtual
-async def test_one_subs_for_all_with_a_service(tmp_path: Path) -> None:
+async def test_a_service_subscribes_all_contacts_with_one_subs(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         config = place.config()
         async with with_echo(place.bot(service=True, config=config)).open() as link:
@@ -560,7 +560,7 @@ async def test_one_subs_for_all_with_a_service(tmp_path: Path) -> None:
 
 @virtual
 async def test_nothing_is_lost_when_the_bot_stops_in_the_middle(tmp_path: Path) -> None:
-    """What runs may end; what waits is answered by the next life."""
+    """What is running may end; what is waiting is answered after the restart."""
     async with BotWorld(tmp_path) as place:
 
         def made(gate: asyncio.Event) -> Bot:
@@ -586,7 +586,7 @@ async def test_nothing_is_lost_when_the_bot_stops_in_the_middle(tmp_path: Path) 
 
 
 @virtual
-async def test_a_welcome_that_the_app_shows_already_is_not_there_twice(tmp_path: Path) -> None:
+async def test_a_welcome_the_app_already_shows_is_not_repeated(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place, place.bot(welcome="Hello!").open() as link:
         bob = await place.person("Bob")
         request = ContactRequest(bob.chats.profile, welcome_id=b"as shown")
@@ -602,7 +602,7 @@ async def test_a_welcome_that_the_app_shows_already_is_not_there_twice(tmp_path:
 
 
 @virtual
-async def test_a_message_is_handled_when_it_is_whole(tmp_path: Path) -> None:
+async def test_a_live_message_is_handled_when_it_is_complete(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place, with_echo(place.bot()).open() as link:
         bob = await place.guest("Bob", link)
         theirs = bob.person.chats.contact(bob.contact_id)
@@ -618,7 +618,7 @@ async def test_a_message_is_handled_when_it_is_whole(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_handler_that_is_told_of_a_new_contact(tmp_path: Path) -> None:
+async def test_a_handler_for_new_contacts(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot = place.bot()
 

@@ -1,4 +1,4 @@
-"""A handler that ends the whole program: after a few lives its message is set aside, and nobody else's is."""
+"""A handler that kills the whole program: after a few restarts its message is set aside, and no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.client.scripted_router import virtual
 
 
 class Lives:
-    """A bot whose handlers never end, and whose every life ends as if it was killed."""
+    """A bot whose handlers never return, and whose every run ends as if it was killed."""
 
     def __init__(self, place: BotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         self._place = place
@@ -37,7 +37,7 @@ class Lives:
         return bot
 
     async def live(self, seconds: float) -> list[str]:
-        """What was begun in a life that is killed after so long."""
+        """The messages begun in a run that is killed after this time."""
         self.begun.clear()
         with self._patch.context() as patch:
             async with self.bot(deadly=True).open():
@@ -47,7 +47,7 @@ class Lives:
 
 
 @virtual
-async def test_whose_fault_it_is_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadly_message_is_identified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with BotWorld(tmp_path) as place:
         lives = Lives(place, monkeypatch)
         async with lives.bot(deadly=True).open() as link:
@@ -75,7 +75,9 @@ async def test_whose_fault_it_is_is_found_out(tmp_path: Path, monkeypatch: pytes
 
 
 @virtual
-async def test_an_orderly_end_is_no_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_orderly_shutdown_is_not_counted_as_a_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with BotWorld(tmp_path) as place:
         lives = Lives(place, monkeypatch)
         async with lives.bot(deadly=True).open() as link:
@@ -90,7 +92,7 @@ async def test_an_orderly_end_is_no_death(tmp_path: Path, monkeypatch: pytest.Mo
             assert bot.set_aside() == []
 
 
-def test_what_is_noted_stays_small_while_something_is_always_being_handled(
+def test_the_note_stays_small_while_something_is_always_being_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deaths, "TRUNCATED_BYTES", 1000)

@@ -1,4 +1,4 @@
-"""Every example at work: what its readers would do with it."""
+"""Every example at work, used the way its readers would use it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_moderation_of_a_group(world: World) -> None:
         ("examples/moderation_bot.py", ("casino",)),
     ],
 )
-async def test_each_example_is_a_program(
+async def test_each_example_runs_as_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("NEWS_PASSWORD", "p")
@@ -146,8 +146,8 @@ async def test_each_example_is_a_program(
 
 
 async def test_a_bot_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It prints its link, answers, begins anew when it is told to, and ends on Ctrl-C; also where nothing but
-    the base package is installed."""
+    """It prints its link, answers, restarts when told to, and ends on Ctrl-C; also with only the base package
+    installed."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "agent" / "hidden"))
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)

@@ -1,4 +1,4 @@
-"""A bot in a program that is not async: a thread of its own, asked from any other."""
+"""A bot in a program that is not async: it runs in its own thread and is called from any other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.chat.people import person
 from tests.support.router.routers import running_router
 
 
-async def test_a_bot_is_asked_from_other_threads(tmp_path: Path) -> None:
+async def test_a_bot_is_called_from_other_threads(tmp_path: Path) -> None:
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)
         bot = Bot("Ada", servers=[server], store=tmp_path / "ada.db", config=quick_config())
@@ -47,7 +47,7 @@ async def test_a_bot_is_asked_from_other_threads(tmp_path: Path) -> None:
             await asyncio.to_thread(running.__exit__, None, None, None)
 
 
-def test_what_goes_wrong_at_the_start_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_failure_to_start_is_raised_to_the_caller(tmp_path: Path) -> None:
     bot = Bot("Ada", servers=[], store=tmp_path)
     with pytest.raises(StoreFailedError, match="name a file"), InThread(bot):
         pass

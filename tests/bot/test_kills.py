@@ -36,7 +36,7 @@ SETTLE_S = 60.0 + 5.0 * CONTACTS
 
 @dataclass
 class Caller:
-    """Asks as long as the killing goes on, and remembers every answer."""
+    """Sends commands as long as the killing continues, and records every answer."""
 
     person: Person
     answers: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ async def answered_since(callers: list[Caller], before: int) -> None:
 
 
 async def kill_often(bot: BotInProcess, callers: list[Caller], ended: asyncio.Event) -> None:
-    """Most lives get to answer something before they end, some do not even get to open their store."""
+    """Most runs get to answer something before they end, some do not even get to open their store."""
     chance = random.Random(SEED)
 
     for number in range(KILLS):

@@ -1,4 +1,4 @@
-"""The agent is light: what it imports, and that it runs where nothing but the base package is installed."""
+"""The agent is light: it imports nothing heavy, and runs with only the base package installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def python(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("face", ["blindpost.agent", "blindpost.bot", "blindpost.chat"])
-def test_an_import_brings_nothing_heavy(face: str) -> None:
+def test_an_import_loads_nothing_heavy(face: str) -> None:
     done = python("-c", f"import sys, {face}; print(*sys.modules)")
     modules = set(done.stdout.split())
     assert face in modules

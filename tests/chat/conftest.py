@@ -1,4 +1,4 @@
-"""Whatever the tests of this folder let a chat or a bot write is read by the second reader too."""
+"""Everything a chat or a bot writes in these tests is also read by the second reader."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.support.chat.second_opinion import read_everything
 
 @pytest.fixture(autouse=True)
 def second_opinion(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds of events that were written so far."""
+    """The kinds of events written so far."""
     return read_everything(monkeypatch)

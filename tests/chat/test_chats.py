@@ -1,4 +1,4 @@
-"""Two people with the app's messages: handshakes of both kinds, what they say, and what survives."""
+"""Two people exchange the app's messages: both kinds of handshake, what they say, and what survives."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_somebody_asks_with_a_first_message_and_is_accepted(tmp_path: Path
 
 
 @virtual
-async def test_an_invitation_makes_both_known_to_each_other(tmp_path: Path) -> None:
+async def test_an_invitation_makes_both_contacts(tmp_path: Path) -> None:
     async with people(tmp_path, "Ada", "Bob") as (ada, bob):
         link = await ada.chats.invite()
         await bob.chats.join(str(link))
@@ -74,7 +74,7 @@ async def test_an_invitation_makes_both_known_to_each_other(tmp_path: Path) -> N
 
 
 @virtual
-async def test_a_request_is_asked_once_and_answered_once(tmp_path: Path) -> None:
+async def test_a_request_is_answered_only_once(tmp_path: Path) -> None:
     async with people(tmp_path, "Ada", "Bob") as (ada, bob):
         await bob.chats.join(str(await ada.chats.address()))
         asked = await ada.expect(Asked)
@@ -124,7 +124,7 @@ async def test_files_are_shown_by_name_and_size(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_changed_profile_is_told_with_the_next_message(tmp_path: Path) -> None:
+async def test_a_changed_profile_is_sent_with_the_next_message(tmp_path: Path) -> None:
     async with people(tmp_path, "Ada", "Bob") as (ada, bob):
         ours, _ = await befriend(ada, bob)
         ada.chats.set_profile(Profile("Ada L."))
@@ -142,7 +142,7 @@ async def test_a_changed_profile_is_told_with_the_next_message(tmp_path: Path) -
 
 
 @virtual
-async def test_who_leaves_cannot_be_spoken_to(tmp_path: Path) -> None:
+async def test_a_contact_who_left_cannot_be_messaged(tmp_path: Path) -> None:
     async with people(tmp_path, "Ada", "Bob") as (ada, bob):
         ours, theirs = await befriend(ada, bob)
         draft = bob.chats.draft()
@@ -159,7 +159,7 @@ async def test_who_leaves_cannot_be_spoken_to(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_what_is_too_long_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+async def test_too_long_content_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     async with people(tmp_path, "Ada", "Bob") as (ada, bob):
         ours, _ = await befriend(ada, bob)
         with pytest.raises(TooLongError):
@@ -171,7 +171,7 @@ async def test_what_is_too_long_is_refused_before_anything_is_done(tmp_path: Pat
 
 @asynccontextmanager
 async def stranger(folder: Path) -> AsyncIterator[tuple[Person, Party]]:
-    """One with chats, and one whose agent says whatever a test wants."""
+    """One person with chats, and one whose agent sends whatever a test wants."""
     network = MemoryNetwork()
     async with (
         running_router(folder / "router", network=network) as router,
@@ -225,7 +225,7 @@ async def test_an_old_peer_gets_nothing_compressed(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_nothing_that_is_not_ours_to_read_stops_a_conversation(tmp_path: Path) -> None:
+async def test_unreadable_and_unknown_messages_do_not_stop_a_conversation(tmp_path: Path) -> None:
     async with stranger(tmp_path) as (ada, other):
         _, conn = await scripted_friend(ada, other, VersionRange(1, 16))
         for body in (b"=\x01", b"/", b">", b"F\x00", b"\xff", b"{", b"[{}]", b"X\x01", b"plain text"):
@@ -238,7 +238,7 @@ async def test_nothing_that_is_not_ours_to_read_stops_a_conversation(tmp_path: P
 
 
 @virtual
-async def test_unreadable_requests_are_turned_away(tmp_path: Path) -> None:
+async def test_unreadable_requests_are_rejected(tmp_path: Path) -> None:
     async with stranger(tmp_path) as (ada, other):
         link = str(await ada.chats.address())
         for info in (b"", b"Alice", b'{"v":"1","event":"x.ok","params":{}}'):
@@ -251,8 +251,8 @@ async def test_unreadable_requests_are_turned_away(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_what_is_sent_is_what_the_document_says(tmp_path: Path) -> None:
-    """The other side reads with a second reader, written from the document alone."""
+async def test_what_is_sent_matches_the_document(tmp_path: Path) -> None:
+    """The other side uses a second reader, written from the document alone."""
     async with stranger(tmp_path) as (ada, other):
         link = await ada.chats.address("welcome")
         data = (await other.agent.read_link(str(link))).user_data
@@ -297,7 +297,7 @@ async def test_handshakes_never_carry_empty_information(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_what_was_told_and_not_taken_comes_again(tmp_path: Path) -> None:
+async def test_events_not_taken_come_again(tmp_path: Path) -> None:
     """A request, the connection with its first message, and a message: each across a restart."""
     network = MemoryNetwork()
     async with running_router(tmp_path / "router", network=network) as router:
@@ -345,8 +345,8 @@ async def test_what_was_told_and_not_taken_comes_again(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_a_request_that_nobody_took_note_of_is_found(tmp_path: Path) -> None:
-    """We died between the agent's event and our note of it."""
+async def test_a_request_not_yet_recorded_is_found(tmp_path: Path) -> None:
+    """We died between the agent's event and our record of it."""
     network = MemoryNetwork()
     async with (
         running_router(tmp_path / "router", network=network) as router,

@@ -1,4 +1,4 @@
-"""The app's messages: every recording and any value goes through, any bytes are a value or the one error."""
+"""The app's messages: every recording and any value round-trips; any bytes give a value or the one error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def text_message(text: str) -> Message:
 
 
 @pytest.mark.parametrize("vector", BODIES, ids=named)
-def test_every_recorded_body_is_read_and_written_again(vector: dict[str, Any]) -> None:
+def test_every_recorded_body_round_trips(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["bytes"])
     items = read_body(data)
     found = [item for item in items if isinstance(item, Message)]
@@ -62,7 +62,7 @@ def test_every_recorded_body_is_read_and_written_again(vector: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("vector", LINKS, ids=named)
-def test_every_recorded_link_is_read_and_written_again(vector: dict[str, Any]) -> None:
+def test_every_recorded_link_round_trips(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["bytes"])
     again = write_link_data(read_link_data(data))
     assert plain(again) == plain(data)
@@ -70,13 +70,13 @@ def test_every_recorded_link_is_read_and_written_again(vector: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("vector", [one for one in BODIES if "notify" in one], ids=named)
-def test_pushes_are_asked_for_as_the_app_does(vector: dict[str, Any]) -> None:
+def test_pushes_are_requested_as_by_the_app(vector: dict[str, Any]) -> None:
     items = read_body(bytes.fromhex(vector["bytes"]))
     assert any(notifies(item.event) for item in items if isinstance(item, Message)) == vector["notify"]
 
 
-def test_receipts_are_given_as_the_app_does() -> None:
-    """The recorded program also acknowledged one message without, from a contact whom it had switched off."""
+def test_receipts_are_sent_as_by_the_app() -> None:
+    """The recorded program also acknowledged one message without a receipt, from a switched-off contact."""
     recorded = [one for name in FILES for one in vector_file(name)["acknowledged"]]
     assert len(recorded) > 20
     for one in recorded:
@@ -85,7 +85,7 @@ def test_receipts_are_given_as_the_app_does() -> None:
             assert wants_receipt(items) == one["receipt"], one
 
 
-def test_known_events_are_not_left_as_others() -> None:
+def test_known_events_are_not_read_as_other() -> None:
     others = {
         item.event.name
         for vector in BODIES
@@ -99,17 +99,17 @@ def test_known_events_are_not_left_as_others() -> None:
 
 
 @given(messages)
-def test_any_message_comes_back(message: Message) -> None:
+def test_any_message_round_trips(message: Message) -> None:
     assert read_body(write_body([message], pq=False)) == (message,)
 
 
 @given(st.lists(messages, min_size=2, max_size=3))
-def test_any_batch_comes_back(batch: list[Message]) -> None:
+def test_any_batch_round_trips(batch: list[Message]) -> None:
     assert read_body(write_body(batch, pq=False, version=16)) == tuple(batch)
 
 
 @given(links)
-def test_any_link_comes_back(link: LinkProfile) -> None:
+def test_any_link_round_trips(link: LinkProfile) -> None:
     assert read_link_data(write_link_data(link)) == link
 
 
@@ -157,7 +157,7 @@ def test_damaged_bodies_are_values_or_the_error() -> None:
     ],
     ids=lambda data: data[:40].decode(errors="replace"),
 )
-def test_what_cannot_be_read_is_refused(data: bytes) -> None:
+def test_malformed_bodies_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         read_body(data)
 
@@ -195,7 +195,7 @@ def bomb(size: int, *, told: bool = True) -> bytes:
     return b"X\x011" + len(frame).to_bytes(2, "big") + frame
 
 
-def test_bombs_are_refused_before_they_are_expanded() -> None:
+def test_decompression_bombs_are_refused_before_expansion() -> None:
     for data in (bomb(EXPANDED_MAX + 1), bomb(50_000_000), bomb(1000, told=False)):
         with pytest.raises(WireError, match=r"compressed text|tells the size"):
             read_body(data)
@@ -204,7 +204,7 @@ def test_bombs_are_refused_before_they_are_expanded() -> None:
         expanded_parts(b"\x02" + part + part)
 
 
-def test_bombs_in_links_are_refused() -> None:
+def test_decompression_bombs_in_links_are_refused() -> None:
     frame = zstandard.ZstdCompressor().compress(b" " * (EXPANDED_MAX + 1))
     with pytest.raises(WireError, match="at most"):
         read_link_data(b"X" + frame)
@@ -220,7 +220,7 @@ def test_a_frame_that_lies_about_its_size_is_refused() -> None:
             expanded_parts(b"\x011" + len(lying).to_bytes(2, "big") + lying)
 
 
-def test_long_texts_are_compressed_where_they_must_be() -> None:
+def test_long_texts_are_compressed_only_where_needed() -> None:
     long = text_message("The quick brown fox. " * 700)
     size = len(write_body([long], pq=False))
     assert JSON_MAX_PQ < size <= JSON_MAX

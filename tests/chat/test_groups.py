@@ -1,4 +1,4 @@
-"""A group's members: they join when invited, reach each other, hear what is forwarded, and speak."""
+"""Members of a group: they join when invited, connect to each other, get what is forwarded, and speak."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group_of(one: Person) -> Group:
 
 
 async def introduce(host: Host, bob: Person, carol: Person) -> None:
-    """Both are in, and reach each other without the host."""
+    """Both are members and reach each other without the host."""
     await host.admit(bob, "bob")
     await host.admit(carol, "carol")
     listening = [asyncio.create_task(take_until_reached(one)) for one in (bob, carol)]
@@ -97,7 +97,7 @@ async def test_members_reach_each_other_and_speak(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_what_the_host_forwards_is_heard_as_its_authors(tmp_path: Path) -> None:
+async def test_what_the_host_forwards_is_attributed_to_its_author(tmp_path: Path) -> None:
     async with team(tmp_path) as (host, bob, _):
         await host.admit(bob, "bob")
         inner = e.Message(e.NewMessage(Content("from afar")), b"inner")
@@ -109,7 +109,7 @@ async def test_what_the_host_forwards_is_heard_as_its_authors(tmp_path: Path) ->
 
 
 @virtual
-async def test_changes_come_from_those_who_may_make_them(tmp_path: Path) -> None:
+async def test_changes_are_accepted_only_from_members_with_the_right(tmp_path: Path) -> None:
     async with team(tmp_path) as (host, bob, carol):
         await introduce(host, bob, carol)
         draft = carol.chats.draft()
@@ -138,7 +138,7 @@ async def test_changes_come_from_those_who_may_make_them(tmp_path: Path) -> None
 
 
 @virtual
-async def test_who_leaves_a_group_says_so(tmp_path: Path) -> None:
+async def test_leaving_a_group_is_announced(tmp_path: Path) -> None:
     async with team(tmp_path) as (host, bob, carol):
         await introduce(host, bob, carol)
         ours = {one.conn_id for one in group_of(carol).members}
@@ -157,7 +157,7 @@ async def test_who_leaves_a_group_says_so(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_introductions_of_oneself_and_repeated_ones_are_not_followed(tmp_path: Path) -> None:
+async def test_introductions_of_oneself_and_repeated_ones_are_ignored(tmp_path: Path) -> None:
     async with team(tmp_path) as (host, bob, _):
         await host.admit(bob, "bob")
         count = len(bob.chats.agent.connections())
@@ -174,7 +174,7 @@ async def test_introductions_of_oneself_and_repeated_ones_are_not_followed(tmp_p
 async def test_every_kind_that_is_ever_sent_passes_the_second_reader(
     tmp_path: Path, second_opinion: list[str]
 ) -> None:
-    """All events that our code makes, found in its source, are made here and read by both readers."""
+    """Every event our code can make, as found in its source, is made here and read by both readers."""
     async with team(tmp_path) as (host, bob, carol):
         await introduce(host, bob, carol)
         await carol.chats.join(str(await bob.chats.address("welcome")), "may I?")

@@ -96,7 +96,7 @@ def short(data: bytes) -> bytes:
 
 
 def signed_bytes(request: Request, session_id: bytes) -> bytes:
-    """What is authorized, put together from the document's words alone."""
+    """The authorized bytes, assembled from the document alone."""
     return short(session_id) + short(request.corr_id) + short(request.entity_id) + _text_of(request)
 
 
@@ -107,7 +107,7 @@ def _text_of(request: Request) -> bytes:
     return signed[len(ids) :]
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_covered() -> None:
     assert {command.TAG for command in SIGNED + UNSIGNED + BY_SERVICE} == set(COMMANDS)
 
 
@@ -255,7 +255,7 @@ async def test_a_service_sends_no_command_before_the_third_message() -> None:
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519])
 @pytest.mark.parametrize("version", [6, 7, 15, 16, 20])
-def test_every_kind_of_key_authorizes_where_it_can(version: int, algorithm: Algorithm) -> None:
+def test_every_kind_of_key_authorizes_what_it_may(version: int, algorithm: Algorithm) -> None:
     @virtual
     async def run() -> None:
         key = queue_key(3, algorithm)
@@ -289,7 +289,7 @@ async def test_an_x25519_key_authorizes_for_a_service_too() -> None:
 
 
 @virtual
-async def test_secrets_are_agreed_once_and_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agreed_secrets_are_cached_and_the_oldest_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     agreed: list[PublicKey] = []
 
     class Counting(BoxKey):
@@ -356,7 +356,7 @@ def test_commands_are_not_sent_below_their_version(kind: type[Command], since: i
     run(since, RefusedError)
 
 
-def test_what_each_version_brought() -> None:
+def test_first_version_of_each_command() -> None:
     brought = {kind.TAG: since for kind, since in SINCE.items()}
     assert brought == {
         **dict.fromkeys((b"PRXY", b"PFWD", b"RFWD"), 8),

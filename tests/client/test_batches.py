@@ -106,7 +106,7 @@ async def test_commands_of_different_callers_share_a_block_in_the_order_they_cam
 
 
 @virtual
-async def test_what_cannot_be_sent_fails_alone_and_by_name() -> None:
+async def test_a_command_that_cannot_be_sent_fails_alone_by_name() -> None:
     async with smp_pair(done) as (client, router):
         ids_too_long = Call(SUB(), bytes(256), KEY)
         results = await client.send_many([*sends(1, 20_000), *subs(2), ids_too_long])

@@ -1,4 +1,4 @@
-"""Which response goes to whom: callers, events, late responses, and what belongs to nobody."""
+"""Which response goes to whom: callers, events, late responses, and unexpected ones."""
 
 from __future__ import annotations
 

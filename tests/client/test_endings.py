@@ -59,7 +59,9 @@ def subscribed(request: Request) -> Response | None:
     ("end", "reason"),
     [("close", PeerClosedError), ("abort", ConnectionCutError), ("cut", ConnectionCutError)],
 )
-def test_when_the_router_goes_every_caller_gets_the_reason(end: str, reason: type[TransportError]) -> None:
+def test_when_the_router_disconnects_every_caller_gets_the_reason(
+    end: str, reason: type[TransportError]
+) -> None:
     @virtual
     async def run() -> None:
         network = MemoryNetwork()
@@ -124,7 +126,7 @@ async def test_what_was_sent_just_before_closing_arrives() -> None:
 
 
 @virtual
-async def test_a_waiter_for_the_end_may_be_cancelled() -> None:
+async def test_waiting_for_the_end_may_be_cancelled() -> None:
     async with smp_pair() as (client, _):
         waiting = asyncio.create_task(client.wait_closed())
         await settle()
@@ -140,7 +142,7 @@ def options(network: MemoryNetwork, **more: Any) -> SmpOptions:
 
 
 @virtual
-async def test_a_router_of_another_identity_is_refused() -> None:
+async def test_a_router_with_another_identity_is_refused() -> None:
     network = MemoryNetwork()
     async with listening(ScriptedRouter(), smp_router(), network) as port:
         with pytest.raises(UnknownCaError):
@@ -186,7 +188,7 @@ async def test_hosts_are_tried_in_their_order_until_one_answers() -> None:
     ("timing", "stage_s"),
     [(BACKGROUND, 45.0), (INTERACTIVE, 15.0), (Timing(limits=SessionLimits(tls_timeout_s=3)), 3.0)],
 )
-def test_a_router_that_says_nothing_is_given_up_in_time(timing: Timing, stage_s: float) -> None:
+def test_a_silent_router_is_given_up_on_in_time(timing: Timing, stage_s: float) -> None:
     @virtual
     async def run() -> None:
         network = MemoryNetwork()
@@ -213,7 +215,7 @@ async def test_connecting_can_be_cancelled() -> None:
 
 
 @virtual
-async def test_a_silent_handshake_is_given_up() -> None:
+async def test_a_silent_handshake_times_out() -> None:
     network = MemoryNetwork()
     async with listening(_Undecided(), smp_router(), network) as port:
         chosen = options(network, service=(ServiceRole.MESSAGING, service_credentials()))
@@ -227,7 +229,7 @@ class _Undecided(ScriptedRouter):
         self.service_id = None
 
 
-def test_the_times_that_clients_of_this_network_use() -> None:
+def test_default_timing_is_that_of_the_network() -> None:
     assert (BACKGROUND.response_s, INTERACTIVE.response_s) == (30.0, 10.0)
     assert (BACKGROUND.limits.connect_timeout_s, INTERACTIVE.limits.connect_timeout_s) == (45.0, 15.0)
     assert (BACKGROUND.proxy_session_s, INTERACTIVE.proxy_session_s) == (75.0, 25.0)
@@ -293,7 +295,7 @@ async def test_a_router_silent_for_three_timeouts_and_a_quarter_of_an_hour_is_dr
 
 
 @virtual
-async def test_timeouts_alone_do_not_end_a_connection_and_a_word_forgives_them() -> None:
+async def test_timeouts_alone_do_not_end_a_connection_and_any_traffic_resets_them() -> None:
     async with smp_pair(subscribed) as (client, router):
         for _ in range(5):
             await client.send_many([Call(PING())])

@@ -1,4 +1,4 @@
-"""Events wait in bounded numbers: whoever takes them slowly slows the router down."""
+"""Waiting events are bounded: a slow consumer slows the router down."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_slow_consumer_stops_the_reading() -> None:
 
 
 @virtual
-async def test_whoever_takes_events_may_wait_for_a_response_behind_more_of_them() -> None:
+async def test_a_consumer_may_await_a_response_that_comes_behind_more_events() -> None:
     bounds = Bounds(events=4, events_while_calling=64)
     async with smp_pair(network=narrow(), bounds=bounds) as (client, router):
         push_messages(router, 10)
@@ -77,7 +77,7 @@ async def test_whoever_takes_events_may_wait_for_a_response_behind_more_of_them(
 
 
 @virtual
-async def test_even_then_events_are_bounded_and_the_response_comes_late() -> None:
+async def test_events_are_bounded_while_calling_and_the_response_comes_late() -> None:
     bounds = Bounds(events=4, events_while_calling=16)
     async with smp_pair(network=narrow(), bounds=bounds, timing=Timing(response_s=5.0)) as (client, router):
         push_messages(router, 50)
@@ -104,7 +104,7 @@ async def test_a_consumer_that_stalls_for_hours_does_not_cost_the_connection() -
 
 
 @virtual
-async def test_timeouts_that_our_own_stalled_reading_causes_are_not_the_routers_silence() -> None:
+async def test_timeouts_caused_by_our_stalled_reading_do_not_count_as_silence() -> None:
     bounds = Bounds(events=4, events_while_calling=4)
     async with smp_pair(network=narrow(), bounds=bounds) as (client, router):
         router.answer = lambda request: SOK(None)
@@ -134,7 +134,7 @@ async def test_events_that_came_before_the_end_can_be_taken_after_it() -> None:
 
 
 @virtual
-async def test_several_takers_share_the_events_and_a_cancelled_one_takes_none() -> None:
+async def test_several_consumers_share_the_events_and_a_cancelled_one_takes_none() -> None:
     async with smp_pair() as (client, router):
         takers = [asyncio.create_task(client.next_event()) for _ in range(4)]
         await settle()
@@ -148,7 +148,7 @@ async def test_several_takers_share_the_events_and_a_cancelled_one_takes_none() 
 
 
 @virtual
-async def test_a_taker_cancelled_at_the_very_moment_of_an_event_passes_it_on() -> None:
+async def test_a_consumer_cancelled_as_an_event_arrives_passes_it_on() -> None:
     async with smp_pair() as (client, _):
         first = asyncio.create_task(client.next_event())
         second = asyncio.create_task(client.next_event())

@@ -35,7 +35,7 @@ def test_hosts_are_chosen(choice: HostChoice, expected: list[int]) -> None:
         assert place.network is (ONION_WAY if place.host.endswith(".onion") else PUBLIC)
 
 
-def test_onion_hosts_are_passed_over_without_a_way_to_them() -> None:
+def test_onion_hosts_are_skipped_without_a_route_to_them() -> None:
     found = places(server(), Options(network=PUBLIC), SMP_PORT, b"smp/1")
     assert [place.host for place in found] == ["smp.example", "192.0.2.7", "2001:db8::1"]
     only_onion = Options(network=PUBLIC, hosts=HostChoice.ONION_ONLY)
@@ -53,7 +53,7 @@ def test_onion_hosts_are_passed_over_without_a_way_to_them() -> None:
         ("65535", SMP_PORT, 65535),
     ],
 )
-def test_an_explicit_port_goes_before_the_default(port: str, default: int, expected: int) -> None:
+def test_an_explicit_port_overrides_the_default(port: str, default: int, expected: int) -> None:
     (place,) = places(server(port, "smp.example"), Options(), default, b"smp/1")
     assert (place.port, place.alpn) == (expected, b"smp/1")
 

@@ -51,7 +51,7 @@ def checks(count: int) -> list[Call[Command]]:
 
 
 @virtual
-async def test_version_1_has_one_command_to_a_block_with_the_session_id_inside() -> None:
+async def test_version_1_sends_one_command_per_block_with_the_session_id() -> None:
     async with ntf_pair(done, versions=VersionRange(1, 1)) as (client, router):
         assert client.version == 1
         assert await client.send_many([*checks(3), Call(PING())]) == [ACTIVE, ACTIVE, ACTIVE, PONG()]
@@ -95,7 +95,7 @@ async def test_a_large_command_has_a_block_to_itself_and_a_larger_one_is_refused
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("algorithm", [Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519])
-def test_every_kind_of_key_authorizes_where_it_can(version: int, algorithm: Algorithm) -> None:
+def test_every_kind_of_key_authorizes_what_it_may(version: int, algorithm: Algorithm) -> None:
     @virtual
     async def run() -> None:
         key = queue_key(3, algorithm)
@@ -115,7 +115,7 @@ def test_every_kind_of_key_authorizes_where_it_can(version: int, algorithm: Algo
 
 
 @virtual
-async def test_every_command_is_sent_as_it_is() -> None:
+async def test_every_command_is_sent_unchanged() -> None:
     without_entity = (TNEW, SNEW, PING)
     async with ntf_pair() as (client, router):
         calls: list[Call[Command]] = [
@@ -193,7 +193,7 @@ async def test_the_window_counts_small_blocks_too() -> None:
 
 @pytest.mark.claim("NTF-35")
 @virtual
-async def test_a_device_in_silence_pings_to_stay_connected() -> None:
+async def test_an_idle_device_pings_to_stay_connected() -> None:
     async with ntf_pair(done, timing=Timing(ping_after_s=600)) as (client, router):
         await asyncio.sleep(6000)
         assert router.requests == [], "who asked for nothing has nothing to keep"

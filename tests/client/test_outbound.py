@@ -1,4 +1,4 @@
-"""Where a server goes when strangers name the host: public addresses, looked up once, tried rarely."""
+"""Where a server connects when strangers name the host: public addresses, resolved once, tried rarely."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_operator_allows_networks() -> None:
 
 
 class Noted(MemoryNetwork):
-    """Notes where it is asked to connect to, and does not."""
+    """Records where it is asked to connect, and does not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Noted(MemoryNetwork):
         raise ConnectionRefusedError
 
 
-async def test_what_was_checked_is_what_is_connected_to() -> None:
+async def test_the_address_checked_is_the_address_connected_to() -> None:
     answers = iter([["8.8.8.8", "127.0.0.1", "1.1.1.1"], ["127.0.0.1"]])
     through = Noted()
     network = GuardedNetwork(Allowed(), Lookups(lambda _: next(answers)), through=through)
@@ -101,7 +101,7 @@ async def test_what_was_checked_is_what_is_connected_to() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f.1", "0177.0.0.1"])
-async def test_other_ways_to_write_this_machine_lead_nowhere(host: str) -> None:
+async def test_other_spellings_of_localhost_are_refused(host: str) -> None:
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     async with listening:
@@ -123,7 +123,7 @@ def server(host: str, identity: int = 0, port: str = "") -> Server:
     return Server((Host(host),), port, identity.to_bytes(32, "big"))
 
 
-async def test_a_forbidden_host_is_named_as_such_also_while_it_is_not_tried() -> None:
+async def test_a_forbidden_host_is_named_as_such_on_every_attempt() -> None:
     options = Outbound().applied(SmpOptions())
     for _ in range(3):
         with pytest.raises(errors.ForbiddenHostError):
@@ -131,13 +131,13 @@ async def test_a_forbidden_host_is_named_as_such_also_while_it_is_not_tried() ->
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b", "a" * 64, ".".join(["ab"] * 100), "x!y"])
-async def test_a_name_that_no_host_can_have_is_no_host(host: str) -> None:
+async def test_a_name_that_no_host_can_have_is_refused(host: str) -> None:
     for options in (SmpOptions(), Outbound().applied(SmpOptions())):
         with pytest.raises(NoHostError):
             await SmpClient.connect(server(host), options)
 
 
-async def test_few_of_many_hosts_of_one_address_are_tried() -> None:
+async def test_only_a_few_of_many_hosts_in_an_address_are_tried() -> None:
     through = Noted()
     hosts = tuple(Host(f"8.8.8.{number}") for number in range(1, 250))
     with pytest.raises(errors.ConnectError):
@@ -145,7 +145,7 @@ async def test_few_of_many_hosts_of_one_address_are_tried() -> None:
     assert len(through.asked) == PLACES_MAX
 
 
-async def test_slow_name_servers_hold_up_only_names_that_are_new() -> None:
+async def test_slow_name_servers_delay_only_new_names() -> None:
     release, started = threading.Event(), threading.Semaphore(0)
 
     def resolve(host: str) -> list[str]:
@@ -177,7 +177,7 @@ async def test_slow_name_servers_hold_up_only_names_that_are_new() -> None:
     assert not lookups._asked
 
 
-async def test_who_asks_for_the_same_name_hears_the_same_answer() -> None:
+async def test_lookups_of_one_name_share_one_answer() -> None:
     asked = []
 
     def resolve(host: str) -> list[str]:
@@ -199,7 +199,7 @@ class Clock:
 
 
 def fail(gate: Gate, error: errors.TransportError, identity: int = 0, host: str = "a.example") -> bool:
-    """Whether an attempt was let through."""
+    """Make a failing attempt; returns whether it was let through."""
     tried = False
     try:
         with gate.attempt(host, 5223, bytes((identity,))):
@@ -209,7 +209,7 @@ def fail(gate: Gate, error: errors.TransportError, identity: int = 0, host: str 
         return tried
 
 
-def test_pauses_grow_and_end_with_the_first_success() -> None:
+def test_delays_grow_and_end_with_the_first_success() -> None:
     clock = Clock()
     gate = Gate(GateSizes(), clock)
     tried = []
@@ -224,7 +224,7 @@ def test_pauses_grow_and_end_with_the_first_success() -> None:
     assert fail(gate, errors.ConnectError())
 
 
-def test_a_wrong_identity_keeps_nobody_from_the_right_one() -> None:
+def test_a_wrong_identity_does_not_block_the_right_one() -> None:
     gate = Gate(GateSizes(), Clock())
     assert fail(gate, errors.HandshakeIdentityError(), identity=1)
     assert not fail(gate, errors.HandshakeIdentityError(), identity=1)
@@ -232,7 +232,7 @@ def test_a_wrong_identity_keeps_nobody_from_the_right_one() -> None:
         pass
 
 
-def test_attempts_at_strangers_are_few_and_those_once_proven_do_not_count() -> None:
+def test_attempts_at_strangers_are_limited_and_proven_servers_exempt() -> None:
     gate = Gate(GateSizes(strangers=3, strangers_there=2), Clock())
     with gate.attempt("known.example", 5223, b"known"):
         pass

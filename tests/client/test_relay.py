@@ -120,7 +120,7 @@ def test_a_command_reaches_the_relay_and_its_response_comes_back(
 
 
 @virtual
-async def test_one_relay_session_serves_many_commands_each_with_keys_of_its_own() -> None:
+async def test_one_relay_session_serves_many_commands_each_with_its_own_keys() -> None:
     async with behind_proxy() as (client, _, relay):
         session = await Relay.open(client, SERVER)
         sender = queue_key(2, Algorithm.X25519)
@@ -161,7 +161,7 @@ def test_the_largest_message_fits_through_a_proxy(algorithm: Algorithm, version:
 
 
 @pytest.mark.parametrize("error", [Code.AUTH, Code.QUOTA, PROXY(ProxyCode.NO_SESSION)])
-def test_the_relays_own_error_is_as_if_asked_directly(error: SMPError) -> None:
+def test_an_error_of_the_relay_is_raised_as_if_asked_directly(error: SMPError) -> None:
     @virtual
     async def run() -> None:
         async with behind_proxy(lambda request: ERR(error)) as (client, _, _relay):
@@ -184,7 +184,7 @@ def test_the_relays_own_error_is_as_if_asked_directly(error: SMPError) -> None:
         Code.INTERNAL,
     ],
 )
-def test_the_proxys_error_is_told_apart(error: SMPError) -> None:
+def test_an_error_of_the_proxy_is_distinguished(error: SMPError) -> None:
     @virtual
     async def run() -> None:
         async with behind_proxy() as (client, _, relay):
@@ -213,7 +213,7 @@ async def test_names_are_resolved_behind_a_proxy_without_an_entity() -> None:
 
 
 @virtual
-async def test_what_is_not_forwarded_or_not_fitting_is_refused_here() -> None:
+async def test_commands_that_are_not_forwarded_or_do_not_fit_are_refused_locally() -> None:
     async with behind_proxy() as (client, _, relay):
         session = await Relay.open(client, SERVER)
         for command in (SUB(), PING()):
@@ -230,7 +230,7 @@ async def test_what_is_not_forwarded_or_not_fitting_is_refused_here() -> None:
 
 
 @virtual
-async def test_a_relay_of_another_identity_or_with_a_foreign_key_is_refused() -> None:
+async def test_a_relay_with_another_identity_or_a_foreign_key_is_refused() -> None:
     other = router_credentials("another relay")
     stranger = PrivateKey.generate(Algorithm.X25519, seeded("stranger")).public
     signed_by_other = sign_session_key(other, stranger)
@@ -280,7 +280,7 @@ async def test_versions_are_agreed_with_the_relay() -> None:
 
 
 @virtual
-async def test_answers_that_are_not_the_relays_to_this_command_are_named() -> None:
+async def test_answers_not_from_the_relay_to_this_command_are_named() -> None:
     async with behind_proxy() as (client, _, relay):
         session = await Relay.open(client, SERVER)
         relay.copies = 2
@@ -312,7 +312,7 @@ async def test_prxy_answered_with_something_else_is_unexpected() -> None:
 
 
 @virtual
-async def test_a_relay_is_waited_for_longer() -> None:
+async def test_a_relay_gets_a_longer_timeout() -> None:
     async with behind_proxy() as (client, proxy, relay):
         loop = asyncio.get_running_loop()
         session = await Relay.open(client, SERVER)

@@ -53,7 +53,7 @@ def through(network: SocksNetwork, connect_timeout_s: float = 20.0) -> SmpOption
     ("host", "kind"),
     [("smp.example", DOMAIN), (ONION, DOMAIN), ("192.0.2.7", IPV4), ("2001:db8::7", IPV6)],
 )
-async def test_a_session_runs_through_the_proxy_which_alone_resolves_names(host: str, kind: int) -> None:
+async def test_a_session_runs_through_the_proxy_which_resolves_the_names(host: str, kind: int) -> None:
     router = ScriptedRouter(done)
     async with listening(router, smp_router(), TCP) as port, socks_proxy() as (proxy, proxy_port):
         proxy.destinations[host, 5223] = port
@@ -70,7 +70,7 @@ async def test_a_session_runs_through_the_proxy_which_alone_resolves_names(host:
 @pytest.mark.parametrize(
     "bound", [b"\x01\x7f\0\0\x01\0\x50", b"\x04" + bytes(18), b"\x03\x09localhost\0\x50", b"\x03\x00\0\0"]
 )
-async def test_whatever_address_the_proxy_answers_with_is_read_whole(bound: bytes) -> None:
+async def test_every_form_of_bound_address_is_read_completely(bound: bytes) -> None:
     router = ScriptedRouter(done)
     async with listening(router, smp_router(), TCP) as port, socks_proxy() as (proxy, proxy_port):
         proxy.destinations["smp.example", 5223] = port
@@ -99,7 +99,7 @@ async def test_user_names_keep_connections_apart() -> None:
 
 
 async def test_circuits_are_named_where_the_proxy_takes_names() -> None:
-    """A proxy without authentication serves as well, and credentials of the proxy are not replaced."""
+    """A proxy without authentication works too, and the proxy's own credentials are not replaced."""
     async with socks_proxy() as (proxy, proxy_port):
         network = SocksNetwork("127.0.0.1", proxy_port).isolated("circuit 1", "")
         with contextlib.suppress(TransportError):
@@ -131,7 +131,7 @@ async def test_a_proxy_that_would_not_isolate_is_not_used() -> None:
         (99, "reply 99"),
     ],
 )
-async def test_the_reason_why_the_proxy_did_not_connect_is_told(reply: int, text: str) -> None:
+async def test_the_reason_why_the_proxy_did_not_connect_is_reported(reply: int, text: str) -> None:
     async with socks_proxy() as (proxy, proxy_port):
         proxy.reply = reply
         with pytest.raises(ConnectError, match=text):
@@ -160,7 +160,7 @@ async def test_a_peer_that_is_no_socks5_proxy_is_named() -> None:
     ("bound", "after_reply", "text"),
     [(b"\x09\0\0\0\0\0\0", b"", "unknown kind"), (b"\x01" + bytes(6), b"more", "did not leave")],
 )
-async def test_a_proxy_that_says_something_else_is_left(bound: bytes, after_reply: bytes, text: str) -> None:
+async def test_a_proxy_that_answers_nonsense_is_dropped(bound: bytes, after_reply: bytes, text: str) -> None:
     router = ScriptedRouter(done)
     async with listening(router, smp_router(), TCP) as port, socks_proxy() as (proxy, proxy_port):
         proxy.destinations["smp.example", 5223] = port
@@ -169,7 +169,7 @@ async def test_a_proxy_that_says_something_else_is_left(bound: bytes, after_repl
             await SmpClient.connect(server("smp.example"), through(SocksNetwork("127.0.0.1", proxy_port)))
 
 
-async def test_a_proxy_that_hangs_up_or_stalls_is_left_in_time() -> None:
+async def test_a_proxy_that_hangs_up_or_stalls_is_dropped_in_time() -> None:
     async with socks_proxy() as (proxy, proxy_port):
         network = SocksNetwork("127.0.0.1", proxy_port)
         proxy.stop_before_reply = True
@@ -184,14 +184,14 @@ async def test_a_proxy_that_hangs_up_or_stalls_is_left_in_time() -> None:
             await connecting
 
 
-async def test_nobody_at_the_proxys_place_is_an_ordinary_failure() -> None:
+async def test_no_proxy_listening_is_an_ordinary_failure() -> None:
     async with socks_proxy() as (_, proxy_port):
         pass
     with pytest.raises(ConnectError):
         await SmpClient.connect(server("smp.example"), through(SocksNetwork("127.0.0.1", proxy_port)))
 
 
-def test_requests_are_written_as_the_document_says() -> None:
+def test_requests_are_written_as_in_the_document() -> None:
     assert connect_request("192.0.2.7", 5223) == bytes.fromhex("05010001c00002071467")
     assert connect_request("2001:db8::1", 443) == bytes.fromhex(
         "0501000420010db800000000000000000000000101bb"
@@ -204,7 +204,7 @@ def test_requests_are_written_as_the_document_says() -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [("u" * 256, "p"), ("u", "p" * 256), ("ü" * 128, "")])
-def test_credentials_that_have_no_room_are_refused(user: str, password: str) -> None:
+def test_credentials_that_do_not_fit_are_refused(user: str, password: str) -> None:
     with pytest.raises(ValueError, match="255 bytes"):
         SocksNetwork("127.0.0.1", 9050, user, password)
 
@@ -214,6 +214,6 @@ def test_the_longest_credentials_fit() -> None:
     assert SocksNetwork("127.0.0.1", 9050).isolated("ü" * 127, "").password == ""
 
 
-async def test_a_proxy_accepts_no_connections_for_us() -> None:
+async def test_listening_through_a_proxy_is_refused() -> None:
     with pytest.raises(SocksError):
         await SocksNetwork("127.0.0.1", 9050).listen(asyncio.Protocol, None, 0)

@@ -1,4 +1,4 @@
-"""Back-pressure: how much is under way at most, and from when on time runs."""
+"""Back-pressure: how much may be in flight, and when timers start."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BODY = bytes(16_000)
 
 
 def sends(count: int, start: int = 0) -> list[Call[Command]]:
-    """Commands of which each fills a block."""
+    """Commands that fill a block each."""
     return [Call(SEND(True, BODY), queue_id(number)) for number in range(start, start + count)]
 
 
 @pytest.mark.parametrize("window", [1, 4])
-def test_no_more_blocks_are_under_way_than_the_window_allows(window: int) -> None:
+def test_no_more_blocks_are_in_flight_than_the_window_allows(window: int) -> None:
     @virtual
     async def run() -> None:
         async with smp_pair(bounds=Bounds(window_blocks=window)) as (client, router):
@@ -64,7 +64,7 @@ async def test_a_block_leaves_the_window_with_its_last_response_only() -> None:
 
 
 @virtual
-async def test_time_runs_from_when_the_network_took_a_block() -> None:
+async def test_timers_start_when_the_network_takes_a_block() -> None:
     network = MemoryNetwork()
     crawling = Link(rate=BLOCK_ON_THE_WIRE / 100, window=2048)
     async with smp_pair(lambda request: OK(), network=network, timing=Timing(response_s=30.0)) as (client, _):
@@ -108,7 +108,7 @@ async def test_blocks_that_time_out_make_room() -> None:
 
 
 @virtual
-async def test_each_command_has_its_own_time_even_in_a_shared_block() -> None:
+async def test_each_command_has_its_own_timer_even_in_a_shared_block() -> None:
     async with smp_pair(timing=Timing(response_s=30.0)) as (client, router):
         loop = asyncio.get_running_loop()
         ended: dict[int, float] = {}
@@ -139,7 +139,7 @@ async def test_a_response_in_time_stops_the_timer_of_its_command_only() -> None:
 
 
 @virtual
-async def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:
+async def test_a_command_cancelled_before_sending_is_never_sent() -> None:
     async with smp_pair(bounds=Bounds(window_blocks=1)) as (client, router):
         first = asyncio.create_task(client.send_many(sends(1)))
         await router.until_requests(1)
@@ -159,7 +159,7 @@ async def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:
 
 
 @virtual
-async def test_what_is_cancelled_under_way_keeps_its_place_until_it_is_answered() -> None:
+async def test_a_command_cancelled_in_flight_keeps_its_place_until_answered() -> None:
     async with smp_pair(bounds=Bounds(window_blocks=1)) as (client, router):
         cancelled = asyncio.create_task(client.send_many(sends(2)))
         await router.until_requests(1)
