@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.moving.stats import StatsError, read_stats
-from blindpost.router.running.counters import KeptCounters, take_over_stats
+from blindpost.router.moving.stats import NAMES
+from blindpost.serving.counters import KeptCounters, take_over_stats
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.old_stats import StatsError, read_stats
 
 OLD = """\
 fromTime=2026-01-02T03:04:05.678Z
@@ -44,7 +45,7 @@ reqs=0
 
 
 def test_every_line_is_taken_or_named() -> None:
-    found = read_stats(OLD)
+    found = read_stats(OLD, NAMES)
     counts = {meter.value: count for meter, count in found.counts.items()}
     assert counts == {
         "qCreated": 11,
@@ -71,14 +72,14 @@ def test_every_line_is_taken_or_named() -> None:
 
 def test_only_a_router_that_counted_nothing_continues_from_them(tmp_path: Path) -> None:
     (tmp_path / "stats").write_text(OLD)
-    take_over_stats(tmp_path / "counters.json", tmp_path / "stats")
+    take_over_stats(tmp_path / "counters.json", tmp_path / "stats", NAMES)
     meters = RouterMeters()
     kept = KeptCounters(tmp_path / "counters.json", meters)
     kept.load()
     assert (meters[Meter.SENT], kept.since) == (1000, 1_767_323_045)
     assert json.loads((tmp_path / "counters.json").read_text())["counts"]["qSub"] == 0
     with pytest.raises(OperatorError, match="has counted already"):
-        take_over_stats(tmp_path / "counters.json", tmp_path / "stats")
+        take_over_stats(tmp_path / "counters.json", tmp_path / "stats", NAMES)
 
 
 @pytest.mark.parametrize(
@@ -86,4 +87,4 @@ def test_only_a_router_that_counted_nothing_continues_from_them(tmp_path: Path) 
 )
 def test_a_malformed_stats_file_is_refused(text: str) -> None:
     with pytest.raises(StatsError):
-        read_stats(text)
+        read_stats(text, NAMES)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from blindpost.serving.failures import OperatorError
 if TYPE_CHECKING:
     from blindpost.router.moving.progress import Progress
     from blindpost.router.running.moves import Moved
+    from blindpost.serving.old_stats import OldCounters
 
 HASH_SHOWN = 16
 IMPORT_CERTIFICATE = "import-certificate.json"
@@ -90,11 +91,16 @@ def import_stats(
     as_json: JsonOption = False,
 ) -> None:
     """Take over what an smp-server has counted, so that statistics go on without a break."""
-    from blindpost.router.running.counters import take_over_stats
+    from blindpost.router.moving.stats import NAMES
+    from blindpost.serving.counters import take_over_stats
 
     place = place_of(to)
     with place.locked():
-        old = take_over_stats(place.counters, file)
+        old = take_over_stats(place.counters, file, NAMES)
+    tell_stats(old, as_json=as_json)
+
+
+def tell_stats(old: OldCounters[Any], *, as_json: bool) -> None:
     if as_json:
         counts = {meter.value: count for meter, count in old.counts.items()}
         typer.echo(json.dumps({"since": old.since, "counts": counts, "left": old.left}))

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from blindpost.cli import ntf_moving
 from blindpost.cli.output import (
     HERE,
     BackupFolder,
@@ -26,7 +27,6 @@ from blindpost.cli.output import (
     TopOption,
     move_ca_key,
     say,
-    show,
     show_holders,
     show_status,
     tell_backup,
@@ -34,7 +34,6 @@ from blindpost.cli.output import (
     tell_rotated,
     told_reload,
     with_set,
-    working,
 )
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
@@ -61,6 +60,9 @@ ConfigOption = Annotated[
         show_default="the current folder",
     ),
 ]
+
+
+ntf_moving.add_to(app)
 
 
 class KeyAlgorithm(Enum):
@@ -208,42 +210,6 @@ def address(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     place = NtfPlace.read(config)
     credentials = Identity(place.keys, KIND).load(place.fingerprint)
     _print_address(place, credentials.fingerprint, as_json=as_json)
-
-
-@app.command("import")
-def import_(
-    to: Annotated[Path, typer.Option(help="The new, stopped router: its configuration file or folder.")],
-    from_database: Annotated[
-        str, typer.Option(help="The old server's database: postgresql://user@host/ntf_server_store.")
-    ],
-    schema: Annotated[str, typer.Option(help="Its schema there.")] = "ntf_server",
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="Where the certificate is written.", show_default="beside the configuration"),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Take tokens, subscriptions and last notifications of a stopped ntf-server into a new router.
-
-    What is stored is read back and compared: exit code 1 if it differs. The old database is only read.
-    """
-    from blindpost.ntf.moving import import_database
-
-    place = NtfPlace.read(to)
-    kept = certificate or place.folder / "import-certificate.json"
-    with working("importing ..."):
-        done = asyncio.run(import_database(place, from_database, schema, kept.absolute()))
-    told = {"source": done.source.values(), "result": done.result.values(), "left": dict(done.left)}
-    if as_json:
-        typer.echo(json.dumps({**told, "differing": done.differing}))
-    else:
-        counts = {name: count for name, count in done.result.values().items() if isinstance(count, int)}
-        left = {f"{name} left out": count for name, count in done.left.items()}
-        show({**counts, **left}, as_json=False, title="Imported")
-        say(f"Certificate: {kept}")
-        say("Everything arrived." if not done.differing else f"DIFFERENT: {', '.join(done.differing)}")
-    if done.differing:
-        raise typer.Exit(1)
 
 
 @app.command()

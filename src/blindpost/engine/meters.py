@@ -22,5 +22,9 @@ class Meters(Generic[M]):
     def __getitem__(self, meter: M) -> int:
         return self._counts[meter]
 
+    @property
+    def counts(self) -> dict[M, int]:
+        return dict(self._counts)
+
     def values(self) -> dict[str, int]:
         return {str(meter.value): count for meter, count in self._counts.items()}

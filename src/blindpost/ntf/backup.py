@@ -23,6 +23,7 @@ def contents_of(place: NtfPlace) -> Contents:
         place.database,
         files=(identity.ca_certificate, identity.online),
         optional=(
+            place.counters,
             place.vapid_file,
             *(path for _, path in former_files(place)),
             *((place.folder / apple,) if apple else ()),

@@ -35,6 +35,7 @@ from blindpost.ntf.subscriber.subscriber import SmpSubscriber
 from blindpost.ntf.tables import NtfStore, ledger_of, ledger_total
 from blindpost.ntf.tables_sqlite import SqliteTables
 from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.counters import KeptCounters
 from blindpost.serving.deciding import RoutingService
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 KIND = "ntf"
 IDLE_CHECK_S = 600.0
+COUNTERS_SAVE_S = 60.0
 
 
 async def open_store(place: NtfPlace) -> NtfStore:
@@ -158,6 +160,7 @@ class NtfService(RoutingService[NtfPlace]):
         self.router = NtfRouter(store, providers, _rules(place, vapid), limits=limits)
         server = LimitedServer(ntf_router_plan(credentials), self.router)
         super().__init__(place, self.router, server, credentials)
+        self.counters = KeptCounters(place.counters, self.router.plan.meters)
         apple = {Carrier.APPLE} if place.settings.apns.key_file else set()
         self.carriers = apple | ({Carrier.WEB} if vapid else set())
         """Which providers are set up."""
@@ -178,12 +181,24 @@ class NtfService(RoutingService[NtfPlace]):
             store.close()
             raise
 
+    async def begin(self) -> None:
+        self.counters.load()
+
+    async def close(self) -> None:
+        """A disk too full for the last counters must not prevent an orderly stop."""
+        await super().close()
+        await self._save_counters()
+
     async def listen(self) -> list[int]:
         listen = self.place.settings.listen
         return [await listen_at(self.server.listen, listen.address, listen.port)]
 
     def rounds(self) -> list[Round]:
-        return [Round("closing idle connections", IDLE_CHECK_S, self._close_idle), *super().rounds()]
+        return [
+            Round("closing idle connections", IDLE_CHECK_S, self._close_idle),
+            *super().rounds(),
+            Round("saving counters", COUNTERS_SAVE_S, self._save_counters),
+        ]
 
     def tasks(self) -> Mapping[str, Work]:
         return {
@@ -195,6 +210,9 @@ class NtfService(RoutingService[NtfPlace]):
         closed = self.router.close_idle(self.place.settings.rules.idle_ttl_s)
         if closed:
             log.info("closed %d idle connections", closed)
+
+    async def _save_counters(self) -> None:
+        self.counters.save()
 
     def reload(self, place: NtfPlace) -> None:
         credentials = Identity(place.keys, KIND).load(place.fingerprint)

@@ -180,6 +180,7 @@ class NtfPlace(places.Place[Settings]):
         self.fingerprint = settings.identity.key_hash
         self.database = self.folder / settings.store.file
         self.key_file = self.folder / settings.store.key_file
+        self.counters = self.folder / "counters.json"
         self.vapid_file = self.folder / settings.webpush.key_file
 
     @property

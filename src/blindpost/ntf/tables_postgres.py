@@ -257,6 +257,14 @@ class PostgresTables:
         found = await self._routers(f"WHERE {_IS_UNUSED} LIMIT $1", count)
         return [router.server for router in found]
 
+    async def all_routers(self) -> list[SmpRouter]:
+        return await self._routers("")
+
+    async def tokens_after(self, after: bytes, count: int) -> list[bytes]:
+        return await self._ids(
+            "SELECT token_id FROM tokens WHERE token_id > $1 ORDER BY token_id LIMIT $2", after, count
+        )
+
     def counts(self) -> dict[str, int]:
         return {name: self.store.counts[name] for name in COUNTERS}
 

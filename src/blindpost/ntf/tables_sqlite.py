@@ -211,6 +211,15 @@ class SqliteTables:
             found = self._routers(sql, f" WHERE NOT EXISTS ({unused}) LIMIT ?", (count,))
         return [router.server for router in found]
 
+    async def all_routers(self) -> list[SmpRouter]:
+        with self._reading() as sql:
+            return self._routers(sql, "", ())
+
+    async def tokens_after(self, after: bytes, count: int) -> list[bytes]:
+        return self._ids(
+            "SELECT token_id FROM tokens WHERE token_id > ? ORDER BY token_id LIMIT ?", after, count
+        )
+
     def counts(self) -> dict[str, int]:
         return dict(self._counts)
 

@@ -14,7 +14,6 @@ from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.router.audit import check_at_start
 from blindpost.router.running import choices
-from blindpost.router.running.counters import KeptCounters
 from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
@@ -24,6 +23,7 @@ from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import LOOK_S as SITE_LOOK_S
 from blindpost.router.running.web import RouterSite
 from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.counters import KeptCounters
 from blindpost.serving.deciding import RoutingService
 from blindpost.serving.identity import Identity
 from blindpost.serving.limits import AddressKeys, Limits

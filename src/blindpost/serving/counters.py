@@ -9,35 +9,42 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.moving.stats import OldCounters, StatsError, read_stats
+from blindpost.engine.meters import Meters
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file, set_aside, write_file
 from blindpost.serving.logs import log
+from blindpost.serving.old_stats import OldCounters, OldNames, StatsError, read_stats
 
 _FORMAT = 1
 
+M = TypeVar("M", bound=Enum)
 
-class KeptCounters:
-    """The file of one router's counters."""
 
-    def __init__(self, path: Path, meters: RouterMeters) -> None:
+class KeptCounters(Generic[M]):
+    """The file of one server's counters."""
+
+    def __init__(self, path: Path, meters: Meters[M]) -> None:
         self._path = path
         self._meters = meters
+        self._is_loaded = False
         self.since = int(time.time())
         """When the oldest of the counts began, in Unix seconds."""
 
     def load(self) -> None:
-        """Add what was counted before; a file that cannot be read is set aside: messages matter more."""
+        """Add what was counted before; a file that cannot be read is set aside: the service matters more."""
+        self._is_loaded = True
         if not self._path.exists():
             return
+        known = {str(meter.value): meter for meter in self._meters.counts}
         try:
             kept = json.loads(read_file(self._path))
             if kept["format"] != _FORMAT:
                 raise ValueError("another format")
-            counts = {Meter(name): int(count) for name, count in kept["counts"].items() if _is_known(name)}
+            counts = {known[name]: int(count) for name, count in kept["counts"].items() if name in known}
             self.since = int(kept["since"])
         except (ValueError, KeyError, TypeError, AttributeError):
             aside = set_aside(self._path)
@@ -49,31 +56,31 @@ class KeptCounters:
             self._meters.add(meter, count)
 
     def save(self) -> None:
-        write_counters(self._path, self.since, {meter: self._meters[meter] for meter in Meter})
+        """A server that fails before it has loaded them must not write its zeros over them."""
+        if not self._is_loaded:
+            return
+        write_counters(self._path, self.since, self._meters.counts)
 
 
-def write_counters(path: Path, since: int, counts: Mapping[Meter, int]) -> None:
-    """The file that a router goes on counting from."""
-    named = {meter.value: counts.get(meter, 0) for meter in Meter}
+def write_counters(path: Path, since: int, counts: Mapping[M, int]) -> None:
+    """The file that a server goes on counting from."""
+    named = {meter.value: count for meter, count in counts.items()}
     kept = {"format": _FORMAT, "since": since, "counts": named}
     write_file(path, json.dumps(kept, indent=1).encode())
 
 
-def take_over_stats(path: Path, stats: Path) -> OldCounters:
-    """Let a router that never ran go on from what an smp-server has counted."""
+def take_over_stats(path: Path, stats: Path, names: OldNames[M]) -> OldCounters[M]:
+    """Let a server that never ran go on from what its predecessor has counted."""
     if path.exists():
         raise OperatorError(
-            f"{path}: this router has counted already. Statistics are taken over before its first start."
+            f"{path}: this server has counted already. Statistics are taken over before its first start."
         )
     try:
-        old = read_stats(read_file(stats).decode("utf-8"))
+        old = read_stats(read_file(stats).decode("utf-8"), names)
     except UnicodeDecodeError as error:
-        raise OperatorError(f"{stats}: UTF-8 text expected.") from error
+        raise OperatorError(f"{stats}: UTF-8 text expected. Nothing was taken over.") from error
     except StatsError as error:
         raise OperatorError(f"{stats}: {error}. Nothing was taken over.") from error
-    write_counters(path, old.since, old.counts)
+    counters = type(names.known[names.first])
+    write_counters(path, old.since, {counter: old.counts.get(counter, 0) for counter in counters})
     return old
-
-
-def _is_known(name: str) -> bool:
-    return name in Meter._value2member_map_

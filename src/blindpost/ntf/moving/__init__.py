@@ -1,0 +1,1 @@
+"""From the database of an ntf-server, and back into one."""
