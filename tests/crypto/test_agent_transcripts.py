@@ -31,7 +31,7 @@ def test_recorded_connection(name: str) -> None:
     Replay(name).run()
 
 
-def test_every_file_is_replayed_or_a_matrix() -> None:
+def test_every_file_is_replayed_or_is_a_matrix() -> None:
     for name in MATRICES:
         assert "events" not in transcript(name)
     for name in transcript_names():
@@ -39,7 +39,7 @@ def test_every_file_is_replayed_or_a_matrix() -> None:
 
 
 def test_roles_of_recorded_synchronisations() -> None:
-    """As with the reference: whose hash is larger starts as sender, and the first message is its EREADY."""
+    """As with the reference: the side with the larger hash starts as sender, and its EREADY comes first."""
     roles = Counter[SyncRole]()
     for name in transcript_names():
         if not name.startswith("sync_"):
@@ -60,7 +60,7 @@ def test_roles_of_recorded_synchronisations() -> None:
 
 @pytest.mark.claim("CON-49")
 def test_layers_open_with_their_own_keys_only() -> None:
-    """Every recorded envelope: which layers it has, and that each needs its key."""
+    """Every recorded envelope has the expected layers, and each needs its own key."""
     seen = Counter[tuple[str, str]]()
     for name in transcript_names():
 
@@ -76,7 +76,7 @@ def test_layers_open_with_their_own_keys_only() -> None:
 
 
 def check_queue_layer(event: dict[str, Any]) -> None:
-    """Nothing of the agent envelope shows outside the box, and another secret does not open it."""
+    """Nothing of the agent envelope is visible outside the box, and another secret does not open it."""
     data = bytes.fromhex(event["client_envelope"])
     envelope = decode_whole(data, read_client_envelope)
     secret = bytes.fromhex(event["e2e_secret"])

@@ -1,4 +1,4 @@
-"""Authorizations: who may, who may not, and that a refusal always does the work of the offered kind."""
+"""Authorizations: who may, who may not, and that a refusal always costs the work of the offered kind."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def by(key: PrivateKey, authorized: bytes = AUTHORIZED, corr_id: bytes = CORR_ID
 @pytest.mark.parametrize("algorithm", KINDS)
 @given(authorized=st.binary(max_size=200), corr_id=st.binary(max_size=30))
 @settings(deadline=None, max_examples=20)
-def test_what_a_key_authorizes_verifies_with_it(
+def test_what_a_key_authorizes_verifies_with_the_same_key(
     algorithm: Algorithm, authorized: bytes, corr_id: bytes
 ) -> None:
     key = queue_key(algorithm)
@@ -98,13 +98,13 @@ def test_an_authenticator_needs_the_session_key_of_the_router() -> None:
         )
 
 
-def test_a_key_of_x448_authorizes_nothing() -> None:
+def test_an_x448_key_authorizes_nothing() -> None:
     with pytest.raises(CryptoError, match="do not sign"):
         by(queue_key(Algorithm.X448))
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 65, 79, 81, 113, 115, 255])
-def test_other_lengths_are_of_no_kind(size: int) -> None:
+def test_other_lengths_are_refused(size: int) -> None:
     with pytest.raises(CryptoError, match="64, 80 or 114"):
         kind_of(bytes(size))
 
@@ -183,7 +183,7 @@ def test_every_refusal_costs_the_same_work(offered: Algorithm, monkeypatch: pyte
     assert costs == [expected] * 5
 
 
-def test_only_a_secret_that_verified_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_secret_that_verified_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = AuthenticatorKeys(SESSION)
     key = queue_key(Algorithm.X25519)
     authorization = by(key)
@@ -198,7 +198,7 @@ def test_only_a_secret_that_verified_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert counting.agreements == 1
 
 
-def test_the_kept_secrets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_secrets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = AuthenticatorKeys(SESSION, kept_max=2)
     keys = [queue_key(Algorithm.X25519, first).public for first in (1, 2, 3)]
     for key in (*keys[:2], keys[0], keys[2]):

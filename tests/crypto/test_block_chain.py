@@ -27,7 +27,7 @@ def both_ends() -> tuple[BlockChains, BlockChains]:
     payloads=st.lists(st.lists(st.binary(max_size=300), max_size=4), max_size=4),
 )
 @settings(deadline=None, max_examples=40)
-def test_both_ends_understand_each_other(
+def test_both_ends_read_each_others_blocks(
     session_id: bytes, secret: bytes, payloads: list[list[bytes]]
 ) -> None:
     router, client = router_chains(session_id, secret), client_chains(session_id, secret)
@@ -54,7 +54,7 @@ def test_the_largest_payload_and_one_byte_more() -> None:
         router.sending.seal_block([largest, b"x"], len(largest) + 1)
 
 
-def test_a_broken_block_costs_only_itself() -> None:
+def test_a_corrupt_block_loses_only_itself() -> None:
     router, client = both_ends()
     broken = bytearray(router.sending.seal_block([b"first"], 5))
     broken[9000] ^= 1
@@ -63,7 +63,7 @@ def test_a_broken_block_costs_only_itself() -> None:
     assert bytes(client.receiving.open_block(router.sending.seal_block([b"second"], 6))) == b"second"
 
 
-def test_a_block_of_another_size_costs_only_itself() -> None:
+def test_a_block_of_the_wrong_size_loses_only_itself() -> None:
     router, client = both_ends()
     block = router.sending.seal_block([b"first"], 5)
     with pytest.raises(CryptoError, match="16384 bytes expected, not 16383"):
@@ -71,7 +71,7 @@ def test_a_block_of_another_size_costs_only_itself() -> None:
     assert bytes(client.receiving.open_block(router.sending.seal_block([b"second"], 6))) == b"second"
 
 
-def test_a_lost_block_is_not_bridged() -> None:
+def test_no_block_opens_after_a_lost_one() -> None:
     router, client = both_ends()
     router.sending.seal_block([b"lost"], 4)
     with pytest.raises(CryptoError, match="does not open"):
@@ -113,6 +113,6 @@ def test_a_block_is_assembled_and_opened_with_one_buffer_each() -> None:
     assert payload == body[0]
 
 
-def test_chains_show_nothing() -> None:
+def test_chains_print_no_secrets() -> None:
     shown = repr(router_chains(SESSION_ID, SECRET))
     assert shown == "BlockChains(sending=BlockChain(32 secret bytes), receiving=BlockChain(32 secret bytes))"

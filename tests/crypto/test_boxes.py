@@ -24,7 +24,7 @@ NONCE = ramp(0x80, 24)
     first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32), message=st.binary()
 )
 @settings(deadline=None)
-def test_a_box_between_two_keys_is_that_of_pynacl(first: bytes, second: bytes, message: bytes) -> None:
+def test_a_box_between_two_keys_equals_pynacls(first: bytes, second: bytes, message: bytes) -> None:
     own, peer = PrivateKey(Algorithm.X25519, first), PrivateKey(Algorithm.X25519, second)
     independent = nacl.public.Box(nacl.public.PrivateKey(second), nacl.public.PublicKey(own.public.raw))
     box = BoxKey.agreed(own, peer.public).seal(NONCE, message)
@@ -48,7 +48,7 @@ def test_padded_boxes_hold_their_content(secret: bytes, parts: list[bytes], room
     assert key.open_padded(NONCE, box) == content
 
 
-def test_sealing_again_gives_the_same_box_and_leaves_the_message() -> None:
+def test_sealing_again_gives_the_same_box_and_leaves_the_message_alone() -> None:
     message = bytearray(b"hello")
     assert KEY.seal(NONCE, memoryview(message)) == KEY.seal(NONCE, b"hello")
     assert message == b"hello"
@@ -99,19 +99,19 @@ def test_padding_inside_an_opened_box_is_checked() -> None:
 
 @given(data=st.binary(max_size=60))
 @settings(deadline=None)
-def test_nonces_are_cut_or_extended(data: bytes) -> None:
+def test_nonces_are_cut_or_padded(data: bytes) -> None:
     nonce = nonce_of(data)
     assert len(nonce) == 24
     assert nonce == (data + bytes(24))[:24]
     assert reversed_nonce(nonce) == bytes(reversed(nonce))
 
 
-def test_a_box_key_shows_nothing() -> None:
+def test_a_box_key_prints_no_secrets() -> None:
     assert repr(KEY) == "BoxKey(32 secret bytes)"
     assert f"{KEY}" == repr(KEY)
 
 
-def test_opening_costs_one_buffer_whatever_the_size() -> None:
+def test_opening_takes_one_buffer_whatever_the_size() -> None:
     small, large = (KEY.seal(NONCE, bytes(size)) for size in (16, 65536))
 
     def unseal(box: bytes) -> object:

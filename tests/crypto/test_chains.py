@@ -1,4 +1,4 @@
-"""Certificate chains: what is accepted, and each way in which a chain can be wrong."""
+"""Certificate chains: what is accepted, and every way a chain can be wrong."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make(
     algorithm: Algorithm = Algorithm.ED25519,
     issuer_name: str | None = None,
 ) -> Made:
-    """A certificate issued by `issuer`, or by itself; `issuer_name` lies about who issued it."""
+    """A certificate issued by `issuer`, or self-signed; `issuer_name` is a false issuer name."""
     key = PrivateKey(algorithm, ramp(next(_seeds), algorithm.raw_size))
     by_name = issuer_name or (issuer.name if issuer else name)
     start = datetime.fromtimestamp(NOW, UTC)
@@ -87,7 +87,7 @@ def check_router(*made: Made, now: int = NOW) -> None:
 
 
 def failure(*made: Made, now: int = NOW) -> ChainFailure:
-    """Why a client refuses this chain of a router whose address it fits."""
+    """Why a client refuses this chain from a router whose address matches it."""
     with pytest.raises(ChainError) as caught:
         check_router(*made, now=now)
     return caught.value.failure
@@ -176,7 +176,7 @@ def test_the_address_must_name_the_identity() -> None:
         validate_router_chain(three, fingerprint(CA.der), NOW)
 
 
-def test_dates_of_every_certificate_that_is_walked() -> None:
+def test_dates_of_every_certificate_on_the_path_are_checked() -> None:
     old = make("leaf", CA, days=(-10, -1))
     assert failure(old, CA) is ChainFailure.EXPIRED
     assert service_failure(old, CA) is ChainFailure.EXPIRED
@@ -186,7 +186,7 @@ def test_dates_of_every_certificate_that_is_walked() -> None:
     assert service_failure(make("alone", days=(-10, -1))) is ChainFailure.EXPIRED
 
 
-def test_the_very_seconds_of_validity() -> None:
+def test_the_first_and_last_second_of_validity() -> None:
     check_router(LEAF, CA, now=NOW - DAY)
     check_router(LEAF, CA, now=NOW + 365 * DAY)
     assert failure(LEAF, CA, now=NOW - DAY - 1) is ChainFailure.IN_FUTURE
@@ -220,7 +220,7 @@ def test_a_wrong_signature_between_leaf_and_anchor() -> None:
     assert failure(make("leaf", other_identity), IDENTITY, CA) is ChainFailure.INVALID_SIGNATURE
 
 
-def test_a_leaf_of_a_stranger() -> None:
+def test_a_leaf_from_a_stranger() -> None:
     assert failure(make("leaf", make("stranger", ca=True)), CA) is ChainFailure.UNKNOWN_CA
     assert service_failure(ALONE, CA) is ChainFailure.SELF_SIGNED
 
@@ -234,7 +234,7 @@ def test_a_self_signed_certificate_with_a_wrong_signature() -> None:
     assert service_failure(forged) is ChainFailure.INVALID_SIGNATURE
 
 
-def test_a_certificate_alone_that_another_issued() -> None:
+def test_a_single_certificate_that_is_not_self_signed() -> None:
     assert service_failure(LEAF) is ChainFailure.UNKNOWN_CA
 
 
@@ -260,7 +260,7 @@ def test_the_allowed_depth_below_an_authority() -> None:
             assert failure(*chain) is ChainFailure.NOT_AN_AUTHORITY
 
 
-def test_certificates_behind_the_leaf_may_come_in_any_order() -> None:
+def test_certificates_after_the_leaf_may_come_in_any_order() -> None:
     network = make("network", CA, ca=True)
     identity = make("identity", network, ca=True)
     chain = chain_of(make("leaf", identity), network, identity, CA)
@@ -268,7 +268,7 @@ def test_certificates_behind_the_leaf_may_come_in_any_order() -> None:
 
 
 def test_a_borrowed_identity_is_refused() -> None:
-    """A stranger's identity between a leaf and an anchor of one's own proves nothing."""
+    """Someone else's identity between one's own leaf and anchor proves nothing."""
     own = make("own", ca=True)
     own_leaf = make("leaf", own)
     assert failure(own_leaf, CA, own) is ChainFailure.UNKNOWN_CA
@@ -277,7 +277,7 @@ def test_a_borrowed_identity_is_refused() -> None:
     assert failure(make("leaf", own_network), CA, own_network, own) is ChainFailure.UNKNOWN_CA
 
 
-def test_an_issuer_that_leads_round_in_a_circle() -> None:
+def test_a_cycle_of_issuers() -> None:
     first = make("first", ca=True, issuer_name="second")
     second = make("second", first, ca=True)
     circle = make("first", second, ca=True)
@@ -303,7 +303,7 @@ def element(tag: int, content: bytes) -> bytes:
     return bytes([tag, 0x80 | len(length)]) + length + content
 
 
-def test_bytes_that_are_no_certificate() -> None:
+def test_bytes_that_are_not_a_certificate() -> None:
     for junk in (b"", b"junk", bytes(300), LEAF.der[:-1], LEAF.der + b"\0"):
         with pytest.raises(ChainError) as caught:
             validate_service_chain((junk, CA.der), NOW)

@@ -1,4 +1,4 @@
-"""Certificates of our own: their shape, and the session keys they sign."""
+"""Our own certificates: their shape, and the session keys they sign."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SESSION_KEY = PrivateKey(Algorithm.X25519, ramp(0x40, 32)).public
 
 
 def entropy_from(first: int) -> Entropy:
-    """Other bytes for each request, the same in each run."""
+    """Different bytes for each request, the same in every run."""
     requests = iter(range(first, 1000))
     return lambda count: ramp(next(requests), count)
 
@@ -109,7 +109,7 @@ def test_two_leaves_of_one_authority_keep_the_identity() -> None:
 
 
 @pytest.mark.parametrize("byte", [0x00, 0xFF])
-def test_serial_numbers_are_positive_and_short_whatever_the_entropy(byte: int) -> None:
+def test_serial_numbers_are_positive_and_short_for_any_entropy(byte: int) -> None:
     authority = make_authority(NOW, lambda count: bytes([byte]) * count)
     assert 0 < loaded(authority.certificate).serial_number < 2**159
 
@@ -131,7 +131,7 @@ def test_shape_of_a_service_certificate() -> None:
     validate_service_chain(service.chain, NOW)
 
 
-def test_credentials_are_made_of_the_given_entropy() -> None:
+def test_credentials_are_made_from_the_given_entropy() -> None:
     assert make_service(NOW, entropy_from(5)) == make_service(NOW, entropy_from(5))
     assert make_service(NOW, entropy_from(5)).fingerprint != make_service(NOW, entropy_from(6)).fingerprint
 
@@ -148,7 +148,7 @@ def test_a_session_key_is_signed_by_the_leaf(algorithm: Algorithm) -> None:
     assert not verify_session_key(authority.key.public, received.signed_key)
 
 
-def test_a_session_key_with_any_change_is_not_the_signed_one() -> None:
+def test_a_changed_session_key_does_not_verify() -> None:
     _, credentials = router()
     signed = sign_session_key(credentials, SESSION_KEY).signed_key
     leaf = credentials.key.public

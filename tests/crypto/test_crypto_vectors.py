@@ -1,4 +1,4 @@
-"""Every vector of `crypto.json`: numbers printed by the reference's own functions."""
+"""Every vector of `crypto.json`: values printed by the reference's own functions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def private_key(entry: Vector) -> PrivateKey:
 
 
 def refused(vector: Vector, action: Callable[[], object]) -> bool:
-    """Whether the vector records a refusal, which then must happen here too."""
+    """Whether the vector records a refusal; if so, ours must refuse too."""
     if "error" not in vector:
         return False
     with pytest.raises(WireError):

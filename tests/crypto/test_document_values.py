@@ -1,4 +1,4 @@
-"""The values written down in the protocol documents, and those of them the reference printed again."""
+"""The values given in the protocol documents, and those that the reference reproduced."""
 
 from __future__ import annotations
 

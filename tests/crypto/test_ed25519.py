@@ -1,4 +1,4 @@
-"""Verification of Ed25519 signatures, beside libsodium's."""
+"""Verification of Ed25519 signatures, compared with libsodium's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_signature_verifies_wherever_it_and_its_message_lie(kind: Callable[[bytes], Buffer]) -> None:
+def test_a_signature_verifies_in_any_buffer(kind: Callable[[bytes], Buffer]) -> None:
     public, signature = signed(SEED, MESSAGE)
     assert ed25519.verify(public, kind(MESSAGE), kind(signature)) is True
 
@@ -71,7 +71,7 @@ def test_a_signature_cannot_be_changed_into_another_valid_one() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 63, 65, 80, 114])
-def test_what_has_another_length_is_refused(size: int) -> None:
+def test_wrong_lengths_are_refused(size: int) -> None:
     public, signature = signed(SEED, MESSAGE)
     assert ed25519.verify(public, MESSAGE, (signature + signature)[:size]) is False
     assert ed25519.verify((public * 4)[:size], MESSAGE, signature) is False
@@ -82,14 +82,14 @@ def test_a_key_that_is_no_point_of_the_curve_is_refused() -> None:
     assert ed25519.verify(b"\2" + bytes(31), MESSAGE, signature) is False
 
 
-def test_a_key_of_small_order_is_taken_though_anybody_can_sign_for_it() -> None:
+def test_a_key_of_small_order_is_accepted_though_anybody_can_sign_for_it() -> None:
     neutral = b"\1" + bytes(31)
     assert ed25519.verify(neutral, MESSAGE, neutral + bytes(32)) is True
     assert accepted_by_libsodium(neutral, MESSAGE, neutral + bytes(32)) is False
 
 
 @pytest.mark.parametrize("answer", [True, False, 1, b""])
-def test_only_the_known_answer_of_the_library_counts_as_yes(
+def test_only_the_librarys_exact_success_value_verifies(
     monkeypatch: pytest.MonkeyPatch, answer: object
 ) -> None:
     public, signature = signed(SEED, MESSAGE)

@@ -61,14 +61,14 @@ def test_adding_and_removing_restores_the_former_value(steps: list[int]) -> None
 
 @given(first=IDS, second=IDS)
 @settings(deadline=None)
-def test_sets_add_up(first: list[bytes], second: list[bytes]) -> None:
+def test_sets_add_and_subtract(first: list[bytes], second: list[bytes]) -> None:
     others = [queue_id for queue_id in second if queue_id not in first]
     both = QueueSet.of(first) + QueueSet.of(others)
     assert both == QueueSet.of(first + others)
     assert both - QueueSet.of(others) == QueueSet.of(first)
 
 
-def test_taking_away_everything_or_more_forgets_the_hash() -> None:
+def test_subtracting_everything_or_more_resets_the_hash() -> None:
     three = QueueSet(3, b"\x11" * 16)
     assert three - QueueSet(3, b"\x22" * 16) == QueueSet(0, bytes(16))
     assert three - QueueSet(4, b"\x11" * 16) == QueueSet(0, bytes(16))

@@ -1,4 +1,4 @@
-"""sntrup761 against the reference's numbers and against plain arithmetic."""
+"""sntrup761 against the reference's values and against plain arithmetic."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_recorded_rejection_of_zeros(entry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("entry", DETERMINISTIC, ids=named)
 def test_recorded_values_follow_from_the_stated_randomness(entry: dict[str, Any]) -> None:
-    """The library draws its own randomness; so the recorded keys are checked against plain arithmetic."""
+    """The library draws its own randomness, so the recorded keys are checked against plain arithmetic."""
     stream = hashlib.shake_256(entry["label"].encode()).digest(entry["keygen_bytes"] + entry["enc_bytes"])
     assert stream[:64].hex() == entry["stream_prefix"]
     small = sntrup761.small_of(sntrup761.random_words(stream))
@@ -99,7 +99,7 @@ def check_pair(pair: KemKeyPair) -> None:
 
 
 def check_encapsulation(pair: KemKeyPair, ciphertext: bytes, secret: bytes) -> bytes:
-    """Open the ciphertext by hand; what it hides decides the confirmation and the secret."""
+    """Open the ciphertext by hand; its content determines the confirmation and the secret."""
     short = sntrup761.decode_small(pair.secret_key[:191])
     inverse = sntrup761.decode_small(pair.secret_key[191:382])
     body = sntrup761.decode_rounded(ciphertext[: sntrup761.ROUNDED_SIZE])

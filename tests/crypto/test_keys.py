@@ -1,4 +1,4 @@
-"""Private keys: signatures, secrets, stored form, and what they show of themselves."""
+"""Private keys: signatures, secrets, stored form, and what they print."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_a_changed_signature_message_or_key_does_not_verify(algorithm: Algorithm
 
 
 @pytest.mark.parametrize("algorithm", SIGNING)
-def test_a_public_key_that_is_no_point_verifies_nothing(algorithm: Algorithm) -> None:
+def test_a_public_key_not_on_the_curve_verifies_nothing(algorithm: Algorithm) -> None:
     no_point = PublicKey(algorithm, b"\xff" * algorithm.raw_size)
     assert not verify(no_point, b"hello", key_of(algorithm).sign(b"hello"))
 
 
-def test_keys_of_agreement_do_not_sign_and_the_other_way_round() -> None:
+def test_agreement_keys_do_not_sign_and_vice_versa() -> None:
     for algorithm in AGREEING:
         with pytest.raises(CryptoError, match="do not sign"):
             key_of(algorithm).sign(b"hello")
@@ -99,7 +99,7 @@ def test_keys_of_agreement_do_not_sign_and_the_other_way_round() -> None:
             key_of(algorithm).agree(key_of(algorithm, 2).public)
 
 
-def test_agreement_is_of_one_algorithm_and_agrees_with_cryptography() -> None:
+def test_agreement_needs_one_algorithm_and_matches_cryptography() -> None:
     for algorithm in AGREEING:
         first, second = key_of(algorithm), key_of(algorithm, 2)
         assert first.agree(second.public) == second.agree(first.public)
@@ -140,7 +140,7 @@ def test_generated_from_the_given_entropy(algorithm: Algorithm) -> None:
     assert asked == [algorithm.raw_size]
 
 
-def test_system_entropy_gives_what_is_asked_for_and_not_twice_the_same() -> None:
+def test_system_entropy_has_the_requested_size_and_never_repeats() -> None:
     assert len(system_entropy(24)) == 24
     assert system_entropy(24) != system_entropy(24)
 

@@ -211,7 +211,7 @@ def made(
 
 @pytest.mark.claim("CON-09")
 def test_fixed_data_that_the_link_key_does_not_prove_is_refused() -> None:
-    """A router returns well-signed fixed data of its own, or changes a byte of the true one."""
+    """A router returns its own correctly signed fixed data, or changes a byte of the true data."""
     link, fixed, user, key = made()
     blobs = seal_fixed_data(key, fixed, bytes), seal_user_data(key, user, bytes)
     assert resolve_link_data(link, SENDER_ID, *blobs) == VerifiedLinkData(FIXED, USER)
@@ -387,7 +387,7 @@ def test_invitations_are_signed_by_their_root_alone() -> None:
         verify_link_data(link, Signed(SECOND.sign(fixed.content), fixed.content), user)
 
 
-def test_data_of_the_other_kind_is_no_link_data() -> None:
+def test_data_of_the_other_kind_is_refused() -> None:
     full = full_link_from_text(GOLDEN["invitation text"]["text"])
     contact_link, contact_fixed, contact_user, _ = made()
     invitation_fixed = sign_fixed_data(ROOT, FixedLinkData(VERSIONS, ROOT.public, full))

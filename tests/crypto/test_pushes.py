@@ -1,4 +1,4 @@
-"""What a device makes of pushes: it opens its own, passes over the rest, and shows nothing."""
+"""How a device handles pushes: it opens its own, skips the rest, and shows none of them to the user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def item(queue: int, seconds: int, secret: bytes | None = None) -> PushItem:
 
 
 def finder(**last_seconds: int | None) -> dict[bytes, NotifiedQueue[str]]:
-    """Queues by the number in their names, with the last message that the device knows of each."""
+    """Queues by the number in their names, with the last message the device knows for each."""
     return {
         bytes([int(name[1:])]) * 24: NotifiedQueue(name, bytes([int(name[1:])]) * 32, last)
         for name, last in last_seconds.items()
@@ -76,13 +76,13 @@ def test_pushes_of_others_and_changed_ones_do_not_open() -> None:
             open_verification(SECRET, VerificationPush(push.nonce, bytes(changed)))
 
 
-def test_the_newest_item_is_looked_into_whatever_it_says() -> None:
-    """The last one caused the push: its queue is asked even where the device seems to know better."""
+def test_the_newest_item_is_always_followed() -> None:
+    """The last item caused the push: its queue is checked even if the device seems to be ahead of it."""
     assert found([item(1, T)], q1=T + 5) == [("q1", T)]
     assert found([item(1, T, secret=OTHER_SECRET)], q1=None) == [("q1", None)]
 
 
-def test_earlier_items_only_when_they_tell_of_something_new() -> None:
+def test_earlier_items_only_when_they_are_news() -> None:
     last = item(9, T)
     assert found([item(1, T), last], q1=None, q9=None) == [("q1", T), ("q9", T)]
     assert found([item(1, T), last], q1=T - 1, q9=None) == [("q1", T), ("q9", T)]
@@ -90,12 +90,12 @@ def test_earlier_items_only_when_they_tell_of_something_new() -> None:
     assert found([item(1, T, secret=OTHER_SECRET), last], q1=None, q9=None) == [("q9", T)]
 
 
-def test_items_of_unknown_queues_are_passed_over() -> None:
+def test_items_of_unknown_queues_are_skipped() -> None:
     assert found([item(1, T), item(2, T)], q1=None) == [("q1", T)]
     assert found([item(1, T), item(2, T)]) == []
 
 
-def test_garbled_metadata_is_metadata_that_cannot_be_read() -> None:
+def test_garbled_metadata_counts_as_unreadable() -> None:
     short = replace(item(1, T), encrypted_meta=bytes(BoxKey(bytes([1]) * 32).seal_padded(NONCE, b"x", 128)))
     assert found([short], q1=None) == [("q1", None)]
     assert found([short, item(2, T)], q1=None, q2=None) == [("q2", T)]

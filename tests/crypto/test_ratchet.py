@@ -1,4 +1,4 @@
-"""How a conversation goes: order, wishes for a KEM, sizes, versions, deferred bodies, storage."""
+"""Conversations: order, wishes for a KEM, sizes, versions, deferred bodies, storage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.wire.vectors import vector_file
 
 
 def turn(first: Party, second: Party, wishes: tuple[bool | None, bool | None]) -> None:
-    """One message each way; with the second one both sides have made a step."""
+    """One message each way; after the second both sides have made a step."""
     second.read(first.send(b"there", wishes[0]))
     first.read(second.send(b"back", wishes[1]))
 
@@ -79,8 +79,8 @@ def test_skipped_across_several_steps() -> None:
     assert receiver.receive(late[-1]).failure == RatchetFailure(RatchetErrorKind.EARLIER, 1)
 
 
-def test_used_number_of_an_old_chain_that_still_lacks_another() -> None:
-    """Its header key is still known, but belongs to no chain that could be read on."""
+def test_repeated_message_of_an_old_chain_with_a_key_still_missing() -> None:
+    """Its header key is still known, but its chain can no longer advance."""
     sender, receiver = joined()
     receiver.read(sender.send(b"first"))
     late, later = sender.send(b"late"), sender.send(b"later")
@@ -134,7 +134,7 @@ def test_kem_needs_the_wish_of_both() -> None:
     ], "proposed in the first turn, accepted by both in the second"
 
 
-def test_kem_stays_on_without_further_wishes_and_goes_off_by_one_side() -> None:
+def test_kem_stays_on_without_further_wishes_and_either_side_ends_it() -> None:
     first, second = joined(pq_s=True, pq_r=True)
     turn(first, second, (None, None))
     assert pq_of(first, second) == (True,) * 4
@@ -164,7 +164,7 @@ def test_wish_off_takes_the_ciphertext_from_later_headers() -> None:
 
 
 @pytest.mark.parametrize("own_max", [2, 3])
-def test_version_rises_with_traffic_and_never_above_the_own_maximum(own_max: int) -> None:
+def test_version_rises_with_traffic_and_never_above_our_maximum(own_max: int) -> None:
     sender, receiver = joined(2, own_max=own_max)
     message = sender.send(b"version 2", own_max=own_max)
     assert message[0] == 123, "a length of one byte"
@@ -176,7 +176,7 @@ def test_version_rises_with_traffic_and_never_above_the_own_maximum(own_max: int
     assert sender.ratchet.current == own_max
 
 
-def test_version_of_a_later_peer_is_bounded_by_ours() -> None:
+def test_version_of_a_newer_peer_is_bounded_by_ours() -> None:
     sender, receiver = joined(2, own_max=3)
     receiver.read(sender.send(b"from the future", own_max=9))
     assert receiver.ratchet.current == 3
@@ -222,7 +222,7 @@ ERROR_TEXTS = {
 
 
 def reported(events: list[str]) -> RatchetFailure | None:
-    """What the reference reported of a message, as a failure of the ratchet."""
+    """What the reference reported for a message, as a failure of the ratchet."""
     for event in events:
         found = re.search(r"(DECRYPT_AES|RATCHET_\w+|A_DUPLICATE|A_MESSAGE) ?(\d*)", event)
         if found is not None:
@@ -296,7 +296,7 @@ def test_deferred_body_is_the_same_at_every_attempt() -> None:
     assert receiver.read(message) == b"queued"
 
 
-def test_steps_leave_what_they_were_given() -> None:
+def test_steps_do_not_modify_their_input() -> None:
     sender, receiver = joined()
     sender.send(b"lost")
     message = sender.send(b"second")
@@ -312,7 +312,7 @@ def test_steps_leave_what_they_were_given() -> None:
     assert keys == {}
 
 
-def test_reading_in_a_known_chain_draws_nothing() -> None:
+def test_reading_in_a_known_chain_draws_no_randomness() -> None:
     sender, receiver = joined()
     receiver.read(sender.send(b"first"))
     drawn = receiver.drawn
@@ -342,7 +342,7 @@ def test_stored_ratchet(ratchet: Ratchet) -> None:
         load_ratchet(b"\2" + stored[1:])
 
 
-def test_stored_forms_bear_any_change() -> None:
+def test_changed_stored_forms_are_read_or_refused() -> None:
     first, _ = joined(pq_s=True, pq_r=True)
     ratchet, key = encrypt_header(first.ratchet, None, 3)
     params = PrivateParams(x448("01" * 56), x448("02" * 56))

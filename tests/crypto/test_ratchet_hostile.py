@@ -1,4 +1,4 @@
-"""What a damaged or hostile message can do to a ratchet: what the rules say, at a bounded cost."""
+"""What a damaged or hostile message can do to a ratchet: only what the rules allow, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_messages_of_another_conversation_do_not_open() -> None:
 @pytest.mark.claim("CON-63")
 @pytest.mark.parametrize("number", [SKIP_MAX + 2, HUGE, LAST])
 def test_gap_in_the_same_chain(number: int) -> None:
-    """Far too many missing messages: an error that says how many, no keys, no work in proportion."""
+    """Far too many missing messages: an error that says how many, no keys kept, no proportional work."""
     sender, receiver = joined()
     receiver.read(sender.send(b"first"))
     ahead = replace(sender.ratchet, ns=number)
@@ -196,7 +196,7 @@ def test_keys_kept_by_one_message_are_bounded() -> None:
         assert receiver.read(more[number]) == b"more %d" % number
 
 
-def test_damaged_body_uses_its_key_up() -> None:
+def test_damaged_body_uses_up_its_key() -> None:
     sender, receiver = joined()
     missing, message = sender.send(b"missing"), sender.send(b"damaged")
     opened = receiver.receive(message[:-1] + bytes([message[-1] ^ 1]))
@@ -207,7 +207,7 @@ def test_damaged_body_uses_its_key_up() -> None:
     assert receiver.read(missing) == b"missing"
 
 
-def test_damaged_body_of_a_skipped_message_uses_its_key_up() -> None:
+def test_damaged_body_of_a_skipped_message_uses_up_its_key() -> None:
     sender, receiver = joined()
     missing = sender.send(b"missing")
     receiver.read(sender.send(b"came first"))
@@ -224,7 +224,7 @@ def test_damaged_body_of_a_skipped_message_uses_its_key_up() -> None:
 def sealed_by_hand(
     party: Party, header: bytes, *, size: int = 88, filler: bytes = b"#", body: bytes | None = None
 ) -> bytes:
-    """A message whose header and body are whatever the holder of the keys likes."""
+    """A message with any header and body, as the holder of the keys could make it."""
     chain = party.ratchet.snd
     assert chain is not None
     _, key, header_iv = chain_kdf(chain.chain_key)
@@ -274,7 +274,7 @@ def test_malformed_header_under_the_right_key() -> None:
     refused(receiver.opened(sealed_by_hand(sender, other)), receiver, RatchetErrorKind.MALFORMED)
 
 
-def test_header_without_room_for_its_length_fits_no_key() -> None:
+def test_header_without_room_for_its_length_opens_with_no_key() -> None:
     sender, receiver = conversing()
     header = header_bytes(header_of(sender))
     long = len(header) + 100
@@ -310,7 +310,7 @@ def test_acceptance_of_a_kem_that_was_not_proposed(wanted: bool) -> None:
     refused(receiver.opened(message), receiver, RatchetErrorKind.KEM_STATE)
 
 
-def test_ciphertext_for_nobody_fails_at_the_body() -> None:
+def test_ciphertext_for_another_key_fails_at_the_body() -> None:
     sender, receiver = joined(pq_s=True, pq_r=True)
     header = replace(header_of(sender), kem=KemAccepted(bytes(1039), bytes(1158)))
     opened = receiver.opened(sealed_by_hand(sender, header_bytes(header), size=2310))
@@ -345,7 +345,7 @@ def test_last_numbers_of_a_chain(number: int) -> None:
 
 
 def test_many_header_keys_cost_one_attempt_each() -> None:
-    """Each chain that lacks a message adds one header key to try; a refusal tries all, and no more."""
+    """Each chain with a missing message adds one header key to try; a refusal tries all, and no more."""
     sender, receiver = joined()
     receiver.read(sender.send(b"first"))
     costs = []

@@ -16,7 +16,7 @@ from tests.support.agent.parties import Party, joined
 
 @dataclass(eq=False)
 class Sent:
-    """A message on its way, and where it stands in its sender's chains."""
+    """A message in flight, and its place in its sender's chains."""
 
     sender: int
     chain: int
@@ -30,7 +30,7 @@ class Sent:
 
 @dataclass
 class Place:
-    """What the model knows of one side: which of the peer's chains it reads, and how far."""
+    """The model's state of one side: which of the peer's chains it reads, and how far."""
 
     snd_chain: int = 0
     ns: int = 0

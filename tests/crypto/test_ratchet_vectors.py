@@ -163,7 +163,7 @@ class Session:
         assert self.states[party] == recorded_ratchet(step["state_after"], self.states[party])
 
     def keep(self, party: str, ratchet: Ratchet) -> None:
-        """From here on the state is what comes back from storage."""
+        """From here on use the state as read back from storage."""
         self.states[party] = load_ratchet(dump_ratchet(ratchet))
         assert self.states[party] == ratchet
 
@@ -277,7 +277,7 @@ def test_recorded_sizes_of_first_messages(entry: dict[str, Any]) -> None:
     assert len(key.encoded_header) == 2 + 16 + 16 + 2 + HEADER_SIZE
 
 
-def test_every_vector_of_the_file_has_a_kind_that_is_tested() -> None:
+def test_every_vector_in_the_file_has_a_tested_kind() -> None:
     for entry in vectors("ratchet.json"):
         assert entry.get("kind") in {"header", "full_size"} or set(entry) == {"name", "setup"}
 

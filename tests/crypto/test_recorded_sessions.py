@@ -41,7 +41,7 @@ def payloads(recording: dict[str, Any], note: str) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", SMP_FILES)
-def test_hellos_of_the_reference_hold_what_they_promise(name: str) -> None:
+def test_hellos_of_the_reference_verify(name: str) -> None:
     recording = vector_file(name)
     servers, clients = payloads(recording, "server hello"), payloads(recording, "client hello")
     assert [conn for conn, _ in servers] == [conn for conn, _ in clients]

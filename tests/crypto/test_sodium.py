@@ -46,7 +46,7 @@ def ffi_made_by(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, objec
     return made
 
 
-def test_the_compiled_declarations_are_those_that_stand_there(
+def test_the_compiled_declarations_match_their_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ffi = FFI()
@@ -65,14 +65,14 @@ def seal(message: bytes, nonce: bytes = NONCE) -> bytearray:
 
 @given(message=st.binary(max_size=300), key=st.binary(min_size=32, max_size=32))
 @settings(deadline=None)
-def test_boxes_are_those_of_pynacl(message: bytes, key: bytes) -> None:
+def test_boxes_equal_pynacls(message: bytes, key: bytes) -> None:
     work = bytearray(16) + message
     sodium.seal_in_place(work, key, NONCE)
     assert work == nacl.bindings.crypto_secretbox(message, NONCE, key)
     assert sodium.open_box(memoryview(work), key, NONCE) == message
 
 
-def test_opening_leaves_the_box_as_it_was() -> None:
+def test_opening_does_not_modify_the_box() -> None:
     box = seal(b"hello")
     before = bytes(box)
     assert sodium.open_box(box, KEY, NONCE) == b"hello"
@@ -131,7 +131,7 @@ def test_wrong_sizes_are_refused(name: str) -> None:
 
 @given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
 @settings(deadline=None)
-def test_agreement_is_that_of_pynacl(first: bytes, second: bytes) -> None:
+def test_agreement_equals_pynacls(first: bytes, second: bytes) -> None:
     public = nacl.bindings.crypto_scalarmult_base(second)
     assert sodium.x25519_public(second) == public
     assert sodium.x25519(first, public) == nacl.bindings.crypto_scalarmult(first, public)
@@ -155,7 +155,7 @@ def test_a_key_of_small_order_gives_zeros_as_in_the_reference(public: bytes) -> 
 
 @given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=200))
 @settings(deadline=None)
-def test_signatures_are_those_of_pynacl(seed: bytes, message: bytes) -> None:
+def test_signatures_equal_pynacls(seed: bytes, message: bytes) -> None:
     expanded = sodium.ed25519_expand(seed)
     signature = sodium.ed25519_sign(expanded, memoryview(message))
     assert signature == nacl.signing.SigningKey(seed).sign(message).signature

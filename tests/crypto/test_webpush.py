@@ -1,4 +1,4 @@
-"""Encryption of Web Push: the RFC's own example, and both ways with an implementation that is not ours."""
+"""Web Push encryption: the RFC's example, and both directions with an independent implementation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_example_of_the_rfc_gives_the_same_bytes() -> None:
     assert webpush.point_of(private(DEVICE)) == unb64(DEVICE_POINT)
 
 
-def test_a_thousand_devices_decrypt_with_another_implementation() -> None:
+def test_another_implementation_decrypts_for_a_thousand_devices() -> None:
     chance = random.Random(8291)
     for number in range(1000):
         key, auth = webpush.new_private_key(chance.randbytes), chance.randbytes(16)
@@ -78,7 +78,7 @@ def test_changed_and_foreign_pushes_are_refused() -> None:
         webpush.decrypt(body, key, bytes(16))
 
 
-def test_what_is_no_key_and_what_is_too_long_is_refused() -> None:
+def test_invalid_keys_and_too_long_content_are_refused() -> None:
     point = webpush.point_of(webpush.new_private_key(system_entropy))
     with pytest.raises(CryptoError):
         webpush.encrypt(bytes(webpush.PLAINTEXT_MAX + 1), point, bytes(16), system_entropy)
@@ -86,7 +86,7 @@ def test_what_is_no_key_and_what_is_too_long_is_refused() -> None:
         webpush.encrypt(b"", b"\x04" + bytes(64), bytes(16), system_entropy)
 
 
-def test_signatures_are_those_of_the_key() -> None:
+def test_signatures_verify_with_the_key() -> None:
     key = webpush.new_private_key(system_entropy)
     signature = webpush.es256(key, b"content")
     assert webpush.verify_es256(webpush.point_of(key), b"content", signature)

@@ -1,4 +1,4 @@
-"""The key agreement against the reference's own numbers, and what it must refuse."""
+"""The key agreement against the reference's own values, and what it must refuse."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def check_agreement(agreed: KeyAgreement, recorded: dict[str, Any]) -> None:
 @pytest.mark.claim("CON-22")
 @pytest.mark.parametrize("entry", SETUPS, ids=named)
 def test_hybrid_key_is_hkdf_of_three_secrets_and_the_kem_secret(entry: dict[str, Any]) -> None:
-    """The root key, derived once more from the recorded keys with another library, is that of both sides."""
+    """The root key derived from the recorded keys with another library equals that of both sides."""
     setup = entry["setup"]
     version = setup["e2e_version"]
     own_r, own_s = recorded_params(setup["R"]), recorded_params(setup["S"])
@@ -181,7 +181,7 @@ def test_keys_of_low_order_are_refused(first: bool) -> None:
             agree(own, bad)
 
 
-def test_private_values_never_print() -> None:
+def test_private_values_are_never_printed() -> None:
     own = PrivateParams(x448("01" * 56), x448("02" * 56))
     agreed = agree_as_sender(own, PrivateParams(x448("03" * 56), x448("04" * 56)).public(3))
     shown = f"{own!r} {agreed!r}"

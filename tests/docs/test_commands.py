@@ -1,8 +1,7 @@
-"""What README and docs tell a reader to type is typed here, in their order, in a folder of its own.
+"""What README and docs tell a reader to type is typed here, in their order, in a separate folder.
 
-A new command is run without further ado. If it needs something that is not there, or a word in it stands
-for something (an address, a key), say so in `SCENES` or `BEFORE` below; `tests.support.docs.executed` has
-what is executed elsewhere.
+New commands are run automatically. If one needs preparation, or contains a placeholder (an address, a key),
+say so in `SCENES` or `BEFORE` below; `tests.support.docs.executed` lists what is executed elsewhere.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def at_home() -> str:
 
 
 def router(reader: Reader, name: str) -> str:
-    """A router that runs; its address."""
+    """A running router; its address."""
     reader.type(f"blindpost router init {name} {at_home()}")
     reader.type(f"blindpost router start -c {name}")
     return reader.type(f"blindpost router address -c {name}").strip()
@@ -123,7 +122,7 @@ def what_was_printed(reader: Reader) -> None:
 
 
 def a_notification_router(reader: Reader) -> None:
-    """Its editor writes what the comment says."""
+    """Its editor makes the change that the comment describes."""
     reader.replace(("--host ntf.example.org", f"--host 127.0.0.1 --port {free_port()}"))
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -209,8 +208,8 @@ def test_every_command_works(document: str, tmp_path: Path) -> None:
             reader.said.append(reader.type(command.text))
 
 
-def test_every_command_has_a_place_that_takes_it() -> None:
-    """A file in which the test asks for all commands of that place, or CI, which has them as its lines."""
+def test_every_command_is_run_somewhere() -> None:
+    """By a test file that asks for all commands of its place, or by CI, which lists them line by line."""
     for command in all_commands():
         file = ROOT / place(command).value
         if place(command) is Place.CI:
@@ -219,7 +218,7 @@ def test_every_command_has_a_place_that_takes_it() -> None:
             assert f"commands_at(Place.{place(command).name}" in file.read_text()
 
 
-def test_what_is_prepared_is_in_a_document() -> None:
+def test_every_preparation_belongs_to_a_document() -> None:
     typed = commands_at(Place.TYPED)
     assert SCENES.keys() <= {command.document for command in typed}
     assert BEFORE.keys() <= {command.text for command in typed}

@@ -1,4 +1,4 @@
-"""What is taken for a command in a document, and what is not."""
+"""What counts as a command in a document, and what does not."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_commands_are_found() -> None:
         "pip install 'blindpost[nothing]' no-such-package",
     ],
 )
-def test_a_command_that_does_not_work_is_told(line: str, tmp_path: Path) -> None:
+def test_a_command_that_does_not_work_is_reported(line: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError), Reader(tmp_path) as reader:
         reader.type(line)
 
 
 def test_every_example_is_run() -> None:
-    """As a program: by a test of its own, or because a document says so."""
+    """As a program: by its own test, or because a document says so."""
     texts = [path.read_text() for path in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.md"))]
     for example in (ROOT / "examples").glob("*.py"):
         typed = (f"python examples/{example.name} ", f'"examples/{example.name}"')

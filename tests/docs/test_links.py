@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, and files that a page names are there."""
+"""Links between pages resolve, and files that a page names exist."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings."""
+    """As GitHub derives them from headings."""
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(text)}
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """What leads nowhere."""
+    """Links that lead nowhere."""
     found = []
     for link in _LINK.findall(text):
         if re.match(r"[a-z]+:", link):
@@ -34,11 +34,11 @@ def broken(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_nothing_leads_nowhere(page: Path) -> None:
+def test_no_link_is_broken(page: Path) -> None:
     assert broken(page, page.read_text()) == []
 
 
-def test_what_leads_nowhere_is_found() -> None:
+def test_broken_links_are_found() -> None:
     page = ROOT / "docs" / "page.md"
     text = "[a](nowhere.md) [b](router.md#no-such-heading) [c](router.md) `src/nothing.py` `src/blindpost`"
     assert broken(page, text) == ["nowhere.md", "router.md#no-such-heading", "src/nothing.py"]

@@ -19,5 +19,5 @@ def test_a_benchmark_prints_its_figures(line: str, tmp_path: Path) -> None:
     assert any(letter.isdigit() for letter in said)
 
 
-def test_the_short_forms_are_among_them() -> None:
+def test_make_bench_is_among_them() -> None:
     assert any(command.text == "make bench" for command in commands_at(Place.MEASURED))

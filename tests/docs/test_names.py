@@ -18,7 +18,7 @@ def named() -> list[str]:
 
 
 def resolved(text: str) -> tuple[list[str], list[str], bool]:
-    """Names of groups and command, options, and whether it is only a group; it must be there."""
+    """Names of groups and command, options, and whether it is only a group; it must exist."""
     words = shlex.split(text)[1:]
     command = typer.main.get_command(app)
     context = typer.Context(command)
@@ -36,7 +36,7 @@ def resolved(text: str) -> tuple[list[str], list[str], bool]:
 
 
 def is_said_by_a_test(words: list[str]) -> bool:
-    """Whether a test gives these words as arguments or to a shell; its own folder says the group's name."""
+    """Whether a test passes these words as arguments or to a shell; its folder implies the group's name."""
     arguments = r",\s*".join(f'"{word}"' for word in words)
     whole = re.compile(f'{arguments}|"blindpost {" ".join(words)}')
     if any(whole.search(file.read_text()) for file in ROOT.glob("tests/**/*.py")):
@@ -47,7 +47,7 @@ def is_said_by_a_test(words: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("text", named())
-def test_a_command_that_a_sentence_names_is_run(text: str) -> None:
+def test_every_command_named_in_a_sentence_is_run(text: str) -> None:
     path, options, is_group = resolved(text)
     words = " ".join(("blindpost", *path))
     typed = [command.text for command in all_commands() if place(command) is not Place.NAMED]
@@ -57,7 +57,7 @@ def test_a_command_that_a_sentence_names_is_run(text: str) -> None:
     assert is_said_by_a_test(path or options), f"{text}: no test"
 
 
-def test_a_name_that_is_none_is_told() -> None:
+def test_a_name_that_does_not_exist_is_reported() -> None:
     for text in ("blindpost fly", "blindpost router fly --there", "blindpost router status --loudly"):
         with pytest.raises(AssertionError):
             resolved(text)

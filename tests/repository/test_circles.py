@@ -1,4 +1,4 @@
-"""Modules of the source may import each other in pairs, never in longer circles."""
+"""Source modules may import each other in pairs, never in longer cycles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path, known: Mapping[str, object]) -> Iterator[str]:
-    """The modules of ours that a file imports, wherever in it."""
+    """Our modules that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
@@ -33,7 +33,7 @@ def imported(path: Path, known: Mapping[str, object]) -> Iterator[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Modules from which each other of the same set can be reached."""
+    """Sets of modules in which each can be reached from every other."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         found: set[str] = set()
@@ -47,12 +47,12 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     return [set(one) for one in sets if one]
 
 
-def test_circles_are_found() -> None:
+def test_import_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d", "e"]]
 
 
-def test_no_circle_has_more_than_two_modules() -> None:
+def test_no_import_cycle_has_more_than_two_modules() -> None:
     known = modules()
     graph = {name: set(imported(path, known)) - {name} for name, path in known.items()}
     assert [sorted(circle) for circle in circles(graph) if len(circle) > CIRCLE_MAX] == []

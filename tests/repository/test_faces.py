@@ -1,4 +1,4 @@
-"""The public faces: `__all__` is what a program may import, and our own examples import nothing else."""
+"""The public faces: programs may import what `__all__` lists, and our own examples import nothing else."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FACES = ("blindpost.agent", "blindpost.client", "blindpost.testing")
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_face_names_what_it_has(face: str) -> None:
+def test_a_face_lists_what_it_exports(face: str) -> None:
     module = importlib.import_module(face)
     assert module.__doc__
     assert sorted(set(module.__all__)) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
 
 
-def test_programs_find_what_they_need() -> None:
+def test_main_classes_can_be_imported_from_the_faces() -> None:
     from blindpost.agent import Agent, Connected
     from blindpost.client import Call, RefusedError, SmpClient
     from blindpost.testing import ApnsServer, Clock, Network

@@ -1,4 +1,4 @@
-"""The gate of mistakes: it makes them, tells those that no test notices, and names tests that exist."""
+"""The mutation gate: it makes mistakes, reports those that no test notices, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_each_kind_of_mistake_is_made() -> None:
     assert not any("docstring" in change.before for change in found)
 
 
-def test_what_no_test_notices_is_told(tmp_path: Path) -> None:
+def test_a_mistake_no_test_notices_is_reported(tmp_path: Path) -> None:
     for name, text in (("shop.py", CODE), ("test_shop.py", TESTS), ("run.py", RUN)):
         (tmp_path / name).write_text(text)
     done = subprocess.run(

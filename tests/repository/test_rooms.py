@@ -1,4 +1,4 @@
-"""A room uses only the rooms below it, and the arrows that the architecture names."""
+"""A room uses only the rooms below it, except along the arrows that the architecture names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_room_has_a_floor() -> None:
     assert rooms == FLOORS.keys()
 
 
-def test_rooms_look_down_only() -> None:
+def test_rooms_import_only_from_below() -> None:
     wrong = [
         f"{path.relative_to(SOURCE)} uses {other}"
         for room, floor in FLOORS.items()
@@ -66,7 +66,7 @@ def test_rooms_look_down_only() -> None:
     assert wrong == []
 
 
-def test_the_ground_floor_does_no_input_or_output() -> None:
+def test_the_ground_floor_does_no_io() -> None:
     for room in ("wire", "crypto", "chat/codec"):
         for path in (SOURCE / room).rglob("*.py"):
             tree = ast.parse(path.read_text())

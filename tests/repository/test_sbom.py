@@ -35,7 +35,7 @@ def test_every_pin_is_listed_with_all_of_its_hashes(tmp_path: Path) -> None:
     assert len({one["bom-ref"] for one in listed["components"]}) == len(pins)
 
 
-def test_a_pin_without_a_hash_is_told(tmp_path: Path) -> None:
+def test_a_pin_without_a_hash_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "blindpost"\n')
     (tmp_path / "requirements.lock").write_text("anyio==4.16.0\n")
     told = made(tmp_path / "requirements.lock", tmp_path / "out.json")
@@ -44,7 +44,7 @@ def test_a_pin_without_a_hash_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "out.json").exists()
 
 
-def test_markers_are_no_part_of_a_version(tmp_path: Path) -> None:
+def test_markers_are_not_part_of_a_version(tmp_path: Path) -> None:
     pin = "anyio==4.16.0 ; python_version < '4' \\\n    --hash=sha256:" + "ab" * 32
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "blindpost"\n')
     (tmp_path / "requirements.lock").write_text(pin + "\n")

@@ -1,4 +1,4 @@
-"""The page of invariants names code and tests that are there."""
+"""The page of invariants names code and tests that exist."""
 
 from __future__ import annotations
 

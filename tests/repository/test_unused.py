@@ -1,4 +1,4 @@
-"""Nothing in the source is there for tests alone: every definition is used by a program, or is named here."""
+"""Nothing in the source exists only for tests: every definition is used by a program, or is listed here."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def unused(sources: dict[str, str], programs: list[str], public: frozenset[str] 
     ]
 
 
-def test_what_only_tests_would_call_is_found() -> None:
+def test_definitions_used_only_by_tests_are_found() -> None:
     source = """
 def used(): ...
 def recursive(): recursive()
@@ -124,7 +124,7 @@ LIMIT = 3
     ]
 
 
-def test_nothing_in_the_source_is_for_tests_alone() -> None:
+def test_nothing_in_the_source_is_only_for_tests() -> None:
     sources = {str(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
     programs = [
         path.read_text() for folder in ("benchmarks", "examples") for path in (PROJECT / folder).rglob("*.py")

@@ -1,4 +1,4 @@
-"""The virtual clock: long waits, in order, in no time."""
+"""The virtual clock: long waits take no time and keep their order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_waiting_for_nothing_is_reported() -> None:
         run_virtual(main())
 
 
-def test_work_for_threads_is_done_in_place() -> None:
+def test_work_for_threads_runs_in_place() -> None:
     async def main() -> str:
         def fail() -> None:
             raise ValueError("in place")

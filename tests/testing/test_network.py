@@ -1,4 +1,4 @@
-"""The memory network: bytes arrive whole, in order, as late and as slowly as told, or not at all."""
+"""The memory network: bytes arrive complete, in order, as late and as slowly as configured, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blindpost.testing.network import PERFECT, Link, MemoryNetwork, MemoryTransp
 
 
 class End(asyncio.Protocol):
-    """Records what comes, with the time."""
+    """Records what arrives, with the time."""
 
     def __init__(self) -> None:
         self.transport: MemoryTransport
@@ -134,7 +134,7 @@ def test_a_full_window_pauses_the_writer_until_the_reader_reads() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100])
-def test_a_cut_comes_after_exactly_so_many_bytes(count: int) -> None:
+def test_a_cut_comes_after_exactly_the_given_number_of_bytes(count: int) -> None:
     async def main() -> None:
         caller, called = await joined(Link(cut_after=count))
         caller.transport.write(bytes(100))
@@ -159,7 +159,7 @@ def test_a_stalled_link_delivers_nothing_more_not_even_the_end() -> None:
     run_virtual(main())
 
 
-def test_writing_to_an_end_that_is_gone_resets() -> None:
+def test_writing_to_a_closed_end_resets() -> None:
     async def main() -> None:
         caller, called = await joined(Link(delay_s=(1.0, 1.0)))
         called.transport.abort()
@@ -170,7 +170,7 @@ def test_writing_to_an_end_that_is_gone_resets() -> None:
     run_virtual(main())
 
 
-def test_places_are_taken_and_freed() -> None:
+def test_ports_are_taken_and_freed() -> None:
     async def main() -> None:
         network = MemoryNetwork()
         with pytest.raises(ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""The world that authors test in: a router in memory, agents, people, faults, and time that jumps."""
+"""The test world for authors: an in-memory router, agents, people, faults, and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ async def test_a_second_router(world: World) -> None:
         assert link in alice.agent.connections()
 
 
-def test_the_guide_s_test_runs_as_it_stands(
+def test_the_test_in_the_guide_runs_as_shown(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What docs/bots.md shows, in a folder of its own: the plugin, the fixture, and no other plugin."""
+    """What docs/bots.md shows, in a separate folder: the plugin, the fixture, and no other plugin."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     guide = (Path(__file__).parents[2] / "docs" / "bots.md").read_text()
     chapter = guide.split("## Tests")[1].split("\n## ")[0]

@@ -1,4 +1,4 @@
-"""A listener that finds no file to open for a connection."""
+"""A listener out of file descriptors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from blindpost.transport.network import TcpNetwork
 CLIENTS = 30
 
 
-async def test_without_files_connections_wait_and_the_loop_is_told_rarely() -> None:
-    """Asyncio would try a thousand times a second, and then a thousand times more."""
+async def test_without_file_descriptors_connections_wait_and_errors_are_rare() -> None:
+    """By default asyncio would try a thousand times at once, and each failure would schedule a retry."""
     accepted: list[asyncio.BaseTransport] = []
     ended = asyncio.Event()
     told: list[dict[str, Any]] = []

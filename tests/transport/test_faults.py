@@ -1,4 +1,4 @@
-"""Networks that stall, break, crawl and chop: a clean end with a name, or no difference at all."""
+"""Networks that stall, break, crawl and fragment: a clean, named end, or no difference at all."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_router_that_stalls_before_its_answer_to_a_service_is_whole() -> None:
 
 
 def test_a_peer_that_stalls_while_we_close() -> None:
-    """The router never hears the goodbye, and the client closes all the same, within its limit."""
+    """The router never gets the goodbye, but the client still closes within its time limit."""
     outcome = stalled_up(undisturbed().sent_up - 1)
     assert outcome.echoes == BLOCKS
     assert outcome.error is None
@@ -151,14 +151,14 @@ def test_a_cancelled_connect_leaves_nothing() -> None:
 
 
 def regions(total: int) -> list[int]:
-    """Counts of bytes spread over a transfer, with each edge of a record and a byte to both sides."""
+    """Byte counts spread over a transfer, with each record boundary and one byte either side of it."""
     spread = {total * part // 24 for part in range(24)}
     edges = {total - back for back in (0, 1, 2, 24, 25, 16406, 16407, 16430, 16431, 2 * 16406, 2 * 16406 + 1)}
     return sorted(count for count in spread | edges | {1, 5, 6} if 0 <= count <= total)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_a_connection_cut_anywhere_ends_by_name_on_both_sides(direction: str) -> None:
+def test_a_connection_cut_anywhere_ends_with_a_named_error_on_both_sides(direction: str) -> None:
     whole = undisturbed()
     total = whole.sent_up if direction == "up" else whole.sent_down
     for count in regions(total):
@@ -172,8 +172,8 @@ def test_a_connection_cut_anywhere_ends_by_name_on_both_sides(direction: str) ->
         assert outcome.echoes == BLOCKS[: len(outcome.echoes)]
 
 
-def test_an_end_without_a_goodbye_says_where_it_came() -> None:
-    """A peer that hangs up properly at TCP and says nothing in TLS."""
+def test_an_end_without_a_goodbye_says_where_it_happened() -> None:
+    """A peer that closes TCP properly and sends no TLS close notification."""
 
     async def main() -> None:
         for blocks, message in ((0, "without a close notification"), (1, "inside a block")):

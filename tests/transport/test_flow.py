@@ -1,4 +1,4 @@
-"""Blocks in numbers: order, one write in a turn, slow peers, full inboxes, bad blocks, idle memory."""
+"""Many blocks: order, one write per turn, slow peers, full inboxes, bad blocks, idle memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD = 16384 + 22
 
 
 class Writes(asyncio.Transport):
-    """Counts the writes to another transport."""
+    """Counts the writes to the transport it wraps."""
 
     def __init__(self, inner: asyncio.Transport) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_what_fits_into_a_block(version: int) -> None:
     run_virtual(main())
 
 
-def test_all_that_is_sent_in_one_turn_leaves_in_one_write() -> None:
+def test_everything_sent_in_one_turn_leaves_in_one_write() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder()
         async with serving(smp_router(), router, network) as port:
@@ -283,7 +283,7 @@ def test_closing_inside_a_delivery_delivers_nothing_more() -> None:
 
 
 def test_what_was_sent_before_closing_arrives() -> None:
-    """Also when the peer has sent what nobody here will read any more."""
+    """Also when the peer has sent data that nobody here will read."""
 
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder()
@@ -302,7 +302,7 @@ def test_what_was_sent_before_closing_arrives() -> None:
     run_virtual(main())
 
 
-def test_a_block_that_does_not_open_is_reported_and_the_session_goes_on() -> None:
+def test_a_block_that_does_not_open_is_reported_and_the_session_continues() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder()
         async with serving(smp_router(), router, network) as port:
@@ -338,7 +338,7 @@ def test_a_plain_block_with_a_wrong_length_inside(version: int) -> None:
     run_virtual(main())
 
 
-def test_a_reader_hears_of_a_bad_block_and_reads_on() -> None:
+def test_a_reader_learns_of_a_bad_block_and_continues() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder()
         async with serving(smp_router(), router, network) as port:
@@ -354,7 +354,7 @@ def test_a_reader_hears_of_a_bad_block_and_reads_on() -> None:
     run_virtual(main())
 
 
-def test_last_times_are_kept() -> None:
+def test_last_activity_times_are_kept() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder(echo=True)
         async with serving(smp_router(), router, network) as port:
@@ -370,7 +370,7 @@ def test_last_times_are_kept() -> None:
     run_virtual(main())
 
 
-def test_idle_sessions_give_their_buffers_back_and_work_on() -> None:
+def test_idle_sessions_release_their_buffers_and_keep_working() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder(echo=True)
         async with serving(smp_router(), router, network) as port:

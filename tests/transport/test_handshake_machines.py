@@ -1,4 +1,4 @@
-"""The handshake machines alone: their tables, hostile bytes, and proofs that do not hold."""
+"""The handshake machines alone: their tables, hostile bytes, and invalid proofs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client_side(service: Credentials | None = None) -> Handshake:
 
 
 def client_hello(service: Credentials | None = None) -> bytes:
-    """The hello of a client that has just heard the router's."""
+    """The hello of a client that has just received the router's."""
     _, server_hello = router_side()
     sent = client_side(service).received(memoryview(server_hello))[0]
     assert isinstance(sent, Send)
@@ -254,7 +254,7 @@ def test_the_client_checks_session_versions_and_proof() -> None:
         (b"X", errors.HandshakeParseError),
     ],
 )
-def test_refusals_of_a_service_have_their_names(payload: bytes, kind: type[errors.HandshakeError]) -> None:
+def test_refusals_of_a_service_have_named_errors(payload: bytes, kind: type[errors.HandshakeError]) -> None:
     client = client_side(service_credentials())
     _, server_hello = router_side()
     client.received(memoryview(server_hello))
@@ -263,7 +263,7 @@ def test_refusals_of_a_service_have_their_names(payload: bytes, kind: type[error
 
 
 def ntf_sides() -> tuple[Handshake, bytes, Handshake, bytes]:
-    """Router and client of the notification protocol, each with what it may hear next."""
+    """Router and client of the notification protocol, each with the message it may receive next."""
     router = NtfRouter(router_credentials(), seeded("ntf")).handshake(Peer(SESSION, b"ntf/1", ()))
     (hello,) = router.start()
     assert isinstance(hello, Send)
@@ -312,8 +312,8 @@ MACHINES: dict[str, tuple[Callable[[], Handshake], bytes]] = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_any_bytes_end_in_effects(name: str) -> None:
-    """Cut anywhere or changed anywhere, a message gives effects or a named failure, nothing else."""
+def test_any_bytes_give_effects(name: str) -> None:
+    """A message cut or changed anywhere gives effects or a named failure, nothing else."""
     make, good = MACHINES[name]
     chance = random.Random(name)
     assert not any(isinstance(effect, Failed) for effect in make().received(memoryview(good)))

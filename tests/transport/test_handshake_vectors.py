@@ -1,4 +1,4 @@
-"""The reference's own handshakes, replayed through both sides of ours: the same bytes, the same outcome."""
+"""The reference's handshakes replayed through both sides of ours: same bytes, same outcome."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAITING = "still waiting (peer closed)"
 
 
 def exactly(*hexes: str) -> Entropy:
-    """Randomness that is these numbers, in this order, each of the size that is asked for."""
+    """Randomness that yields these values, in this order, each of the requested size."""
     numbers: Iterator[bytes] = (bytes.fromhex(text) for text in hexes)
 
     def entropy(count: int) -> bytes:
@@ -116,7 +116,7 @@ def smp_client(vector: dict[str, Any]) -> Handshake:
 
 
 def shown(result: Established) -> dict[str, Any]:
-    """An outcome in the words of the vectors."""
+    """An outcome in the vectors' terms."""
     agreement = result.agreement
     assert agreement.encrypted is (result.chains is not None)
     return {"version": agreement.version, "blockEncryption": agreement.encrypted}

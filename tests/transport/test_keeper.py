@@ -1,4 +1,4 @@
-"""Memory of sessions that are idle or gone: given up at once, and returned to the system."""
+"""Memory of idle or closed sessions: released at once, and returned to the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.transport.streams import connect
 
 
 class Idle(Session):
-    """A session on which nothing has moved for long."""
+    """A session with no traffic for a long time."""
 
     def __init__(self) -> None:
         """It has no socket."""
@@ -27,7 +27,7 @@ class Idle(Session):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often the allocator was asked."""
+    """How often the allocator was asked to trim."""
     found: list[int] = []
     monkeypatch.setattr(keepers, "give_back", found.append)
     return found
@@ -39,7 +39,7 @@ def sweep(keeper: Keeper, sessions: int) -> None:
     keeper._sweep(asyncio.get_running_loop())
 
 
-async def test_idle_sessions_give_their_memory_back_together(asked: list[int]) -> None:
+async def test_idle_sessions_return_their_memory_together(asked: list[int]) -> None:
     keeper = Keeper(3600.0)
     sweep(keeper, TRIM_AFTER - 1)
     assert not asked
@@ -49,7 +49,7 @@ async def test_idle_sessions_give_their_memory_back_together(asked: list[int]) -
     assert asked == [0]
 
 
-async def test_so_do_those_that_are_closed(asked: list[int]) -> None:
+async def test_closed_sessions_return_their_memory_together(asked: list[int]) -> None:
     keeper = Keeper(3600.0)
     for _ in range(TRIM_AFTER):
         assert not asked
@@ -59,12 +59,12 @@ async def test_so_do_those_that_are_closed(asked: list[int]) -> None:
     assert asked == [0]
 
 
-def test_the_allocator_of_this_system_can_be_asked() -> None:
+def test_the_allocator_of_this_system_can_be_trimmed() -> None:
     assert keepers.give_back(0) in {0, 1, None}
 
 
-async def test_a_session_that_the_peer_closed_is_no_garbage_that_waits() -> None:
-    """Its end must not leave a cycle: a full collection may be far away."""
+async def test_a_session_closed_by_the_peer_is_freed_without_collection() -> None:
+    """Its end must not leave a reference cycle: a full collection may be a long time off."""
     router = Recorder()
     gc.collect()
     gc.disable()

@@ -50,7 +50,7 @@ async def test_an_older_router(high: int) -> None:
 
 
 @pytest.mark.claim("NTF-05")
-async def test_versions_4_and_5_are_not_known() -> None:
+async def test_versions_4_and_5_are_unknown() -> None:
     router = Recorder()
     async with serving(ntf_router(limits=QUICK), router) as port:
         with pytest.raises(errors.HandshakeVersionError):
@@ -83,7 +83,7 @@ async def test_another_identity() -> None:
 
 @pytest.mark.claim("NTF-01")
 def test_every_payload_travels_in_a_block_of_512_bytes() -> None:
-    """Read back from TLS itself: one record of 512 bytes for each payload, in both directions."""
+    """As read from TLS itself: one 512-byte record for each payload, in both directions."""
 
     async def main() -> None:
         network, router = MemoryNetwork(), Recorder(echo=True)

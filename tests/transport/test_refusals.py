@@ -1,4 +1,4 @@
-"""Whatever is wrong with a peer ends in a named error on both sides, over real sockets."""
+"""Anything wrong with a peer ends in a named error on both sides, over real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.transport.streams import connect
 async def refused(
     router_plan: SessionPlan, client_plan: SessionPlan
 ) -> tuple[errors.TransportError, Recorder]:
-    """The client's error, and a router that has closed the session too."""
+    """The client's error; the router must have closed the session too."""
     router = Recorder()
     async with serving(router_plan, router) as port:
         with pytest.raises(errors.TransportError) as caught:
@@ -122,7 +122,7 @@ async def test_a_service_may_have_up_to_four_certificates(length: int) -> None:
 
 
 def presenting(tls: Credentials, hello: Credentials) -> SessionPlan:
-    """A client that shows one identity in TLS and another in its hello."""
+    """A client that presents one identity in TLS and another in its hello."""
     plan = smp_client(service=(ServiceRole.MESSAGING, tls), limits=QUICK)
     key_hash = router_credentials().fingerprint
     other = SmpClient(key_hash, system_entropy, service=(ServiceRole.MESSAGING, hello))
@@ -130,7 +130,7 @@ def presenting(tls: Credentials, hello: Credentials) -> SessionPlan:
 
 
 @pytest.mark.claim("SVC-10")
-async def test_another_certificate_in_the_hello_than_in_tls() -> None:
+async def test_a_different_certificate_in_the_hello_than_in_tls() -> None:
     plan = presenting(tls=service_credentials("one"), hello=service_credentials("another"))
     error, router = await refused(smp_router(limits=QUICK), plan)
     assert type(error) is errors.HandshakeBadAuthError
@@ -169,7 +169,7 @@ async def test_no_version_in_common() -> None:
     assert isinstance(router.reasons[0], errors.ClosedError)
 
 
-async def test_no_protocol_name_for_a_router_that_left_version_6_behind() -> None:
+async def test_no_protocol_name_for_a_router_without_version_6() -> None:
     error, router = await refused(
         smp_router(versions=VersionRange(7, 20), limits=QUICK), smp_client(alpn=None, limits=QUICK)
     )
@@ -254,7 +254,7 @@ def only(suite: bytes) -> SessionPlan:
     return plan
 
 
-def test_a_key_that_does_not_belong_to_the_certificate_is_told_at_once() -> None:
+def test_a_key_that_does_not_belong_to_the_certificate_is_refused_at_once() -> None:
     mixed = Credentials(router_credentials().chain, service_credentials().key)
     with pytest.raises(errors.CertificateError, match="does not belong"):
         smp_router(credentials=mixed)
@@ -267,7 +267,7 @@ async def test_nobody_listens() -> None:
         await connect(smp_client(limits=QUICK), HOST, port)
 
 
-async def test_more_connections_than_the_server_takes() -> None:
+async def test_more_connections_than_the_server_allows() -> None:
     router = Recorder()
     async with serving(smp_router(limits=QUICK), router, connections_max=1) as port:
         first = await connect(smp_client(limits=QUICK), HOST, port)

@@ -33,7 +33,7 @@ BLOCK_RECORD = 16384 + 22
 
 
 class Hesitant(Recorder):
-    """A router whose store takes its time."""
+    """A router with a slow store."""
 
     def __init__(self) -> None:
         super().__init__(echo=True)
@@ -103,7 +103,7 @@ def test_a_store_that_never_answers_ends_in_a_timeout_on_both_sides() -> None:
     run_virtual(main())
 
 
-def test_an_answer_may_come_only_once() -> None:
+def test_only_the_first_answer_counts() -> None:
     async def main() -> None:
         network, router = MemoryNetwork(), Hesitant()
         async with serving(smp_router(), router, network) as port:
@@ -122,7 +122,7 @@ def test_an_answer_may_come_only_once() -> None:
 
 
 def test_blocks_that_come_before_the_routers_answer_wait_for_it() -> None:
-    """A client that does not wait for the third message is not read before the store has answered."""
+    """A client that does not wait for the third message is not read until the store has answered."""
 
     async def main() -> None:
         network, router = MemoryNetwork(), Hesitant()
@@ -147,7 +147,7 @@ def test_blocks_that_come_before_the_routers_answer_wait_for_it() -> None:
 
 
 def test_a_block_in_the_same_read_as_the_hello_waits_too() -> None:
-    """The hello and a block behind it arrive together, so that only the session itself can hold back."""
+    """The hello and a block behind it arrive together, so only the session itself can hold the block back."""
 
     async def main() -> None:
         network, router = MemoryNetwork(), Hesitant()

@@ -26,7 +26,7 @@ FIRST_VERSION = {ServiceRole.NOTIFIER: 16, ServiceRole.PROXY: 16, ServiceRole.ME
 async def agreed(
     router_high: int, *, client_low: int = 6, client_high: int = 20, **options: object
 ) -> tuple[Agreement, Agreement, Recorder]:
-    """What both sides agreed on, after a block went each way, and what the router was told."""
+    """What both sides agreed on after one block each way, and what the router received."""
     router = Recorder(echo=True)
     plan = smp_router(versions=VersionRange(6, router_high), limits=QUICK)
     async with serving(plan, router) as port:
@@ -62,7 +62,7 @@ async def test_the_highest_common_version_is_agreed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_client_that_knows_no_more_lowers_the_version(version: int) -> None:
+async def test_an_older_client_lowers_the_version(version: int) -> None:
     client, router, _ = await agreed(20, client_high=version)
     assert client.version == router.version == version
     assert client.offered == router.offered == VersionRange(6, 20)
@@ -135,13 +135,13 @@ async def test_a_proxy_agrees_with_an_old_relay_on_a_version_without_encryption(
     assert not router.encrypted
 
 
-async def test_a_proxy_lowers_itself_no_further_than_its_own_minimum() -> None:
+async def test_a_proxy_lowers_its_version_no_further_than_its_minimum() -> None:
     client, router, _ = await agreed(12, client_low=12, proxy=True)
     assert client.version == 12
     assert client.encrypted == router.encrypted
 
 
-async def test_each_connection_has_a_session_key_of_its_own() -> None:
+async def test_each_connection_has_its_own_session_key() -> None:
     credentials = service_credentials()
     seen = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Our TLS against Python's own `ssl` module, an implementation that knows nothing of ours."""
+"""Our TLS against Python's `ssl` module, an independent implementation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stdlib_server(folder: Path) -> ssl.SSLContext:
 
 
 async def hello_for(context: ssl.SSLContext) -> tuple[ServerHello, ssl.SSLObject]:
-    """What a router of ours says to such a client."""
+    """What our router sends to such a client."""
     router = Recorder()
     async with serving(smp_router(limits=QUICK), router) as port:
         reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
@@ -141,7 +141,7 @@ async def test_a_client_sends_no_server_name_and_names_the_same_session(tmp_path
 
 
 def shake(server: Tls, client: Tls) -> None:
-    """Run a handshake between two ends of ours, byte for byte in memory."""
+    """Run a handshake between two of our ends, byte by byte in memory."""
     done = [False, False]
     while not all(done):
         for place, (own, peer) in enumerate(((client, server), (server, client))):
@@ -188,8 +188,8 @@ def test_without_a_certificate_none_is_sent() -> None:
     assert server.alpn is client.alpn is None
 
 
-def test_a_client_shows_its_certificate_to_no_stranger() -> None:
-    """The router is judged before anything that names the client leaves."""
+def test_a_client_shows_its_certificate_only_to_a_verified_router() -> None:
+    """The router is verified before anything that identifies the client is sent."""
     router, service = router_credentials(), service_credentials()
     server = Tls(router_context(router.chain, router.key.for_certificates(), ()), anything, server=True)
 
@@ -239,7 +239,7 @@ def test_sessions_are_never_resumed() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 16384])
-def test_bytes_come_out_as_they_went_in_however_they_are_cut(size: int) -> None:
+def test_bytes_arrive_unchanged_however_they_are_fragmented(size: int) -> None:
     router = router_credentials()
     server = Tls(router_context(router.chain, router.key.for_certificates(), ()), anything, server=True)
     client = Tls(client_context(None), anything, server=False)
@@ -274,7 +274,7 @@ def test_a_broken_record_is_a_tls_error() -> None:
         server.read(16384)
 
 
-def test_giving_buffers_back_changes_nothing_for_the_peer() -> None:
+def test_releasing_buffers_changes_nothing_for_the_peer() -> None:
     router = router_credentials()
     server = Tls(router_context(router.chain, router.key.for_certificates(), ()), anything, server=True)
     client = Tls(client_context(None), anything, server=False)
