@@ -1,6 +1,6 @@
 """The ways in which the calls are tested: over TLS and QUIC on LMDB, over TLS on PostgreSQL.
 
-Streams and stores never meet, so that QUIC on PostgreSQL shows nothing that the others do not.
+Streams and stores do not interact, so QUIC on PostgreSQL would show nothing new.
 """
 
 from __future__ import annotations

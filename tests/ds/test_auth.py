@@ -1,4 +1,4 @@
-"""Who may do what, and what is never told to anybody."""
+"""Who may do what, and what is never disclosed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def content(ds: Running) -> dict[str, int]:
 
 @pytest.mark.claim("DLV-12")
 @pytest.mark.parametrize("auth", [Auth(), Auth(1, b"a wrong token"), Auth(0, OF_ALICE), Auth(2, OF_ALICE)])
-async def test_bad_auth_comes_first(tmp_path: Path, auth: Auth) -> None:
+async def test_authentication_is_checked_first(tmp_path: Path, auth: Auth) -> None:
     async with running(tmp_path, authority=tokens()) as ds, await ds.client(OF_ALICE) as client:
         await client.enqueue(ALICE, b"there")
         before = content(ds)
@@ -68,7 +68,7 @@ async def test_bad_auth_comes_first(tmp_path: Path, auth: Auth) -> None:
         assert await client.fetch(ALICE) == (b"there",)
 
 
-async def test_a_service_that_was_told_nothing_refuses_everybody(tmp_path: Path) -> None:
+async def test_a_service_without_configured_authority_refuses_everybody(tmp_path: Path) -> None:
     store = LmdbTables(tmp_path / "store")
     service = DeliveryService(store)
     assert isinstance(service.plan.authority, Closed)
@@ -79,7 +79,7 @@ async def test_a_service_that_was_told_nothing_refuses_everybody(tmp_path: Path)
 
 
 @pytest.mark.claim("DLV-50")
-async def test_only_the_owner_takes_from_a_queue(tmp_path: Path) -> None:
+async def test_only_the_owner_can_fetch_from_a_queue(tmp_path: Path) -> None:
     async with running(tmp_path, authority=tokens()) as ds:
         async with await ds.client(OF_BOB) as bob, await ds.client(OF_ALICE) as alice:
             await bob.enqueue(ALICE, b"for alice")
@@ -125,7 +125,9 @@ async def test_a_refused_enqueue_writes_nothing_and_wakes_nobody(tmp_path: Path)
 
 
 @pytest.mark.claim("DLV-38")
-async def test_payloads_and_tokens_are_never_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_payloads_and_tokens_are_never_logged_or_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     marker, token = b"MARKERPAYLOAD", b"token of alice"
     caplog.set_level(logging.DEBUG)
     rules = DsRules(queue_payloads=2)
@@ -168,7 +170,7 @@ async def test_payloads_and_tokens_are_never_told(tmp_path: Path, caplog: pytest
         assert secret.hex() not in told
 
 
-async def test_nobody_takes_all_key_packages_of_another_alone(tmp_path: Path) -> None:
+async def test_no_single_identity_can_take_all_key_packages_of_another(tmp_path: Path) -> None:
     rules = DsRules(taken_packages=3, taken_packages_of_one=2, sender_payloads=2)
     async with (
         running(tmp_path, rules, authority=tokens()) as ds,

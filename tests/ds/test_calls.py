@@ -40,7 +40,7 @@ async def refused(client: DsClient, request: Request) -> str:
 
 
 @pytest.mark.claim("DLV-01")
-async def test_payloads_come_back_as_they_were(client: DsClient) -> None:
+async def test_payloads_round_trip(client: DsClient) -> None:
     payloads = [b"\0" * 100, b"\0", random.Random(1).randbytes(3000), b"\x00\x01\x00\x02not MLS", b"\xff" * 7]
     for payload in payloads:
         await client.enqueue(ALICE, payload)
@@ -61,7 +61,7 @@ async def test_key_and_channel_are_two_fields(ds: Running, client: DsClient) -> 
 
 
 @pytest.mark.claim("DLV-07")
-async def test_queues_are_apart(client: DsClient) -> None:
+async def test_queues_are_separate(client: DsClient) -> None:
     places = [(key, channel) for key in (ALICE, BOB) for channel in (b"1", b"2")]
     for key, channel in places:
         await client.enqueue(key, key[:1] + channel, channel)
@@ -71,7 +71,7 @@ async def test_queues_are_apart(client: DsClient) -> None:
 
 
 @pytest.mark.claim("DLV-08")
-async def test_channel_ids_of_many_lengths_are_queues_of_their_own(client: DsClient) -> None:
+async def test_channel_ids_of_many_lengths_name_separate_queues(client: DsClient) -> None:
     channels = [b"c" * length for length in (0, 1, 16, 64, CHANNEL_ID_BYTES_MAX)]
     for channel in channels:
         await client.enqueue(ALICE, b"%d" % len(channel), channel)
@@ -178,7 +178,7 @@ async def test_the_largest_key_package(client: DsClient) -> None:
     assert await client.fetch_key_package(ALICE) == largest
 
 
-async def test_a_key_package_is_given_once(ds: Running, client: DsClient) -> None:
+async def test_a_key_package_is_handed_out_once(ds: Running, client: DsClient) -> None:
     packages = [b"package %d" % number for number in range(20)]
     for package in packages:
         await client.upload_key_package(ALICE, package)

@@ -1,4 +1,4 @@
-"""The RPC protocol of a connection, by hand: finished early, asked twice, cut anywhere, or nonsense."""
+"""The RPC protocol of a connection, by hand: finished early, asked twice, split anywhere, or nonsense."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENQUEUE = Enqueue(b"r" * 32, b"payload", b"c", 1, Auth(1, b"t", b"d"))
 
 
 class Scripted:
-    """A stream that remembers, and the connection above it."""
+    """A recording stream and the connection on top of it."""
 
     account = None
 
@@ -86,7 +86,7 @@ class Scripted:
         self.connection.answer(Answer(self.peer, question, Payloads((b"x",)), is_held))
 
 
-def test_a_finish_after_the_return_is_told() -> None:
+def test_a_finish_after_the_return_is_reported() -> None:
     one = Scripted()
     one.call(5)
     one.answer(5)
@@ -97,7 +97,7 @@ def test_a_finish_after_the_return_is_told() -> None:
     assert len(one.events) == 3, "its number may be used again"
 
 
-def test_a_finish_before_the_return_takes_the_call_back() -> None:
+def test_a_finish_before_the_return_cancels_the_call() -> None:
     one = Scripted()
     one.call(5)
     one.connection.receive(write_finish(5))
@@ -109,7 +109,7 @@ def test_a_finish_before_the_return_takes_the_call_back() -> None:
     assert not one.closed
 
 
-def test_a_finish_of_what_holds_nothing_is_not_told() -> None:
+def test_a_finish_of_a_call_that_holds_nothing_is_not_reported() -> None:
     one = Scripted()
     one.call(5, ENQUEUE)
     one.connection.answer(Answer(one.peer, 5, Done()))
@@ -149,7 +149,7 @@ def test_other_methods_and_interfaces() -> None:
         [write_bootstrap(number) for number in range(QUESTIONS_MAX + 1)],
     ],
 )
-def test_what_breaks_the_protocol_ends_the_connection(frames: list[bytes]) -> None:
+def test_a_protocol_violation_ends_the_connection(frames: list[bytes]) -> None:
     one = Scripted()
     for frame in frames:
         one.connection.receive(frame)
@@ -160,7 +160,7 @@ def test_what_breaks_the_protocol_ends_the_connection(frames: list[bytes]) -> No
     assert not [event for event in one.events if isinstance(event, Called) and event.question == 9]
 
 
-def test_a_connection_that_is_held_takes_nothing_in_until_it_is_let_go() -> None:
+def test_a_held_connection_takes_nothing_in_until_released() -> None:
     one = Scripted()
     one.connection.hold("outbox")
     one.connection.hold(FULL)
@@ -179,7 +179,7 @@ def test_a_caller_that_does_not_read_is_disconnected() -> None:
     assert one.closed
 
 
-def test_refusals_keep_their_words() -> None:
+def test_refusals_keep_their_text() -> None:
     one = Scripted()
     one.call(1)
     one.connection.answer(Answer(one.peer, 1, Refusal("the very words")))
@@ -199,7 +199,7 @@ STREAM = b"".join(
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_a_stream_cut_anywhere_is_the_same_stream(cuts: list[int]) -> None:
+def test_a_stream_split_anywhere_is_the_same_stream(cuts: list[int]) -> None:
     one = Scripted()
     places = [0, *sorted(cuts), len(STREAM)]
     for start, end in itertools.pairwise(places):
@@ -226,7 +226,7 @@ def test_noise_breaks_at_most_the_connection(noise: bytes, words: int) -> None:
     assert one.closed is bool(one.broken)
 
 
-def test_many_pointers_to_one_place_do_not_multiply_it() -> None:
+def test_many_pointers_to_one_object_do_not_amplify_it() -> None:
     """A list of a thousand ids that are all the same large one."""
     body = bytearray(8 * 3 + 1000 * 8 + 80_000)
     struct.pack_into("<Q", body, 0, 0 << 2 | 0 << 32 | 1 << 48)

@@ -1,4 +1,4 @@
-"""Decisions by hand: what a turn has loaded decides whether it can tell, and what is taken back."""
+"""Decisions by hand: what a turn can decide from what it has loaded, and what is rolled back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def entry(number: int, *, loaded: bool = True) -> Entry:
     return Entry(number, b"t" * 8, 1, b"%d" % number if loaded else None)
 
 
-def test_what_was_not_loaded_is_asked_for_again() -> None:
+def test_a_decision_about_unloaded_data_is_deferred() -> None:
     desk = Desk()
     for turn in (desk.turn(cut=True), desk.turn(entry(0, loaded=False))):
         assert queues.take(turn, desk.one, 1, FETCH) is False
@@ -65,15 +65,15 @@ def test_what_was_not_loaded_is_asked_for_again() -> None:
     assert queues.fetch_package(packages, desk.one, 3, FetchKeyPackage(ALICE, Auth())) is False
 
 
-def test_what_is_loaded_is_given_although_there_is_more() -> None:
+def test_loaded_payloads_are_delivered_although_there_are_more() -> None:
     desk = Desk()
     turn = desk.turn(entry(0), entry(1, loaded=False), cut=True)
     assert queues.take(turn, desk.one, 1, FETCH) is True
     assert turn.answers[0].outcome == Payloads((b"0",))
 
 
-def test_nothing_comes_into_the_hands_of_somebody_who_left() -> None:
-    """A call that had to wait for another turn may be decided after its connection is over."""
+def test_nothing_is_handed_to_a_caller_that_left() -> None:
+    """A call deferred to another turn may be decided after its connection has ended."""
     desk = Desk()
     desk.one.is_gone = True
     turn = desk.turn(entry(0))
@@ -100,7 +100,7 @@ def test_an_enqueue_does_not_overtake_what_was_not_loaded() -> None:
     assert turn.answers[-1].outcome == Payloads((b"0",))
 
 
-def test_a_turn_that_failed_leaves_nothing() -> None:
+def test_a_failed_turn_leaves_nothing_behind() -> None:
     desk = Desk()
     turn = desk.turn(entry(0))
     queues.take(turn, desk.one, 1, FETCH)
@@ -116,7 +116,7 @@ def test_a_turn_that_failed_leaves_nothing() -> None:
     assert set(desk.meters.values().values()) == {0}
 
 
-def test_a_fetch_past_its_time_is_passed_over_by_its_own_connection_only() -> None:
+def test_an_overdue_fetch_is_skipped_by_its_own_connection_only() -> None:
     desk = Desk(DsRules(hold_s=10))
     queues.take(desk.turn(entry(0)), desk.one, 1, FETCH)
     own = desk.turn(entry(0), entry(1), now=200.0)

@@ -1,4 +1,4 @@
-"""Bytes from strangers, on either transport: the service goes on, and its store is as it was."""
+"""Bytes from strangers on either transport: the service keeps running and its store is unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAM = b"".join(
 
 
 async def throw(ds: Running, noise: bytes, *, quic: bool) -> None:
-    """Send bytes on a connection of their own, and hang up."""
+    """Send bytes on a separate connection and hang up."""
     client = await ds.client(quic=quic)
     wire = client._wire
     assert wire is not None
@@ -60,7 +60,7 @@ async def test_noise_on_a_stream_touches_nothing(tmp_path: Path, quic: bool) -> 
         assert await alice.fetch(ALICE) == (b"kept",)
 
 
-async def test_datagrams_and_handshakes_of_strangers(tmp_path: Path) -> None:
+async def test_datagrams_and_handshakes_from_strangers(tmp_path: Path) -> None:
     source = random.Random(6)
     async with running(tmp_path) as ds:
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ async def test_datagrams_and_handshakes_of_strangers(tmp_path: Path) -> None:
                 assert await client.fetch(ALICE) == (b"alive",)
 
 
-async def test_a_client_that_fell_silent_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_falls_silent_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quic_streams, "IDLE_S", 1.0)
     monkeypatch.setattr(quic_streams, "PING_S", 0.3)
     async with running(tmp_path) as ds, await ds.client(quic=False) as client:

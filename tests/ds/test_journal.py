@@ -1,4 +1,4 @@
-"""The journal of a real delivery service: its totals are its counters, and no key or channel is in it."""
+"""The journal of a real delivery service: its totals equal the counters; no key or channel is in it."""
 
 from __future__ import annotations
 

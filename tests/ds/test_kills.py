@@ -1,4 +1,4 @@
-"""Many long polls and producers over cut connections and a service that is killed again and again.
+"""Many long polls and producers over cut connections to a service that is killed repeatedly.
 
 Long form (`make ds-kills`): BLINDPOST_DS_ROUNDS=50 BLINDPOST_DS_PRODUCERS=50 BLINDPOST_DS_READERS=1000.
 """
@@ -42,7 +42,7 @@ class Line:
         self._version = 0
 
     async def run(self, call: Callable[[DsClient], Awaitable[None]]) -> None:
-        """Make a call; what is refused, or ends with the connection, is told by `DsError` after renewing."""
+        """Make a call; a refusal or a lost connection raises `DsError`, after renewing."""
         version = await self._renewed(0)
         assert self._client is not None
         try:
@@ -55,7 +55,7 @@ class Line:
             raise
 
     async def _renewed(self, lost: int) -> int:
-        """The number of a connection that is not the one that was lost."""
+        """The number of a connection newer than the lost one."""
         async with self._renewing:
             while self._version == lost:
                 try:
@@ -69,7 +69,7 @@ class Line:
         return self._version
 
     def cut(self, *, silent: bool = True) -> None:
-        """End the connection; over QUIC without a word, or with one."""
+        """End the connection; over QUIC either silently or with a close."""
         wire = None if self._client is None else self._client._wire
         if wire is not None and wire._transport is not None:
             wire._transport.abort() if silent or not self._quic else wire._transport.close()
@@ -94,7 +94,7 @@ class Load:
         self.lines = lines + PRODUCERS
 
     def cut_one(self) -> None:
-        """A service notices one that fell silent after half a minute, for which only the long form waits."""
+        """A service notices a silent client only after half a minute; only the long form waits for that."""
         self._source.choice(self._reading + self._sending).cut(silent=IS_LONG and self._source.random() < 0.2)
 
     def cut_all(self) -> None:

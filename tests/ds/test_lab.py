@@ -1,4 +1,4 @@
-"""Tier L of the delivery service: every event in the operator's own queues, and nothing of others."""
+"""Tier L of the delivery service: every event in the operator's own queues, none of others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(root: Path) -> list[dict[str, Any]]:
 
 
 def counted(found: Running) -> dict[str, int]:
-    """What the events must come to, by the service's own counters."""
+    """What the events must add up to, by the service's own counters."""
     return {
         "enqueued": found.count(Meter.ENQUEUED),
         "waited": found.count(Meter.WAITS),

@@ -48,7 +48,7 @@ class Gate:
 
 
 def slow_storage(monkeypatch: pytest.MonkeyPatch, store: DsStore, does: str) -> Gate:
-    """Hold up the writing ("write") or reading ("look") of large payloads that begin with `a`: of Alice's."""
+    """Hold up the writing ("write") or reading ("look") of large payloads that begin with `a` (Alice's)."""
     gate = Gate()
     if isinstance(store, LmdbTables):
         method: Callable[..., Any] = getattr(LargeFiles, f"_{does}" if does == "write" else does)
@@ -96,7 +96,7 @@ async def client(ds: Running) -> AsyncIterator[DsClient]:
 
 
 async def call_everything(ds: Running, key: bytes) -> None:
-    """Every call, on connections of their own."""
+    """Every call, each on a separate connection."""
     async with await ds.client() as sender, await ds.client() as receiver, asyncio.timeout(LONG_S / 2):
         waiting = asyncio.create_task(receiver.fetch_wait(key, timeout_s=LONG_S))
         await ds.until(lambda: len(ds.service.plan.state.waiting) == 1)
@@ -262,7 +262,7 @@ async def test_calls_of_one_connection_stay_in_order(ds: Running, client: DsClie
     assert tuple(found) == payloads
 
 
-async def test_nothing_of_a_stranger_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_from_a_stranger_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, authority=tokens()) as ds, await ds.client(b"unknown") as stranger:
         gate = slow_storage(monkeypatch, ds.service.store, "write")
         with pytest.raises(RefusedError, match="authentication failed"):
@@ -271,7 +271,7 @@ async def test_nothing_of_a_stranger_is_written(tmp_path: Path, monkeypatch: pyt
 
 
 async def staged(store: DsStore) -> int:
-    """How many large payloads are written, whether they are part of a queue or not."""
+    """How many large payloads are on disk, whether or not a queue has them."""
     if isinstance(store, LmdbTables):
         return len(list(store._files._folder.iterdir()))
     assert isinstance(store, PostgresTables)
@@ -287,7 +287,7 @@ async def until_staged(store: DsStore, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_queue_that_filled_meanwhile_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_that_fills_meanwhile_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = DsRules(queue_payloads=1)
     async with running(tmp_path, rules) as ds, await ds.client() as client, await ds.client() as other:
         gate = slow_storage(monkeypatch, ds.service.store, "write")
@@ -306,7 +306,7 @@ async def test_a_queue_that_filled_meanwhile_refuses(tmp_path: Path, monkeypatch
         await until_staged(ds.service.store, 0)
 
 
-async def test_a_write_that_fails_is_told_and_leaves_nothing(
+async def test_a_failed_write_is_reported_and_leaves_nothing(
     ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store
@@ -358,7 +358,7 @@ async def test_a_commit_that_fails_after_the_write_leaves_nothing(
     assert store.totals() == (0, 0)
 
 
-async def test_a_read_that_fails_is_told_and_gives_back(
+async def test_a_failed_read_is_reported_and_puts_the_payload_back(
     ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.enqueue(ALICE, large())
@@ -375,7 +375,7 @@ async def test_a_read_that_fails_is_told_and_gives_back(
         assert await other.fetch(ALICE) == (large(),)
 
 
-async def test_what_is_acknowledged_while_it_is_read_is_not_delivered(
+async def test_a_payload_acknowledged_while_it_is_read_is_not_delivered(
     ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.enqueue(ALICE, large())
@@ -407,8 +407,8 @@ async def open_store(folder: Path) -> DsStore:
     return LmdbTables(folder) if WAY.dsn is None else await PostgresTables.open(WAY.dsn)
 
 
-async def test_what_a_crash_left_is_removed_at_the_start(tmp_path: Path) -> None:
-    """Whatever the process was doing: before its commit a large payload is nothing, after it it is there."""
+async def test_leftovers_of_a_crash_are_removed_at_start(tmp_path: Path) -> None:
+    """Whenever the process died: a large payload exists after its commit and not before."""
     store = await open_store(tmp_path / "store")
     kept, lost = b"k" * 8, b"l" * 8
     for tag in (kept, lost):
@@ -425,7 +425,7 @@ async def test_what_a_crash_left_is_removed_at_the_start(tmp_path: Path) -> None
     store.close()
 
 
-async def test_a_service_that_stops_ends_what_it_began(
+async def test_a_stopping_service_completes_what_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as ds:

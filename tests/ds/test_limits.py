@@ -1,4 +1,4 @@
-"""What strangers may make the delivery service hold: counted, bounded, and given back in time."""
+"""What strangers can make the delivery service hold is counted, bounded and freed in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.ds.delivery import Running, running, until
 BOB, CAROL = b"b" * 32, b"c" * 32
 UNFINISHED = 1 << 20
 FIRST_WORDS = (0).to_bytes(4, "little") + (UNFINISHED // 4).to_bytes(4, "little")
-"""The beginning of a message of twice as many bytes as will follow."""
+"""The beginning of a message that announces twice as many bytes as follow."""
 
 
 def context() -> ssl.SSLContext:
@@ -52,7 +52,7 @@ async def served(ds: Running) -> None:
         assert await client.fetch(BOB) == (b"hello",)
 
 
-async def test_messages_that_are_not_finished_have_a_bound_in_total(tmp_path: Path) -> None:
+async def test_unfinished_messages_are_bounded_in_total(tmp_path: Path) -> None:
     sizes = LimitSizes(memory=16 * UNFINISHED)
     async with running(tmp_path, sizes=sizes) as ds, AsyncExitStack() as stack:
         for _ in range(8):
@@ -66,10 +66,10 @@ async def test_messages_that_are_not_finished_have_a_bound_in_total(tmp_path: Pa
     assert not ds.service._heavy
 
 
-async def test_answers_that_are_not_read_have_a_bound_in_total(tmp_path: Path) -> None:
-    """One large answer has room; where three callers read nothing some are cut, and nothing is lost.
+async def test_unread_answers_are_bounded_in_total(tmp_path: Path) -> None:
+    """One large answer fits; if three callers read nothing, some are cut and nothing is lost.
 
-    The kernel takes some megabytes for each of them, so each asks for more than that.
+    The kernel buffers some megabytes for each, so each asks for more than that.
     """
     queues = [bytes([number]) * 32 for number in range(9)]
     async with running(tmp_path, sizes=LimitSizes(memory=32 << 20)) as ds, await ds.client() as client:
@@ -143,7 +143,7 @@ async def test_connections_are_counted_by_address(tmp_path: Path) -> None:
         await served(ds)
 
 
-async def test_a_peer_that_only_shakes_hands_over_quic_is_counted_and_timed_out(
+async def test_a_quic_peer_that_only_shakes_hands_is_counted_and_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quic, "GREETING_S", 0.3)
@@ -168,7 +168,7 @@ class Silent(asyncio.Protocol):
     """Shakes hands and says nothing."""
 
 
-async def test_who_fills_the_service_is_refused_and_nobody_else(tmp_path: Path) -> None:
+async def test_only_the_client_that_fills_the_service_is_refused(tmp_path: Path) -> None:
     rules = DsRules(total_bytes=1 << 20)
     async with running(tmp_path, rules) as ds, await ds.client() as greedy, await ds.client() as other:
         assert (await greedy.fetch(BOB), await other.fetch(BOB)) == ((), ())

@@ -1,4 +1,4 @@
-"""Files of the described service: read whole or not at all, kept as they are, written as V2."""
+"""Files of the described service: read completely or not at all, left unchanged, written as V2."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OpenStore = Callable[[], Awaitable[DsStore]]
 
 @pytest.fixture(params=["lmdb", "postgres"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Opens the same store again and again."""
+    """Opens the same store each time it is called."""
     dsn = request.getfixturevalue("database") if request.param == "postgres" else None
 
     async def open_it() -> DsStore:
@@ -132,7 +132,7 @@ def bad_files() -> dict[str, bytes]:
 
 @pytest.mark.claim("DLV-49")
 @pytest.mark.parametrize("name", list(bad_files()))
-async def test_a_file_that_fits_neither_is_refused_whole(
+async def test_a_file_in_neither_format_is_refused_as_a_whole(
     tmp_path: Path, name: str, open_store: OpenStore
 ) -> None:
     content = bad_files()[name]

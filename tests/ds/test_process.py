@@ -72,7 +72,7 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         assert "no server listens" in await asyncio.to_thread(command, "status", "-c", folder, code=1)
 
 
-async def test_mistakes_are_told(tmp_path: Path) -> None:
+async def test_mistakes_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "ds"
     async with ds_in_process(folder) as ds:
         await ds.start()

@@ -1,4 +1,4 @@
-"""A client that has nothing but the schema file and the public Cap'n Proto library, and its bytes."""
+"""A client made only from the schema file and the public Cap'n Proto library, and its bytes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_we_read_what_we_write(ordinal: int) -> None:
 
 
 def alone(write: Callable[[StructBuilder, int], None]) -> bytes:
-    """A struct as a message of its own, without the table of segments."""
+    """A struct as a separate message, without the segment table."""
     builder = Builder()
     write(StructBuilder(builder, 0, 0), 0)
     return builder.framed()[8:]
@@ -198,7 +198,7 @@ async def library_client(ds: Running) -> AsyncIterator[Any]:
 
 @pytest.mark.claim("DLV-03")
 async def test_a_client_of_the_schema_alone_calls_everything(tmp_path: Path) -> None:
-    """By the library's own RPC, which numbers, pipelines and finishes its questions in its own way."""
+    """By the library's RPC, with its own way of numbering, pipelining and finishing questions."""
     auth = {"version": 1, "accessToken": b"", "deviceId": b"phone"}
     queue = {"recipientKey": ALICE, "channelId": b"c", "version": 1, "auth": auth}
     async with running(tmp_path) as ds, capnp.kj_loop(), library_client(ds) as service:
@@ -222,7 +222,7 @@ async def test_a_client_of_the_schema_alone_calls_everything(tmp_path: Path) -> 
 
 
 @pytest.mark.claim("DLV-40")
-async def test_an_answer_the_library_never_released_is_put_back(tmp_path: Path) -> None:
+async def test_an_answer_never_released_by_the_library_is_put_back(tmp_path: Path) -> None:
     queue = {"recipientKey": ALICE, "channelId": b"", "version": 1, "auth": {"version": 1}}
     async with running(tmp_path) as ds, capnp.kj_loop():
         async with library_client(ds) as service:
@@ -235,7 +235,7 @@ async def test_an_answer_the_library_never_released_is_put_back(tmp_path: Path) 
             assert await client.fetch(ALICE) == (b"1", b"2")
 
 
-async def test_a_call_the_library_takes_back_waits_no_more(tmp_path: Path) -> None:
+async def test_a_call_canceled_by_the_library_stops_waiting(tmp_path: Path) -> None:
     queue = {"recipientKey": ALICE, "channelId": b"", "version": 1, "auth": {"version": 1}}
     async with running(tmp_path) as ds, capnp.kj_loop(), library_client(ds) as service:
         waiting = asyncio.ensure_future(service.fetchWait(timeoutMs=60_000, **queue))

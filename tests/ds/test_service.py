@@ -43,7 +43,7 @@ async def test_the_client_sends_version_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quic", [False, True])
-async def test_a_client_takes_what_the_commands_print(tmp_path: Path, quic: bool) -> None:
+async def test_a_client_accepts_the_fingerprint_as_the_commands_print_it(tmp_path: Path, quic: bool) -> None:
     async with running(tmp_path, authority=tokens()) as ds:
         port, printed = ds.quic_port if quic else ds.port, ds.fingerprint.hex()
         connecting = DsClient.connect("127.0.0.1", port, token="token of bob", fingerprint=printed, quic=quic)
@@ -53,7 +53,7 @@ async def test_a_client_takes_what_the_commands_print(tmp_path: Path, quic: bool
 
 @pytest.mark.claim("DLV-32")
 @pytest.mark.parametrize("quic", [False, True])
-async def test_from_one_end_to_the_other(tmp_path: Path, quic: bool) -> None:
+async def test_end_to_end(tmp_path: Path, quic: bool) -> None:
     key, nonce = ChaCha20Poly1305.generate_key(), bytes(12)
     async with (
         running(tmp_path) as ds,
@@ -112,7 +112,7 @@ class Failing(LmdbTables):
 
 
 @pytest.mark.claim("DLV-11")
-async def test_a_store_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_failing_store_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     store = Failing(tmp_path / "store")
     async with running(tmp_path, store=store) as ds, await ds.client() as client:
         await client.enqueue(ALICE, b"1")
@@ -133,7 +133,7 @@ async def test_a_store_that_fails_is_told_and_changes_nothing(tmp_path: Path) ->
 
 
 async def test_a_large_commit_does_not_stop_the_event_loop(tmp_path: Path) -> None:
-    """The commit of a large payload is made by another thread; the loop runs on meanwhile."""
+    """Another thread commits a large payload; the loop keeps running."""
     store = LmdbTables(tmp_path / "store")
     loop = asyncio.get_running_loop()
     committing, turns = store.store.commit, 0

@@ -1,4 +1,4 @@
-"""Payloads in somebody's hands: nothing is lost on the way, given twice, or out of order."""
+"""Payloads in flight: none is lost, delivered twice or out of order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("way")
 LONG_S = 60.0
 MEGABYTE = 1 << 20
 LARGE = int(os.environ.get("BLINDPOST_DS_LARGE", "4"))
-"""How many payloads of 5 MiB there are, where they are not 30; the long form has 30 everywhere."""
+"""How many payloads of 5 MiB there are where not 30; the long form has 30 everywhere."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_an_answer_that_was_not_taken_is_put_back(ds: Running, client: DsC
     assert ds.count(Meter.PUT_BACK) == 3
 
 
-async def test_a_connection_passes_over_what_it_holds_itself(ds: Running, client: DsClient) -> None:
+async def test_a_connection_skips_what_it_holds_itself(ds: Running, client: DsClient) -> None:
     silent(client)
     await enqueue(client, b"1")
     assert await client.fetch(ALICE) == (b"1",)
@@ -67,7 +67,7 @@ async def test_a_connection_passes_over_what_it_holds_itself(ds: Running, client
     assert stored(ds) == 2
 
 
-async def test_a_hold_is_kept_from_others_for_a_while_only(tmp_path: Path) -> None:
+async def test_a_hold_keeps_others_off_for_a_limited_time(tmp_path: Path) -> None:
     async with running(tmp_path, DsRules(hold_s=0.2)) as ds, await ds.client() as client:
         await enqueue(client, b"1", b"2")
         async with await ds.client() as other:
@@ -129,7 +129,7 @@ async def test_concurrent_fetches_share_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.claim("DLV-10")
 async def test_producers_are_in_one_order_that_lasts(tmp_path: Path) -> None:
-    """More than 256 payloads, so that a number of one byte would show, from producers that do not wait."""
+    """More than 256 payloads, to expose a one-byte number, from producers that do not wait."""
     count, steps = 4, 80
 
     async def seen(ds: Running) -> list[bytes]:
@@ -201,7 +201,7 @@ async def test_a_full_queue_refuses_and_loses_nothing(tmp_path: Path, rules: DsR
         assert await client.fetch(ALICE) == (b"again",)
 
 
-async def test_a_lease_gives_what_is_there_to_one(ds: Running, client: DsClient) -> None:
+async def test_a_leased_payload_goes_to_one_caller(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"1", b"2", b"3")
     first = await client.lease(ALICE, max_payloads=2)
     assert [delivery.payload for delivery in first] == [b"1", b"2"]
@@ -213,7 +213,7 @@ async def test_a_lease_gives_what_is_there_to_one(ds: Running, client: DsClient)
     assert len({delivery.id for delivery in first}) == 2
 
 
-async def test_a_lease_that_ran_out_is_given_again_with_the_same_ids(ds: Running, client: DsClient) -> None:
+async def test_an_expired_lease_is_delivered_again_with_the_same_ids(ds: Running, client: DsClient) -> None:
     await enqueue(client, b"1", b"2")
     first = await client.lease(ALICE, lease_s=0.2)
     async with await ds.client() as other:
@@ -225,7 +225,7 @@ async def test_a_lease_that_ran_out_is_given_again_with_the_same_ids(ds: Running
     assert len(ds.service.plan.state.held) == 0
 
 
-async def test_an_acknowledgement_outlives_connection_and_restart(tmp_path: Path) -> None:
+async def test_a_lease_can_be_acknowledged_after_reconnect_and_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as ds, await ds.client() as client:
         await enqueue(client, b"1", b"2")
         first, second = await client.lease(ALICE)
@@ -252,7 +252,7 @@ async def test_too_many_ids_are_refused(client: DsClient) -> None:
     await client.ack(ALICE, (b"",) * 4096)
 
 
-async def test_a_finished_lease_holds_on_although_its_question_is_used_again(
+async def test_a_finished_lease_holds_although_its_question_id_is_reused(
     ds: Running, client: DsClient
 ) -> None:
     await enqueue(client, b"1", b"2")
@@ -267,7 +267,9 @@ async def test_a_finished_lease_holds_on_although_its_question_is_used_again(
     assert stored(ds) == 0
 
 
-async def test_receive_yields_each_payload_once_over_lost_connections(ds: Running, client: DsClient) -> None:
+async def test_receive_yields_each_payload_once_across_lost_connections(
+    ds: Running, client: DsClient
+) -> None:
     await enqueue(client, *(b"%d" % number for number in range(20)))
     reader = await ds.client()
     found: list[bytes] = []

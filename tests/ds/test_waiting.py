@@ -52,7 +52,7 @@ async def blocked(
 
 
 @pytest.mark.claim("DLV-23")
-async def test_what_is_there_is_returned_at_once(client: DsClient) -> None:
+async def test_waiting_payloads_are_returned_at_once(client: DsClient) -> None:
     async with asyncio.timeout(LONG_S / 2):
         assert await client.fetch_wait(ALICE, timeout_s=0) == ()
         await client.enqueue(ALICE, b"1")
@@ -63,14 +63,16 @@ async def test_what_is_there_is_returned_at_once(client: DsClient) -> None:
 
 
 @pytest.mark.claim("DLV-24")
-async def test_what_comes_during_the_wait_is_returned_promptly(ds: Running, client: DsClient) -> None:
+async def test_a_payload_that_arrives_during_the_wait_is_returned_promptly(
+    ds: Running, client: DsClient
+) -> None:
     task = await blocked(ds, client)
     await client.enqueue(ALICE, b"late")
     async with asyncio.timeout(LONG_S / 2):
         assert await task == (b"late",)
 
 
-async def test_a_queue_wakes_again_and_again(ds: Running, client: DsClient) -> None:
+async def test_a_queue_wakes_repeatedly(ds: Running, client: DsClient) -> None:
     for number in range(5):
         task = await blocked(ds, client)
         await client.enqueue(ALICE, b"%d" % number)
@@ -100,7 +102,7 @@ async def test_a_wait_holds_nobody_up(ds: Running, client: DsClient) -> None:
 
 
 @pytest.mark.claim("DLV-18")
-async def test_everybody_who_waits_is_woken(ds: Running, client: DsClient) -> None:
+async def test_every_waiter_is_woken(ds: Running, client: DsClient) -> None:
     others = [await ds.client() for _ in range(3)]
     tasks = [await blocked(ds, other) for other in others]
     await client.enqueue(ALICE, b"one")
@@ -125,7 +127,7 @@ async def test_another_channel_wakes_nobody(ds: Running, client: DsClient) -> No
 
 
 @pytest.mark.claim("DLV-28")
-async def test_an_old_wake_up_cuts_no_wait_short(client: DsClient) -> None:
+async def test_an_old_wake_up_does_not_shorten_a_later_wait(client: DsClient) -> None:
     await client.enqueue(ALICE, b"early")
     assert await client.fetch_wait(ALICE, timeout_s=LONG_S) == (b"early",)
     await client.enqueue(ALICE, b"again")
@@ -137,7 +139,7 @@ async def test_an_old_wake_up_cuts_no_wait_short(client: DsClient) -> None:
 
 
 @pytest.mark.claim("DLV-42")
-async def test_who_finds_nothing_goes_on_waiting(ds: Running, client: DsClient) -> None:
+async def test_a_woken_call_that_finds_nothing_keeps_waiting(ds: Running, client: DsClient) -> None:
     loop = asyncio.get_running_loop()
     async with await ds.client() as other:
         first = await blocked(ds, client)
@@ -150,8 +152,8 @@ async def test_who_finds_nothing_goes_on_waiting(ds: Running, client: DsClient) 
 
 
 @pytest.mark.claim("DLV-43")
-async def test_an_enqueue_in_the_same_moment_is_not_missed(ds: Running, client: DsClient) -> None:
-    """There is no gap between looking and waiting: both are one decision, before or after the enqueue."""
+async def test_a_simultaneous_enqueue_is_not_missed(ds: Running, client: DsClient) -> None:
+    """Looking and waiting are one decision, before or after the enqueue: there is no gap between them."""
     service = ds.service
     decided = service.plan.decide
     async with await ds.client() as other:
@@ -222,7 +224,7 @@ async def test_a_caller_that_leaves_takes_nothing(ds: Running, client: DsClient)
     assert await client.fetch(ALICE) == (b"later",)
 
 
-async def test_a_call_that_is_taken_back_takes_nothing(ds: Running, client: DsClient) -> None:
+async def test_a_canceled_call_takes_nothing(ds: Running, client: DsClient) -> None:
     task = await blocked(ds, client)
     task.cancel()
     await ds.until(lambda: waits(ds) == 0)
@@ -231,7 +233,7 @@ async def test_a_call_that_is_taken_back_takes_nothing(ds: Running, client: DsCl
     assert ds.count(Meter.WAITS_CANCELED) == 1
 
 
-async def test_a_service_that_stops_answers_those_who_wait(tmp_path: Path) -> None:
+async def test_a_stopping_service_answers_waiting_calls(tmp_path: Path) -> None:
     async with running(tmp_path) as ds, await ds.client() as client:
         task = await blocked(ds, client)
         ds.service.stop()

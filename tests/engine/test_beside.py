@@ -1,4 +1,4 @@
-"""What only takes is decided beside a commit, unless that, or somebody before it, is about the same."""
+"""Events that only take are decided beside a commit unless it, or an earlier event, concerns the same."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Shelf:
 
 @asynccontextmanager
 async def committing(plan: Shelf) -> AsyncIterator[Engine[str]]:
-    """An engine in the middle of the commit of "put a"; it ends with the block."""
+    """An engine in the middle of committing "put a"; the commit ends with the block."""
     engine = Engine(plan, plan.undo, beside=Beside(plan, plan.undo))
     task = asyncio.create_task(engine.run())
     engine.put(Peer(), "put a")
@@ -113,7 +113,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_only_takes_is_answered_during_the_commit_and_holds_its_source_meanwhile() -> None:
+async def test_an_event_that_only_takes_is_answered_during_the_commit_and_holds_its_source() -> None:
     plan, peer = Shelf(), Peer()
     async with committing(plan) as engine:
         engine.put(peer, "take b")
@@ -124,7 +124,7 @@ async def test_what_only_takes_is_answered_during_the_commit_and_holds_its_sourc
     assert plan.said[2:] == ["put a"]
 
 
-async def test_what_the_commit_is_about_and_what_would_overtake_waits() -> None:
+async def test_events_about_the_same_place_or_that_would_overtake_wait_for_the_commit() -> None:
     plan = Shelf()
     async with committing(plan) as engine:
         engine.put(Peer(), "take a")
@@ -136,7 +136,7 @@ async def test_what_the_commit_is_about_and_what_would_overtake_waits() -> None:
     assert plan.said == ["put a", "take a", "put b", "take b", "take much"]
 
 
-async def test_nothing_overtakes_once_what_came_before_is_decided() -> None:
+async def test_an_event_may_be_decided_beside_a_commit_once_earlier_ones_are() -> None:
     plan = Shelf()
     async with committing(plan) as engine:
         engine.put(Peer(), "put b")
@@ -151,7 +151,7 @@ async def test_nothing_overtakes_once_what_came_before_is_decided() -> None:
         assert plan.said == ["put a", "put b", "take b"]
 
 
-async def test_a_commit_that_fails_takes_back_nothing_that_was_taken_beside_it() -> None:
+async def test_a_failed_commit_does_not_roll_back_what_was_taken_beside_it() -> None:
     plan = Shelf()
     plan.commit_fails = True
     async with committing(plan) as engine:
@@ -161,7 +161,7 @@ async def test_a_commit_that_fails_takes_back_nothing_that_was_taken_beside_it()
     assert dict(plan.taken.items()) == {"b": 1}
 
 
-async def test_a_bug_in_one_event_takes_back_that_event_alone() -> None:
+async def test_a_bug_in_one_event_rolls_back_only_that_event() -> None:
     plan = Shelf()
     async with committing(plan) as engine:
         engine.put(Peer(), "take bug")
@@ -171,7 +171,7 @@ async def test_a_bug_in_one_event_takes_back_that_event_alone() -> None:
     assert plan.said == ["failed take bug", "take b", "put a"]
 
 
-async def test_what_cannot_be_loaded_beside_a_commit_waits_for_a_turn() -> None:
+async def test_an_event_that_cannot_be_loaded_beside_a_commit_waits_for_a_turn() -> None:
     plan, peer = Shelf(), Peer()
     plan.loads_fail = True
     async with committing(plan) as engine:
@@ -181,7 +181,7 @@ async def test_what_cannot_be_loaded_beside_a_commit_waits_for_a_turn() -> None:
     assert plan.said == ["put a", "take b"]
 
 
-async def test_a_commit_that_ended_meanwhile_leaves_the_event_to_the_next_turn() -> None:
+async def test_an_event_is_left_to_the_next_turn_if_the_commit_ends_meanwhile() -> None:
     plan = Shelf()
     async with committing(plan) as engine:
         engine.put(Peer(), "take b")

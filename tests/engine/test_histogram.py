@@ -5,7 +5,7 @@ from __future__ import annotations
 from blindpost.engine.histogram import Histogram
 
 
-def test_a_value_counts_in_the_first_bucket_that_is_not_below_it() -> None:
+def test_a_value_counts_in_the_first_bucket_not_below_it() -> None:
     histogram = Histogram((1, 5, 10))
     for value in (0, 1, 1.5, 5, 9, 10, 11):
         histogram.observe(value)

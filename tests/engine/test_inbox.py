@@ -50,7 +50,7 @@ def test_a_batch_ends_at_its_budget_of_commands_or_bytes() -> None:
     assert not inbox
 
 
-def test_a_full_source_is_paused_once_and_resumed_when_half_is_taken() -> None:
+def test_a_full_source_is_paused_once_and_resumed_when_half_empty() -> None:
     inbox: Inbox[int] = Inbox(Budget(batch_commands=1, source_commands=4))
     peer = Peer("p")
     for number in range(5):
@@ -81,7 +81,7 @@ def test_the_engines_own_events_come_first_and_are_never_refused() -> None:
     assert inbox.collect() == ["own 2", "command"]
 
 
-def test_a_source_that_left_is_forgotten_but_what_it_brought_is_collected() -> None:
+def test_a_closed_source_is_forgotten_but_its_events_are_collected() -> None:
     inbox: Inbox[str] = Inbox(Budget())
     peer = Peer("p")
     inbox.put(peer, "last words", 1, 0)
@@ -91,8 +91,8 @@ def test_a_source_that_left_is_forgotten_but_what_it_brought_is_collected() -> N
     assert not inbox
 
 
-def test_nothing_is_kept_of_a_source_that_brings_nothing() -> None:
-    """Ten thousand connections that were once busy must not cost memory for ever."""
+def test_an_idle_source_costs_no_memory() -> None:
+    """Ten thousand connections that were once busy must not cost memory forever."""
     inbox: Inbox[int] = Inbox(Budget(batch_commands=1, source_commands=2))
     peers = [Peer(str(number)) for number in range(3)]
     for peer in peers:
@@ -131,7 +131,7 @@ def test_the_sources_of_one_account_share_its_turns() -> None:
     assert inbox.collect() == ["crowd 0", "other", "crowd 1", "crowd 2"]
 
 
-def test_what_was_not_decided_comes_again_before_all_else_of_its_source() -> None:
+def test_an_undecided_event_comes_again_before_the_rest_of_its_source() -> None:
     inbox: Inbox[str] = Inbox(Budget(source_commands=3))
     peer = Peer("p")
     for word in ("a", "b"):
@@ -146,7 +146,7 @@ def test_what_was_not_decided_comes_again_before_all_else_of_its_source() -> Non
     assert not inbox
 
 
-def test_an_account_in_debt_is_served_after_the_others_until_it_has_run_off() -> None:
+def test_an_account_in_debt_is_served_last_until_the_debt_has_run_off() -> None:
     now = 0.0
     inbox: Inbox[str] = Inbox(Budget(batch_commands=2, source_commands=100), lambda: now)
     heavy, heavier = Peer("heavy", account="h"), Peer("heavier", account="h")

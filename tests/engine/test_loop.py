@@ -1,4 +1,4 @@
-"""A turn tells nobody OK before its commit, and a failure takes back exactly what it must."""
+"""A turn answers nobody OK before its commit, and a failure rolls back exactly what it must."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Peer:
 
 
 class Counting:
-    """A plan that counts words: the smallest room there is."""
+    """A plan that counts words: the smallest one possible."""
 
     def __init__(self) -> None:
         self.undo = Undo()
@@ -126,7 +126,7 @@ async def test_nothing_is_released_before_the_commit_returned() -> None:
     assert plan.sent == ["OK a", "OK b"]
 
 
-async def test_a_refused_commit_takes_back_memory_and_replies_and_the_next_turn_goes_on() -> None:
+async def test_a_refused_commit_rolls_back_memory_and_replies_and_the_next_turn_runs() -> None:
     plan = Counting()
     plan.commit_fails = 1
     async with running(plan) as engine:
@@ -212,7 +212,7 @@ async def test_a_stopping_engine_waits_for_an_outcome_that_comes_soon() -> None:
     assert plan.sent == ["OK a"]
 
 
-async def test_a_bug_in_what_a_batch_has_in_common_refuses_it_and_the_server_goes_on() -> None:
+async def test_a_bug_in_shared_work_of_a_batch_refuses_it_and_the_server_continues() -> None:
     plan = Counting()
     async with running(plan) as engine:
         engine.put(Peer(), "poison")
@@ -223,7 +223,7 @@ async def test_a_bug_in_what_a_batch_has_in_common_refuses_it_and_the_server_goe
     assert engine.meters.turns_refused == 1
 
 
-async def test_what_cannot_be_prepared_is_refused_alone_and_order_is_kept() -> None:
+async def test_an_event_that_cannot_be_prepared_is_refused_alone_and_order_is_kept() -> None:
     plan = Counting()
     async with running(plan) as engine:
         one, other = Peer(), Peer()
@@ -247,7 +247,7 @@ async def test_what_cannot_be_prepared_is_refused_alone_and_order_is_kept() -> N
         (("a",), 0.01, [1, 1, 1]),
     ],
 )
-def test_those_who_were_answered_together_share_the_next_commit_if_it_is_slow(
+def test_clients_answered_together_share_the_next_commit_if_commits_are_slow(
     first: Sequence[str], commit_s: float, turns: list[int]
 ) -> None:
     class Slow(Counting):
@@ -271,7 +271,7 @@ def test_those_who_were_answered_together_share_the_next_commit_if_it_is_slow(
 
 
 @pytest.mark.parametrize("step", ["release", "refuse", "failed"])
-async def test_a_failure_in_what_follows_a_turn_does_not_end_the_loop(step: str) -> None:
+async def test_a_failure_after_a_turn_does_not_end_the_loop(step: str) -> None:
     plan = Counting()
     plan.fails_after = {step}
     plan.commit_fails = step == "refuse"
@@ -283,7 +283,7 @@ async def test_a_failure_in_what_follows_a_turn_does_not_end_the_loop(step: str)
     assert engine.meters.releases_failed == 1
 
 
-async def test_a_batch_that_is_too_much_work_is_decided_in_parts_and_in_order() -> None:
+async def test_a_batch_with_too_much_work_is_decided_in_parts_and_in_order() -> None:
     plan = Counting()
     plan.batch_max = 2
     peer = Peer()

@@ -15,7 +15,7 @@ class Meter(Enum):
     LOST = "lost"
 
 
-def test_a_turn_is_taken_back_whole_or_to_a_mark() -> None:
+def test_a_turn_is_rolled_back_completely_or_to_a_mark() -> None:
     undo, meters, seconds = Undo(), Meters(Meter), Histogram((1.0,))
     turn, outbox = Turn(undo, meters), list[str]()
     turn.append(outbox, "a")

@@ -1,4 +1,4 @@
-"""Memory that is taken back is exactly as it was."""
+"""Memory that is rolled back is exactly as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def apply(table: Table[int, int], changes: list[tuple[str, int, int]]) -> None:
 
 
 @given(first=CHANGES, second=CHANGES, third=CHANGES)
-def test_rollback_to_a_mark_takes_back_exactly_what_came_after(
+def test_rollback_to_a_mark_undoes_exactly_what_came_after(
     first: list[tuple[str, int, int]], second: list[tuple[str, int, int]], third: list[tuple[str, int, int]]
 ) -> None:
     undo = Undo()
@@ -38,7 +38,7 @@ def test_rollback_to_a_mark_takes_back_exactly_what_came_after(
     assert len(undo) == 0
 
 
-def test_what_was_forgotten_stays() -> None:
+def test_forgotten_changes_are_not_rolled_back() -> None:
     undo = Undo()
     table: Table[str, int] = Table(undo)
     table.put("a", 1)

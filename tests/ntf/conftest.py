@@ -18,13 +18,13 @@ STORES = ("sqlite", "postgres")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the notification router promises with either store is shown with both."""
+    """Run tests marked for both stores on each of them."""
     on_both_stores(metafunc, STORES)
 
 
 @pytest.fixture(autouse=True)
 def store_kind(request: pytest.FixtureRequest) -> str:
-    """Which store the notification routers of a test have; a database stands for the folder `tmp_path`."""
+    """Which store a notification router uses; with PostgreSQL, `tmp_path` stands for a database."""
     kind: str = getattr(request, "param", "sqlite")
     if kind == "postgres":
         folder: Path = request.getfixturevalue("tmp_path")

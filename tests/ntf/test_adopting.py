@@ -1,4 +1,4 @@
-"""`ntf init --adopt`: the identity and every setting of an ntf-server are taken over, or named as left."""
+"""`ntf init --adopt`: the identity and every setting of an ntf-server are taken over or reported."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_old_server_is_taken_over_with_its_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [("port: 443,5224", "port: many"), ("socks_mode: always", "socks_mode: often")]
 )
-def test_what_cannot_be_understood_stops_it(before: str, after: str, tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_parsed_stops_the_adoption(before: str, after: str, tmp_path: Path) -> None:
     (tmp_path / "ntf-server.ini").write_text(INI.replace(before, after))
     with pytest.raises(OperatorError, match="Nothing was taken over"):
         read_old(tmp_path)

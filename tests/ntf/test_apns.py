@@ -1,4 +1,4 @@
-"""Pushes to Apple over real TLS and HTTP/2, to a server of ours that checks what Apple checks."""
+"""Pushes over real TLS and HTTP/2 to a server of ours that checks what Apple checks."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_every_answer_of_apple_has_one_meaning(answer: Answer, outcome: Pu
         assert await provider.push(TOKEN, MESSAGE) == outcome
 
 
-def test_only_words_about_the_device_token_invalidate_it() -> None:
+def test_only_reasons_about_the_device_token_invalidate_it() -> None:
     """Each of the four reasons does so with its own status alone; no outage does."""
     reasons = ("BadDeviceToken", "DeviceTokenNotForTopic", "ExpiredToken", "Unregistered", "")
     invalid = {
@@ -155,7 +155,7 @@ def test_only_words_about_the_device_token_invalidate_it() -> None:
     assert all(isinstance(outcome_of(status, ""), RetryLater) for status in (429, *range(500, 600)))
 
 
-async def test_a_body_that_is_not_what_apple_sends_is_no_reason() -> None:
+async def test_a_malformed_error_body_gives_no_reason() -> None:
     assert outcome_of(410, "") == RetryLater("410")
     async with ApnsServer() as apple, pushing(apple) as provider:
         apple.decide = lambda device_token: Answer(410, "x" * 200)
@@ -183,7 +183,7 @@ async def test_an_outage_of_all_of_apple_is_survived() -> None:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
 
 
-async def test_a_connection_that_says_503_is_not_used_again_and_others_on_it_are_not_lost() -> None:
+async def test_a_connection_that_answers_503_is_retired_without_losing_other_pushes() -> None:
     async with ApnsServer() as apple, pushing(apple) as provider:
         other = replace(TOKEN, token=b"bb" * 32)
         apple.decide = lambda token: apple_side.UNAVAILABLE if token == HEX else Answer()
@@ -194,7 +194,7 @@ async def test_a_connection_that_says_503_is_not_used_again_and_others_on_it_are
         assert apple.connections_made == 2
 
 
-async def test_an_idle_connection_is_asked_whether_it_still_is_one() -> None:
+async def test_an_idle_connection_is_pinged() -> None:
     async with ApnsServer() as apple, pushing(apple, response_timeout_s=1.0, ping_s=0.01) as provider:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
         await apple.until(lambda: apple.pings >= 3)
@@ -202,7 +202,7 @@ async def test_an_idle_connection_is_asked_whether_it_still_is_one() -> None:
         assert apple.connections_made == 1
 
 
-async def test_a_connection_that_died_in_silence_is_replaced_before_a_push_waits_for_it() -> None:
+async def test_a_silently_dead_connection_is_replaced_before_a_push_waits_for_it() -> None:
     async with ApnsServer() as apple, pushing(apple, response_timeout_s=0.2, ping_s=0.01) as provider:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
         dead = provider._connection
@@ -242,7 +242,7 @@ async def test_apple_may_ask_for_a_longer_pause_within_bounds(
     assert outcome.after_s == after_s
 
 
-async def test_all_who_wait_for_a_connection_wait_for_the_same_one() -> None:
+async def test_concurrent_pushes_wait_for_the_same_new_connection() -> None:
     async with ApnsServer() as apple, pushing(apple) as provider:
         await asyncio.gather(*(provider.push(TOKEN, CheckPush()) for _ in range(20)))
         assert apple.connections_made == 1
@@ -252,7 +252,7 @@ async def test_all_who_wait_for_a_connection_wait_for_the_same_one() -> None:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
 
 
-async def test_a_server_that_apple_did_not_certify_gets_nothing() -> None:
+async def test_nothing_is_sent_to_a_server_that_apple_did_not_certify() -> None:
     async with ApnsServer() as apple:
         endpoint = replace(apple.endpoint, tls=tls_context())
         provider = Apns(endpoint, ProviderTokens(apple.signing, time.time))
@@ -266,7 +266,7 @@ async def test_a_server_that_apple_did_not_certify_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"../../x", b"0a" * 31 + b"\r\n", b"0", b"\xff" * 64, b"0a" * 101])
-async def test_what_cannot_be_a_device_token_is_invalid_and_not_sent(token: bytes) -> None:
+async def test_a_malformed_device_token_is_invalid_and_not_sent(token: bytes) -> None:
     async with ApnsServer() as apple, pushing(apple) as provider:
         outcome = await provider.push(DeviceToken(PushProvider.APNS_PROD, token), MESSAGE)
         assert outcome == TokenInvalid(InvalidReason.BAD)
@@ -274,7 +274,7 @@ async def test_what_cannot_be_a_device_token_is_invalid_and_not_sent(token: byte
 
 
 async def test_the_padding_decides_whether_a_payload_fits() -> None:
-    """What the reference pads to is more than Apple takes; ours is as much as it takes, and not more."""
+    """The reference pads to more than Apple accepts; ours pads to exactly the maximum."""
     async with ApnsServer() as apple, pushing(apple) as provider:
         as_reference = pushed(PushKind.MESSAGE, encode_items([ITEM]), PADDED_SIZE)
         assert isinstance(await provider.push(TOKEN, as_reference), Failed)
@@ -308,7 +308,7 @@ async def test_the_server_takes_provider_tokens_of_its_key_only() -> None:
 
 
 async def test_an_expired_provider_token_is_replaced_by_a_new_one() -> None:
-    """Our clock stood still for more than an hour, and was then put right."""
+    """Our clock stood still for more than an hour and was then corrected."""
     ours = theirs = 1_700_000_000.0
     async with ApnsServer(now=lambda: theirs) as apple:
         provider = Apns(apple.endpoint, ProviderTokens(apple.signing, lambda: ours))
@@ -320,7 +320,7 @@ async def test_an_expired_provider_token_is_replaced_by_a_new_one() -> None:
         await provider.close()
 
 
-async def test_a_token_serves_so_long_that_apple_does_not_complain() -> None:
+async def test_a_provider_token_is_kept_long_enough_for_apple() -> None:
     now = 1_700_000_000.0
     async with ApnsServer(now=lambda: now) as apple:
         provider = Apns(apple.endpoint, ProviderTokens(apple.signing, lambda: now))

@@ -1,4 +1,4 @@
-"""Commands as they come: batches, versions, what must be signed, what is refused and how much that costs."""
+"""Commands as they arrive: batches, versions, what must be signed, what is refused and at what cost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NO_AUTH, HAS_AUTH = (ERR(CMD(error)) for error in (CommandError.NO_AUTH, Command
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-06")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_each_command_of_a_block_is_answered_for_itself(ntf: RunningNtf, version: int) -> None:
+async def test_each_command_of_a_block_is_answered_separately(ntf: RunningNtf, version: int) -> None:
     device = await active_device(ntf)
     line = await open_ntf_line(ntf, version)
     corr_ids = [bytes((number,)) * 24 for number in range(4)]
@@ -68,7 +68,7 @@ async def test_each_command_of_a_block_is_answered_for_itself(ntf: RunningNtf, v
     assert (await line.hear()).response == OK()
 
 
-async def test_what_is_refused_is_answered_before_what_is_done(ntf: RunningNtf) -> None:
+async def test_refused_commands_are_answered_before_executed_ones(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     line = await open_ntf_line(ntf)
     line.send(
@@ -111,7 +111,7 @@ async def test_every_kind_of_key_may_speak_for_a_token(ntf: RunningNtf, algorith
 
 
 def all_commands(device: Device, subscription_id: bytes) -> list[tuple[Command, bytes]]:
-    """Each but PING, with the id that it names."""
+    """Every command but PING, with the id that it names."""
     queue = some_queue(77)
     token_id = device.token_id
     return [
@@ -147,7 +147,7 @@ async def test_nothing_is_done_without_a_signature(ntf: RunningNtf) -> None:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-35")
-async def test_ping_is_bare(ntf: RunningNtf) -> None:
+async def test_ping_takes_neither_id_nor_signature(ntf: RunningNtf) -> None:
     line = await open_ntf_line(ntf)
     assert await line.ask(PING()) == PONG()
     assert await line.ask(PING(), b"", new_key()) == HAS_AUTH
@@ -157,7 +157,7 @@ async def test_ping_is_bare(ntf: RunningNtf) -> None:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-38")
-async def test_lengths_that_run_past_their_block_are_errors_and_no_more(ntf: RunningNtf) -> None:
+async def test_lengths_past_the_end_of_a_block_are_errors_only(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     line = await open_ntf_line(ntf)
     words = [
@@ -233,7 +233,7 @@ async def test_nobody_learns_what_exists(tmp_path: Path, algorithm: Algorithm) -
 
 
 @pytest.mark.claim("NTF-51")
-async def test_ids_have_nothing_in_common(ntf: RunningNtf) -> None:
+async def test_ids_share_no_prefix(ntf: RunningNtf) -> None:
     client = await ntf.connect()
     ids = []
     for number in range(20):
@@ -243,7 +243,7 @@ async def test_ids_have_nothing_in_common(ntf: RunningNtf) -> None:
     assert {len(identifier) for identifier in ids} == {24}
 
 
-async def test_a_command_too_long_for_a_block_stays_with_its_sender(ntf: RunningNtf) -> None:
+async def test_a_command_too_long_for_a_block_is_not_sent(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     hosts = tuple(Host(f"{'a' * 50}{number}.example.org") for number in range(10))
     snew = SNEW(device.token_id, Server(hosts, "5223", bytes(32)), b"n" * 24, new_key().encoded)
@@ -252,7 +252,7 @@ async def test_a_command_too_long_for_a_block_stays_with_its_sender(ntf: Running
     assert await device.status() == "ACTIVE"
 
 
-async def test_others_are_answered_while_somebody_does_not_read(ntf: RunningNtf) -> None:
+async def test_a_client_that_does_not_read_does_not_delay_others(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     deaf: NtfLine = await open_ntf_line(ntf)
     deaf.stream.session.pause_reading()

@@ -1,4 +1,4 @@
-"""What devices can make the notification router do elsewhere: nothing before they are verified."""
+"""What devices can make the notification router send to others: nothing before they are verified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("store_kind", ["sqlite", "postgres"], indirect=Tr
 
 
 def somewhere(number: int, port: str = "") -> Server:
-    """A message router that somebody made up."""
+    """A made-up message router."""
     return Server((Host("127.0.0.1"),), port, number.to_bytes(32, "big"))
 
 
@@ -44,7 +44,7 @@ async def named(device: Device, server: Server, number: int = 1) -> object:
     return await device.ask(SNEW(device.token_id, server, queue.notifier_id, queue.key.encoded), b"")
 
 
-async def test_a_device_that_apple_does_not_know_makes_us_go_nowhere(ntf: RunningNtf) -> None:
+async def test_a_device_unknown_to_apple_causes_no_outgoing_connection(ntf: RunningNtf) -> None:
     ntf.apple.answer = lambda _device, _push: TokenInvalid(InvalidReason.BAD)
     stranger = Device(await ntf.connect(), device_token("ab"))
     await stranger.register()
@@ -56,7 +56,7 @@ async def test_a_device_that_apple_does_not_know_makes_us_go_nowhere(ntf: Runnin
     assert await RawStore(ntf.router.store).fetch("SELECT * FROM smp_servers") == []
 
 
-async def test_a_verified_device_that_was_replaced_by_one_unknown_names_no_more(ntf: RunningNtf) -> None:
+async def test_a_verified_device_replaced_by_an_unknown_one_cannot_add_queues(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     subscription_id = await device.subscribe(some_queue())
     ntf.apple.answer = lambda _device, _push: TokenInvalid(InvalidReason.BAD)
@@ -68,7 +68,7 @@ async def test_a_verified_device_that_was_replaced_by_one_unknown_names_no_more(
     assert await device.ask(SDEL(), subscription_id) == OK()
 
 
-async def test_a_device_that_was_verified_and_is_refused_now_may_subscribe(ntf: RunningNtf) -> None:
+async def test_a_once_verified_device_may_subscribe_although_refused_now(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     ntf.apple.answer = lambda _device, _push: TokenInvalid(InvalidReason.UNREGISTERED)
@@ -135,7 +135,7 @@ async def test_routers_without_subscriptions_are_forgotten(ntf: RunningNtf) -> N
 
 
 async def test_one_host_under_many_identities_is_one_destination(tmp_path: Path) -> None:
-    """A verified device names a hundred routers at one place where something listens and says nothing."""
+    """A verified device names a hundred routers at one address that accepts connections and stays silent."""
     accepted = []
 
     def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

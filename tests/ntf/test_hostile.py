@@ -1,4 +1,4 @@
-"""Whatever is sent: an error of the protocol and a store as it was, never a fault."""
+"""Whatever is sent: a protocol error and an unchanged store, never a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE = 50
 
 
 async def all_refused(line: NtfLine, payloads: list[bytes]) -> None:
-    """Each block is answered, each answer is an error, and the connection lives."""
+    """Each block is answered with errors and the connection stays up."""
     for start in range(0, len(payloads), AT_ONCE):
         chosen = payloads[start : start + AT_ONCE]
         for payload in chosen:

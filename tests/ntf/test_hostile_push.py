@@ -1,4 +1,4 @@
-"""Push services that mean harm: what they send is bounded, they are left alone, and others are served."""
+"""Hostile push services: what they send is bounded, they are paused, and others are served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.ntf.hostile_push import ATTACKS, DATA, PING, frame, hostile_s
 
 PUSH = MessagePush(bytes(24), bytes(2928))
 SENT_MAX = 8 << 20
-"""What a flood gets rid of before it is cut off: buffers of the system, mostly."""
+"""What a flood can send before it is cut off: system buffers, mostly."""
 OUTCOMES: dict[str, PushOutcome] = {
     "endless body": Accepted(),
     "endless chunks": Accepted(),
@@ -31,7 +31,7 @@ OUTCOMES: dict[str, PushOutcome] = {
     "interim answer": Accepted(),
     "redirect": Failed("the push service answered 307"),
 }
-"""Where the answer itself is in order; all others are to be tried again."""
+"""Those whose answer itself is valid; all others must be retried."""
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -66,7 +66,7 @@ async def test_a_hostile_push_service_is_cut_off_and_left_alone(attack: str, tmp
         await asyncio.wait_for(provider.close(), 5)
 
 
-def test_frames_are_counted_however_they_are_cut() -> None:
+def test_frames_are_counted_wherever_they_are_split() -> None:
     pings = frame(PING, 0, 0, bytes(8))
     for size in (1, 3, 10, 17, 4096):
         allowance, sent = Allowance(), pings * (2 * ALLOWED_MAX)

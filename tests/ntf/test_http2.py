@@ -29,7 +29,7 @@ CERTIFICATE, KEY = make_certificate("localhost", int(time.time()))
 
 
 class Peer(asyncio.Protocol):
-    """Speaks HTTP/2 as far as it must, and leaves the rest to the test."""
+    """Speaks minimal HTTP/2 and leaves the rest to the test."""
 
     def __init__(self, settings: dict[SettingCodes, int], react: Callable[[Peer, Event], None]) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
@@ -167,7 +167,7 @@ async def test_a_long_response_is_cut_and_still_ends(tmp_path: Path) -> None:
         assert RESPONSE_MAX <= len(response.body) < 100_000
 
 
-async def test_a_peer_that_says_goodbye_fails_what_it_did_not_answer(tmp_path: Path) -> None:
+async def test_goaway_fails_the_unanswered_requests(tmp_path: Path) -> None:
     def react(peer: Peer, event: Event) -> None:
         if isinstance(event, StreamEnded):
             peer.h2.close_connection(last_stream_id=0)
@@ -209,7 +209,7 @@ async def test_an_early_answer_counts_although_the_body_is_not_sent_yet(tmp_path
         assert peer.count(StreamReset) >= 1
 
 
-async def test_a_caller_that_leaves_takes_its_request_back(tmp_path: Path) -> None:
+async def test_a_canceled_caller_cancels_its_request(tmp_path: Path) -> None:
     async with connected(tmp_path, lambda peer, event: None) as (connection, peer):
         leaving = asyncio.create_task(connection.post(HEADERS, b"body", 5))
         await peer.until(lambda: peer.count(StreamEnded) == 1)
@@ -219,7 +219,7 @@ async def test_a_caller_that_leaves_takes_its_request_back(tmp_path: Path) -> No
         assert (await connection.post(HEADERS, b"body", 5)).status == 200
 
 
-async def test_one_that_leaves_before_its_turn_is_never_sent(tmp_path: Path) -> None:
+async def test_a_request_canceled_before_its_turn_is_never_sent(tmp_path: Path) -> None:
     async with connected(tmp_path) as (connection, peer):
         leaving = asyncio.create_task(connection.post(HEADERS, b"body", 5))
         await asyncio.sleep(0)
@@ -243,7 +243,7 @@ async def test_bytes_that_are_not_http2_end_the_connection(tmp_path: Path) -> No
 async def test_a_hostile_peer_ends_only_its_connection(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stranger's push service answers what was not asked, or keeps us busy with frames that say nothing."""
+    """A hostile push service answers unasked, or keeps us busy with empty frames."""
 
     def react(peer: Peer, event: Event) -> None:
         if not isinstance(event, StreamEnded):
@@ -262,9 +262,7 @@ async def test_a_hostile_peer_ends_only_its_connection(
 
 
 @pytest.mark.parametrize(("alpn", "fine"), [([], True), (["h2"], True)])
-async def test_a_peer_without_alpn_is_spoken_to_all_the_same(
-    tmp_path: Path, alpn: list[str], fine: bool
-) -> None:
+async def test_a_peer_without_alpn_works_too(tmp_path: Path, alpn: list[str], fine: bool) -> None:
     async with connected(tmp_path, alpn=alpn) as (connection, _):
         assert (await connection.post(HEADERS, b"body", 5)).status == 200
 

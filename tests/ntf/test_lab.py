@@ -52,7 +52,7 @@ async def answer(running: RunningNtf, *outcomes: PushOutcome) -> None:
 
 
 async def fates(running: RunningNtf, device: Device, first: int) -> None:
-    """Notifications of one device with every end that there is; each of a queue of its own."""
+    """Notifications of one device with every possible end, each from a separate queue."""
     queues = [some_queue(first + number) for number in range(6)]
     ids = [await device.subscribe(queue) for queue in queues]
 
@@ -120,9 +120,7 @@ async def test_every_state_of_own_notifications_and_nothing_of_others(tmp_path: 
         assert len({row["token"] for row in found}) == 1
 
 
-async def test_a_batch_that_is_taken_back_leaves_no_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rolled_back_batch_leaves_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = LabJournal(tmp_path, L_NOTIFICATIONS, Author.started("ntf-1", "ntf"))
     async with running_ntf(tmp_path) as running:
         running.router.plan.lab = NtfLab(journal, [OWN.token])

@@ -1,4 +1,4 @@
-"""Notifications from NMSG to their one end: pushed, superseded, rejected, expired or dropped."""
+"""Notifications from NMSG to their single end: pushed, superseded, rejected, expired or dropped."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_push_names_the_newest_of_several_queues(ntf: RunningNtf) -> Non
 
 
 @ON_BOTH
-async def test_of_more_queues_than_a_push_may_name_the_oldest_make_room(ntf: RunningNtf) -> None:
+async def test_a_push_that_cannot_name_all_queues_drops_the_oldest(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queues = [some_queue(number) for number in range(9)]
     for queue in queues:
@@ -137,7 +137,7 @@ async def test_an_address_too_long_for_any_push_is_dropped(tmp_path: Path) -> No
 
 
 @ON_BOTH
-async def test_a_newer_one_replaces_one_that_waits(ntf: RunningNtf) -> None:
+async def test_a_newer_notification_supersedes_a_waiting_one(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     ntf.apple.open.clear()
@@ -168,7 +168,7 @@ async def test_the_same_nmsg_twice_counts_once(ntf: RunningNtf) -> None:
 @pytest.mark.parametrize(
     ("nonce", "meta"), [(b"n" * 23, b"m"), (b"n" * 24, b""), (b"n" * 24, b"m" * 1025)], ids=str
 )
-async def test_what_is_no_notification_is_not_accepted(ntf: RunningNtf, nonce: bytes, meta: bytes) -> None:
+async def test_a_malformed_notification_is_not_accepted(ntf: RunningNtf, nonce: bytes, meta: bytes) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     await ntf.router.submit([NmsgReceived(SMP, queue.notifier_id, nonce, meta)])
@@ -177,7 +177,7 @@ async def test_what_is_no_notification_is_not_accepted(ntf: RunningNtf, nonce: b
     assert ntf.router.plan.meters[Meter.RECEIVED_AUTH] == 1
 
 
-async def test_a_refused_push_is_an_end_and_the_token_stays(ntf: RunningNtf) -> None:
+async def test_a_refused_push_ends_its_notification_and_keeps_the_token(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     ntf.apple.answer = lambda *_: Failed("no")
@@ -189,7 +189,7 @@ async def test_a_refused_push_is_an_end_and_the_token_stays(ntf: RunningNtf) -> 
 
 
 @ON_BOTH
-async def test_a_refused_token_rejects_all_that_waits(ntf: RunningNtf) -> None:
+async def test_a_refused_token_rejects_all_its_waiting_notifications(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queues = [some_queue(number) for number in range(3)]
     for queue in queues:
@@ -209,7 +209,7 @@ async def test_a_refused_token_rejects_all_that_waits(ntf: RunningNtf) -> None:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-59")
-async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
+async def test_notifications_survive_an_outage_that_harms_no_token(tmp_path: Path) -> None:
     async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
         device = await active_device(ntf)
         await device.subscribe(queue := some_queue())
@@ -229,7 +229,7 @@ async def test_an_outage_is_outlived_and_harms_no_token(tmp_path: Path) -> None:
         assert ntf.router.plan.meters[Meter.RETRIES] == 3
 
 
-def test_a_provider_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
+def test_a_provider_gets_the_pause_it_asks_for(tmp_path: Path) -> None:
     async def asked_for_a_minute() -> list[float]:
         pushed_at: list[float] = []
         accepted = asyncio.Event()
@@ -257,7 +257,7 @@ def test_a_provider_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None
     assert len(set(pauses)) == len(pauses), "each at its own moment"
 
 
-async def test_a_repeated_push_carries_what_came_meanwhile(tmp_path: Path) -> None:
+async def test_a_retried_push_carries_what_arrived_meanwhile(tmp_path: Path) -> None:
     async with running_ntf(tmp_path, IMPATIENT, network=MemoryNetwork()) as ntf:
         device = await active_device(ntf)
         first, second = some_queue(1), some_queue(2)
@@ -276,7 +276,7 @@ async def test_a_repeated_push_carries_what_came_meanwhile(tmp_path: Path) -> No
 
 
 @ON_BOTH
-async def test_what_waits_too_long_expires(ntf: RunningNtf) -> None:
+async def test_a_notification_that_waits_too_long_expires(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     await device.subscribe(queue := some_queue())
     ntf.apple.answer = outage
@@ -292,7 +292,7 @@ async def test_what_waits_too_long_expires(ntf: RunningNtf) -> None:
 
 
 @ON_BOTH
-async def test_what_is_deleted_while_it_waits_is_dropped(ntf: RunningNtf) -> None:
+async def test_waiting_notifications_of_a_deleted_subscription_or_token_are_dropped(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     first, second = some_queue(1), some_queue(2)
     subscription_id = await device.subscribe(first)
@@ -311,7 +311,7 @@ async def test_what_is_deleted_while_it_waits_is_dropped(ntf: RunningNtf) -> Non
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-58")
-async def test_what_was_accepted_is_pushed_after_a_restart(tmp_path: Path) -> None:
+async def test_accepted_notifications_are_pushed_after_a_restart(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
     async with running_ntf(tmp_path, network=network, credentials=credentials) as ntf:
         device = await active_device(ntf)
@@ -359,8 +359,8 @@ async def test_more_pushes_than_may_wait_in_memory_wait_in_the_store(tmp_path: P
 
 
 @ON_BOTH
-async def test_a_random_day_leaves_nothing_without_an_end(tmp_path: Path) -> None:
-    """Whatever happens in whatever order, the sums agree, also over restarts."""
+async def test_after_a_random_day_every_notification_has_ended(tmp_path: Path) -> None:
+    """Random events in random order, with restarts: the sums agree."""
     chance = random.Random(8)
     network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
     devices: list[Device] = []
@@ -422,7 +422,7 @@ async def test_a_code_that_cannot_be_pushed_is_given_up_after_a_while(tmp_path: 
         assert await device.ask(TVFY(device.code(push))) == OK()
 
 
-async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf) -> None:
+async def test_the_journal_records_every_notification_and_token(ntf: RunningNtf) -> None:
     client = await ntf.connect()
     devices = [await active_device(ntf, device_token(f"{number:02x}"), client) for number in range(3)]
     queues = [some_queue(number) for number in range(3)]
@@ -476,7 +476,7 @@ async def test_the_journal_hears_of_every_notification_and_token(ntf: RunningNtf
 
 @pytest.mark.both_stores
 async def test_each_provider_has_its_own_ledger(tmp_path: Path) -> None:
-    """Also for a device that moves from one to the other while its notification waits."""
+    """Also for a device that changes provider while its notification waits."""
     apple, rules = Apple(), NtfRules(web_push=True, retry_first_s=100)
     providers = {PushProvider.APNS_PROD: apple, PushProvider.WEB_PUSH: apple}
     web = DeviceToken.web(Subscription("push.example.org", "", b"/1", bytes(16), b"\x04" + bytes(64)))
@@ -540,7 +540,7 @@ async def test_a_push_service_that_does_not_answer_takes_no_room_from_others(tmp
         assert ntf.router.plan.state.jobs.has_room("dead.example.org", 32)
 
 
-async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) -> None:
+async def test_active_tokens_are_counted_by_day_week_and_month(ntf: RunningNtf) -> None:
     monday = 1_700_438_400
     client = await ntf.connect()
     devices = [await active_device(ntf, device_token(f"{number:02x}"), client) for number in range(2)]
@@ -578,7 +578,9 @@ async def test_who_was_active_is_counted_by_day_week_and_month(ntf: RunningNtf) 
 
 
 @ON_BOTH
-async def test_a_scan_finds_more_than_a_turn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scan_handles_more_than_fits_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("blindpost.ntf.server.STEP", 2)
     network, clock, credentials = MemoryNetwork(), Clock(), new_credentials()
     queues = [some_queue(number) for number in range(5)]

@@ -1,4 +1,4 @@
-"""The status machines, pair by pair, against the tables of the protocol as it is written."""
+"""The status machines, pair by pair, against the tables of the protocol document."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ SUB_NEXT = {
     SubEvent.REFUSED: SubStep(S.ERR, False),
     SubEvent.SERVICE_LOST: SubStep(S.INACTIVE, False),
 }
-"""What an event leads to, from wherever it leads anywhere."""
+"""The state an event leads to, from every state where it has an effect."""
 FROM_REFUSALS = {SubEvent.SERVICE_LOST: {S.AUTH, S.SERVICE, S.ERR}, SubEvent.QUEUE_DELETED: set(SubState)}
-"""Events that also concern what is not tried any more."""
+"""Events that also apply to subscriptions no longer retried."""
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SubState, SubEvent)))
@@ -72,7 +72,7 @@ def test_subscriptions(state: SubState, event: SubEvent) -> None:
 
 
 @pytest.mark.parametrize("state", SubState)
-def test_what_is_tried_again_is_what_counts_for_a_service(state: SubState) -> None:
+def test_exactly_the_retried_states_count_for_a_service(state: SubState) -> None:
     status = SubStatus(state, b"text" if state is S.ERR else None)
     assert (state in RETRIED) is status.counted
 

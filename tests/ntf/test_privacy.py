@@ -32,7 +32,7 @@ MARKED = Server((Host("marked-host.example.org"),), "5223", b"MARKED-FINGERPRINT
 
 
 def written_ways(marker: bytes) -> list[bytes]:
-    """How bytes may turn up in a text or in a file."""
+    """The encodings in which bytes may appear in a text or file."""
     return [
         marker,
         marker.hex().encode(),
@@ -49,7 +49,7 @@ def found_in(haystack: bytes, markers: Iterable[bytes]) -> list[bytes]:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-61")
-async def test_secrets_are_sealed_at_rest_and_never_told(
+async def test_secrets_are_sealed_at_rest_and_never_logged(
     ntf: RunningNtf, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -190,7 +190,7 @@ async def test_pushes_of_a_kind_have_one_size_and_periods_their_own_moments(ntf:
         assert len(bodies[0]) <= 4096
 
 
-async def test_what_is_printed_of_a_device_are_lengths(ntf: RunningNtf) -> None:
+async def test_the_repr_of_a_token_contains_no_secret(ntf: RunningNtf) -> None:
     device: Device = await active_device(ntf)
     token = await stored_token(ntf, device.token_id)
     shown = repr(token).encode()

@@ -1,4 +1,4 @@
-"""The notification router as an operator has it: commands, configuration, metrics, signals, kill -9."""
+"""The notification router as an operator uses it: commands, configuration, metrics, signals, kill -9."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def all_active(device: Device, subscription_ids: list[bytes]) -> None:
     await until(active)
 
 
-async def test_an_operator_sets_up_starts_and_looks_after_a_router(tmp_path: Path) -> None:
+async def test_an_operator_sets_up_starts_and_maintains_a_router(tmp_path: Path) -> None:
     folder = tmp_path / "ntf"
     async with ApnsServer() as apple, running_router(tmp_path) as smp, ntf_in_process(folder) as ntf:
         assert RouterAddress.from_text(invoke("address", "-c", folder).strip()).server == ntf.server

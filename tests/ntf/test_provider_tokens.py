@@ -1,4 +1,4 @@
-"""Provider tokens: the bytes that Apple expects, used again for half an hour and never for a whole one."""
+"""Provider tokens: the bytes that Apple expects, reused for half an hour and never for a whole one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_token_is_used_again_and_renewed_before_apple_refuses_it() -> None:
     assert tokens.current() == second
 
 
-def test_a_clock_that_goes_back_makes_a_new_token() -> None:
+def test_a_clock_set_back_makes_a_new_token() -> None:
     now = float(NOW)
     tokens = ProviderTokens(signing_key(), lambda: now)
     first = tokens.current()
@@ -92,11 +92,11 @@ def test_a_key_is_read_from_the_file_that_apple_issues(tmp_path: Path) -> None:
         (pem_of(rsa.generate_private_key(65537, 2048)), "P-256"),
     ],
 )
-def test_other_keys_are_refused_in_words(pem: bytes, told: str) -> None:
+def test_other_keys_are_refused_with_an_explanation(pem: bytes, told: str) -> None:
     with pytest.raises(SigningKeyError, match=told):
         SigningKey.from_pem(pem, "KID", "TEAM")
 
 
-def test_a_missing_file_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError, match="cannot be read"):
         SigningKey.from_file(tmp_path / "absent", "KID", "TEAM")

@@ -174,7 +174,7 @@ class Failing:
         return getattr(self._store, name)
 
 
-async def test_what_cannot_be_stored_is_not_answered_and_leaves_no_trace(
+async def test_a_command_that_cannot_be_stored_fails_and_leaves_no_trace(
     ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await active_device(ntf)
@@ -219,7 +219,7 @@ async def test_an_outcome_that_cannot_be_stored_is_stored_later(
     assert ntf.ledger()["waiting"] == 0
 
 
-async def test_a_fault_in_one_decision_is_answered_and_taken_back(
+async def test_a_bug_in_one_decision_is_answered_and_rolled_back(
     ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await active_device(ntf)
@@ -236,7 +236,7 @@ async def test_a_fault_in_one_decision_is_answered_and_taken_back(
 
 
 @ON_BOTH
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_everything_survives_a_restart(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
     queue = some_queue()
     async with running_ntf(tmp_path, network=network, credentials=credentials) as ntf:
@@ -266,9 +266,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.both_stores
-async def test_a_ledger_from_before_providers_were_told_apart_is_apples(
-    tmp_path: Path, store_kind: str
-) -> None:
+async def test_a_ledger_without_providers_counts_as_apples(tmp_path: Path, store_kind: str) -> None:
     if store_kind == "sqlite":
         before = SqliteStore.open(tmp_path / "ntf.db", schema_sqlite.MIGRATIONS[:1], NTF)
         with before.transaction() as sql:

@@ -161,8 +161,8 @@ async def test_a_restart_costs_one_command_and_drift_costs_all_of_them(tmp_path:
         assert watch.tags == ["NSUBS"]
 
 
-async def test_what_was_deleted_here_alone_is_drift_once_and_then_known(tmp_path: Path) -> None:
-    """Nobody can tell a message router that a subscription is over, so that it may count more for good."""
+async def test_a_queue_deleted_only_here_is_drift_once_and_then_known(tmp_path: Path) -> None:
+    """A message router cannot be told that a subscription ended, so it may count more than we do forever."""
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
         queues = await notified_queues(client, smp.server, 5)
         watch = Watch(smp)
@@ -203,8 +203,8 @@ def smp_session_lost(smp: RunningRouter) -> None:
             connection.session.abort()
 
 
-async def test_a_crash_while_queues_are_associated_is_not_drift_of_all(tmp_path: Path) -> None:
-    """The message router knows associations that we did not get to store: asking for those is enough."""
+async def test_a_crash_during_association_is_not_drift_of_all_queues(tmp_path: Path) -> None:
+    """The message router knows associations we had not stored yet: asking for those is enough."""
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
         queues = await notified_queues(client, smp.server, 30)
         async with running_ntf(tmp_path) as ntf:
@@ -245,7 +245,7 @@ async def test_statuses_follow_the_message_router_down_and_up(
         submit = ntf.router.submit
 
         async def noting(events: Sequence[SubscriberEvent]) -> None:
-            """What all queues are after each thing that the subscriber learns."""
+            """The statuses of all queues after each event that the subscriber learns of."""
             await submit(events)
             for state in {state for state, _ in await statuses(store, queues)}:
                 if seen[-1] != state:
@@ -291,7 +291,7 @@ async def test_a_restarting_message_router_gets_its_queues_back(tmp_path: Path) 
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-72")
 async def test_recovery_is_bounded_and_survives_a_crash(tmp_path: Path) -> None:
-    """The service is lost at the message router: state is cleared at once, queues return in batches."""
+    """The message router lost the service: state is cleared at once, queues return in batches."""
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
         queues = await notified_queues(client, smp.server, 400)
         async with running_ntf(tmp_path) as ntf:
@@ -342,7 +342,7 @@ async def test_a_queue_that_another_client_subscribes_ends_and_is_left_alone(tmp
 
 
 async def test_another_connection_with_our_certificate_is_noticed(tmp_path: Path) -> None:
-    """ENDS: the subscription is lost as a whole, and taken back later."""
+    """ENDS: the whole subscription is lost, and taken back later."""
     async with running_router(tmp_path / "smp") as smp, await smp.connect() as client:
         queues = await notified_queues(client, smp.server, 3)
         async with running_ntf(tmp_path) as ntf:
@@ -388,10 +388,10 @@ async def test_a_message_router_without_services_gets_nsub_only(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("same", [False, True])
-async def test_a_message_router_that_lost_its_data_names_our_service_again(
+async def test_a_message_router_that_lost_its_data_registers_our_service_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
-    """With another id, as the reference does, or with the same: every queue is asked for again."""
+    """Under another id, as the reference does, or the same one: every queue is asked for again."""
     credentials = new_credentials()
     async with running_router(tmp_path / "smp", credentials=credentials) as smp:
         port = smp.port

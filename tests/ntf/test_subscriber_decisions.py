@@ -81,7 +81,7 @@ def test_routers_without_hashes_are_compared_by_count() -> None:
     assert drifted(THREE, SOKS(4, bytes(16)), NO_QUEUES, 18)
 
 
-def test_what_a_router_keeps_of_deleted_queues_is_no_drift_once_it_is_known() -> None:
+def test_known_leftovers_of_deleted_queues_are_not_drift() -> None:
     surplus = surplus_of(THREE, soks(FOUR))
     assert surplus == QueueSet.of([b"d"])
     assert not drifted(THREE, soks(FOUR), surplus, 19)

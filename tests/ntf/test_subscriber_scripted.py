@@ -43,7 +43,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 def consent(request: Request) -> Response | None:
-    """As a message router that knows our queues and associates them."""
+    """Answer like a message router that knows our queues and associates them."""
     match request.command:
         case NSUB():
             return SOK(SERVICE_ID)
@@ -82,7 +82,7 @@ async def members(ntf: RunningNtf, server: Server) -> SmpRouter:
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-63")
 @pytest.mark.parametrize("refusal", [Code.SERVICE, Code.AUTH])
-async def test_when_the_service_is_lost_everything_about_it_is_cleared_and_all_queues_are_asked_for(
+async def test_a_lost_service_is_cleared_and_all_its_queues_are_asked_for(
     tmp_path: Path, refusal: SMPError
 ) -> None:
     async with scripted(tmp_path) as (ntf, smp, queues):
@@ -124,7 +124,7 @@ async def test_when_the_service_is_lost_everything_about_it_is_cleared_and_all_q
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-72")
 async def test_no_more_queues_than_a_batch_wait_for_their_answers(tmp_path: Path) -> None:
-    """The message router takes its time: what it has not answered is never more than the limit."""
+    """The message router is slow: unanswered requests never exceed the limit."""
     async with (
         scripted(tmp_path, lambda request: None, count=100) as (ntf, smp, queues),
         subscribing(ntf, smp=at_scripted(ntf.network), batch=16),
@@ -190,8 +190,8 @@ async def test_each_end_of_a_subscription_has_its_own_status(tmp_path: Path) -> 
         await device.client.close()
 
 
-async def test_a_message_router_that_is_out_of_order_is_asked_again(tmp_path: Path) -> None:
-    """INTERNAL says nothing about the queue: it stays PENDING, and is asked for until it is answered."""
+async def test_a_message_router_with_an_internal_error_is_asked_again(tmp_path: Path) -> None:
+    """INTERNAL says nothing about the queue: it stays PENDING and is retried until answered."""
     failures = 3
 
     def answer(request: Request) -> Response | None:
@@ -211,7 +211,7 @@ async def test_a_message_router_that_is_out_of_order_is_asked_again(tmp_path: Pa
         assert smp.tags == [b"NSUB"] * 6
 
 
-async def test_an_answer_that_comes_late_counts(tmp_path: Path) -> None:
+async def test_a_late_answer_counts(tmp_path: Path) -> None:
     async with scripted(tmp_path, lambda request: None, count=2) as (ntf, smp, queues):
         slow = Backoff(first_s=100)
         options = at_scripted(ntf.network, response_s=0.05)
@@ -340,7 +340,7 @@ async def test_notifications_that_came_together_are_stored_together(tmp_path: Pa
             assert len(calls) <= 3
 
 
-async def test_a_fault_of_ours_in_one_link_is_survived(
+async def test_a_bug_of_ours_in_one_link_is_survived(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scripted(tmp_path) as (ntf, _, queues):
@@ -427,7 +427,7 @@ class NoDesk:
         pass
 
 
-async def test_what_is_forgotten_while_it_is_asked_for_is_not_counted(tmp_path: Path) -> None:
+async def test_a_queue_forgotten_while_asked_for_is_not_counted(tmp_path: Path) -> None:
     async with (
         scripted(tmp_path, lambda request: None, count=3) as (ntf, smp, queues),
         subscribing(ntf, smp=at_scripted(ntf.network)) as subscriber,
@@ -443,7 +443,7 @@ async def test_what_is_forgotten_while_it_is_asked_for_is_not_counted(tmp_path: 
 
 @virtual
 async def test_associations_are_repaired_in_batches_with_pauses_that_differ() -> None:
-    """On a virtual clock: twelve batches, each some time after the one before it."""
+    """On a virtual clock: twelve batches with a pause after each."""
     network, loop = MemoryNetwork(), asyncio.get_running_loop()
     times: list[float] = []
 
@@ -472,7 +472,7 @@ async def test_associations_are_repaired_in_batches_with_pauses_that_differ() ->
     assert max(pauses) - min(pauses) > 0.3
 
 
-def test_new_subscriptions_leave_in_the_order_of_random_ids() -> None:
+def test_new_subscriptions_are_sent_in_the_order_of_random_ids() -> None:
     fresh = Fresh(3)
     key = PrivateKey(Algorithm.ED25519, bytes(32)).encoded
     named = [Notifier(order, b"n" + order, key) for order in (b"c", b"a", b"b", b"d")]
@@ -487,8 +487,8 @@ def test_new_subscriptions_leave_in_the_order_of_random_ids() -> None:
     assert not fresh
 
 
-async def test_hosts_that_do_not_answer_hold_up_no_router_that_was_there_before(tmp_path: Path) -> None:
-    """All places among those that connect are taken by hosts that somebody made up."""
+async def test_hosts_that_do_not_answer_do_not_hold_up_known_routers(tmp_path: Path) -> None:
+    """All slots for connecting are taken by made-up hosts."""
     async with scripted(tmp_path) as (ntf, _, queues):
         store = ntf.router.store
         async with subscribing(ntf, smp=at_scripted(ntf.network)):

@@ -98,7 +98,7 @@ async def test_a_token_must_be_verified_before_it_subscribes(ntf: RunningNtf) ->
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-31")
-async def test_every_status_is_told(ntf: RunningNtf) -> None:
+async def test_every_status_is_reported(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     expected = {
         SubEvent.TRIED: b"PENDING",
@@ -120,7 +120,7 @@ async def test_every_status_is_told(ntf: RunningNtf) -> None:
         assert await device.sub_status(subscription_id) == status
 
 
-async def test_an_error_as_long_as_may_be_still_fits_into_a_block(ntf: RunningNtf) -> None:
+async def test_the_longest_error_fits_into_a_block(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     subscription_id = await device.subscribe(queue := some_queue())
     await tell(ntf, SubEvent.REFUSED, queue, error=b"x" * 5000)
@@ -129,7 +129,7 @@ async def test_an_error_as_long_as_may_be_still_fits_into_a_block(ntf: RunningNt
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-34")
-async def test_what_is_unsubscribed_is_pushed_no_more(ntf: RunningNtf) -> None:
+async def test_an_unsubscribed_queue_is_not_pushed_any_more(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     gone, kept = some_queue(1), some_queue(2)
     subscription_id = await device.subscribe(gone)
@@ -158,7 +158,7 @@ async def test_addresses_that_no_push_can_name_are_refused(ntf: RunningNtf) -> N
 
 
 @ON_BOTH
-async def test_pages_have_what_is_to_be_subscribed(ntf: RunningNtf) -> None:
+async def test_pages_list_the_queues_to_subscribe(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queues = [some_queue(number) for number in range(9)]
     ids = [await device.subscribe(queue) for queue in queues]
@@ -190,7 +190,7 @@ async def test_pages_have_what_is_to_be_subscribed(ntf: RunningNtf) -> None:
 
 
 @ON_BOTH
-async def test_a_service_and_its_queues_are_kept_together(tmp_path: Path) -> None:
+async def test_a_service_and_its_queues_are_stored_together(tmp_path: Path) -> None:
     network, credentials = MemoryNetwork(), new_credentials()
     service = make_service(START, system_entropy)
     queues = [some_queue(number) for number in range(5)]

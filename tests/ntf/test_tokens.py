@@ -99,7 +99,7 @@ async def test_a_code_makes_the_token_active_and_may_come_twice(ntf: RunningNtf)
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-16", "NTF-17")
-async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
+async def test_every_status_is_reported_in_the_words_of_the_protocol(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     token = await stored_token(ntf, device.token_id)
     lines = {version: await open_ntf_line(ntf, version) for version in (2, 3)}
@@ -120,7 +120,7 @@ async def test_every_status_is_told_in_its_own_words(ntf: RunningNtf) -> None:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-18")
-async def test_the_provider_moves_a_token(ntf: RunningNtf) -> None:
+async def test_answers_of_the_provider_change_the_status_of_a_token(ntf: RunningNtf) -> None:
     ntf.apple.open.clear()
     device, code = Device(await ntf.connect()), b""
     await device.register()
@@ -232,7 +232,7 @@ async def test_a_notification_that_waited_is_pushed_when_the_new_device_is_verif
     assert ntf.ledger()["waiting"] == 0
 
 
-async def test_what_is_said_about_the_former_device_does_not_concern_the_new_one(ntf: RunningNtf) -> None:
+async def test_answers_about_the_former_device_do_not_affect_the_new_one(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
     assert await device.ask(TVFY(code)) == OK()
     await device.subscribe(queue := some_queue())
@@ -253,7 +253,7 @@ async def test_what_is_said_about_the_former_device_does_not_concern_the_new_one
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-24")
-async def test_a_deleted_token_is_gone_with_all_it_had(ntf: RunningNtf) -> None:
+async def test_a_deleted_token_is_gone_with_everything_it_had(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queue = some_queue()
     subscription_id = await device.subscribe(queue)
@@ -377,7 +377,7 @@ async def test_a_repeated_registration_is_the_same_and_other_keys_take_nothing(n
 
 
 @ON_BOTH
-async def test_the_token_that_is_verified_last_has_the_device(ntf: RunningNtf) -> None:
+async def test_the_token_verified_last_owns_the_device(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     queue = some_queue()
     subscription_id = await device.subscribe(queue)
@@ -411,7 +411,7 @@ async def test_a_foreign_device_token_gains_nothing(ntf: RunningNtf) -> None:
 
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-56")
-async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: RunningNtf) -> None:
+async def test_guessing_locks_the_code_and_registering_again_makes_a_new_one(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
     for _ in range(ntf.router.rules.code_attempts):
         assert await device.ask(TVFY(os.urandom(32))) == AUTH
@@ -434,10 +434,8 @@ async def test_guessing_locks_the_code_and_registering_again_makes_another(ntf: 
 
 
 @pytest.mark.claim("NTF-56")
-async def test_codes_are_compared_in_a_time_that_tells_nothing(
-    ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the library's comparison decides: what it says is the answer, whatever the code."""
+async def test_codes_are_compared_in_constant_time(ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the library's comparison decides the answer, whatever the code."""
     device, code = await registered(ntf)
     compared: list[tuple[bytes, bytes]] = []
     said = [False]
@@ -487,7 +485,7 @@ async def test_nobody_can_make_the_router_flood_a_device(tmp_path: Path) -> None
         await again.register()
 
 
-async def test_a_token_with_subscriptions_outlives_a_replacement_that_nobody_verifies(
+async def test_a_token_with_subscriptions_survives_an_unverified_replacement(
     ntf: RunningNtf,
 ) -> None:
     device = await active_device(ntf)
@@ -515,7 +513,7 @@ async def test_the_test_provider_is_only_for_those_who_enable_it(tmp_path: Path)
 
 
 @ON_BOTH
-async def test_a_device_cannot_be_taken_over_by_replacing_onto_the_own_other_token(ntf: RunningNtf) -> None:
+async def test_a_device_cannot_be_replaced_by_one_that_has_another_token(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     twin = Device(device.client, device_token("cd"), device.key)
     await twin.register()
@@ -523,7 +521,7 @@ async def test_a_device_cannot_be_taken_over_by_replacing_onto_the_own_other_tok
     assert await device.ask(TRPL(device.name)) == OK()
 
 
-async def test_tests_of_the_router_push_nothing_and_are_not_limited_by_device(ntf: RunningNtf) -> None:
+async def test_null_tokens_push_nothing_and_are_not_limited_by_device(ntf: RunningNtf) -> None:
     name = DeviceToken(PushProvider.APNS_NULL, b"test_ntf_token")
     for _ in range(ntf.router.rules.device_code_pushes + 5):
         client = await ntf.connect()
@@ -537,7 +535,7 @@ async def test_tests_of_the_router_push_nothing_and_are_not_limited_by_device(nt
     assert ntf.router.plan.meters.values()["tokens_created"] == 0
 
 
-async def test_the_day_of_use_is_all_that_is_kept(ntf: RunningNtf) -> None:
+async def test_only_the_day_of_use_is_kept(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     first = await stored_token(ntf, device.token_id)
     ntf.clock.now += 3 * DAY_S + 12_345
@@ -549,8 +547,8 @@ async def test_the_day_of_use_is_all_that_is_kept(ntf: RunningNtf) -> None:
     assert later.updated_day - first.updated_day in (3 * DAY_S, 4 * DAY_S)
 
 
-async def test_a_code_that_is_shown_again_is_guarded_again(ntf: RunningNtf) -> None:
-    """An active token registers again as it is; one that lost its device starts the time of its code anew."""
+async def test_a_code_pushed_again_is_timed_again(ntf: RunningNtf) -> None:
+    """An active token registers again unchanged; if it lost its device, its code's time starts again."""
     device, code = await registered(ntf)
     assert await device.ask(TVFY(code)) == OK()
     await device.register()

@@ -1,7 +1,7 @@
-"""Recorded conversations with the reference's notification router, said again to ours.
+"""Recorded conversations with the reference's notification router, replayed to ours.
 
-Ids and keys are ours, what was signed is signed anew, what was wrong or malformed stays so. The message
-router of the recording is a real one of ours; what happened there is done again at its place.
+Ids and keys are ours, signatures are made again, what was wrong or malformed stays so. The message
+router of the recording is a real one of ours; events there are repeated at the same points.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from tests.support.wire.taken_apart import read_transmission
 UNDER_WAY = {TokenState.REGISTERED, TokenState.CONFIRMED}
 MALFORMED = "count 0"
 DELETED_AT = 9
-"""Which of the questions called SCHK found the queue deleted."""
+"""Which of the SCHK queries found the queue deleted."""
 NOT_YET = {SubState.NEW, SubState.PENDING}
-"""Which of these is told depends on the moment of the question."""
+"""Which of these is reported depends on timing."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Replay:
         assert await self.line.ask(PING()) == PONG(), "nothing else was answered"
 
     def translated(self, item: Reader) -> tuple[bytes, Callable[[], Writer]]:
-        """One recorded transmission as we say it, as often as need be."""
+        """One recorded transmission in our terms, repeated as often as needed."""
         said = read_transmission(item, self.layout)
         words = bytes(said.signed)[2 + len(said.corr_id) + len(said.entity_id) :]
         entity_id = self.ids.get(said.entity_id, said.entity_id)

@@ -1,4 +1,4 @@
-"""Pushes to Web Push services, over HTTP/2 and HTTP/1.1, to a service that checks everything."""
+"""Web Push over HTTP/2 and HTTP/1.1, to a push service that checks everything."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_pushes_arrive_in_order_and_over_one_connection(http2: bool) -> No
         (WebAnswer(500), RetryLater("500")),
     ],
 )
-async def test_what_answers_mean(http2: bool, answer: WebAnswer, outcome: PushOutcome) -> None:
+async def test_the_meaning_of_answers(http2: bool, answer: WebAnswer, outcome: PushOutcome) -> None:
     async with PushService(http2=http2) as service, pushing(service) as provider:
         device = service.subscribe()
         service.answer = lambda _path: answer
@@ -104,7 +104,7 @@ async def test_what_answers_mean(http2: bool, answer: WebAnswer, outcome: PushOu
         assert service.connections == 1
 
 
-async def test_a_device_that_is_gone_is_told() -> None:
+async def test_a_device_that_is_gone_is_reported() -> None:
     async with PushService() as service, pushing(service) as provider:
         device = service.subscribe()
         service.expire(device)
@@ -204,8 +204,8 @@ async def test_a_phone_that_was_off_gets_one_wake_up_with_the_newest(tmp_path: P
             assert [item.nonce for item in items] == [derived_nonce(queue) for queue in newest]
 
 
-async def test_so_many_codes_go_to_one_push_service(tmp_path: Path) -> None:
-    """Otherwise a stranger could have us post to a host of his choice as often as he likes."""
+async def test_codes_to_one_push_service_are_limited(tmp_path: Path) -> None:
+    """Otherwise a stranger could make us post to any host without limit."""
     async with PushService() as service, PushService() as other, pushing(service) as provider:
         provider._way.tls.load_verify_locations(cadata=other.certificate.decode("ascii"))
         rules = NtfRules(web_push=True, service_code_pushes=3)
@@ -240,7 +240,7 @@ async def test_a_service_that_does_not_answer_is_tried_later(
         assert await provider.push(token_of(device), PUSH) == Accepted()
 
 
-async def test_what_speaks_no_http_is_tried_later() -> None:
+async def test_a_peer_that_does_not_speak_http_is_tried_later() -> None:
     async with PushService() as service, pushing(service) as provider:
         nobody = service.subscribe().subscription
         closed = Subscription(nobody.host, "1", nobody.path, nobody.auth, nobody.p256dh)
@@ -248,7 +248,7 @@ async def test_what_speaks_no_http_is_tried_later() -> None:
         assert all(isinstance(outcome, RetryLater) for outcome in outcomes)
 
 
-async def test_a_device_registers_is_notified_and_hears_of_it(tmp_path: Path) -> None:
+async def test_a_device_registers_and_is_notified(tmp_path: Path) -> None:
     """The whole way through the notification router, with a slow push service beside."""
     async with PushService() as service, PushService() as slow, pushing(service) as provider:
         slow.answer = lambda _path: WebAnswer(None)
@@ -273,7 +273,7 @@ async def test_a_device_registers_is_notified_and_hears_of_it(tmp_path: Path) ->
 
 
 async def test_devices_of_a_former_key_are_served_until_its_end(tmp_path: Path) -> None:
-    """Through restarts; a device that learns of the new key late is served, and its key remembered."""
+    """Across restarts; a device that learns of the new key late is served, and its key is remembered."""
     now, keys = Clock(time.time()), [VapidKey(new_private_key(system_entropy)) for _ in range(2)]
     old, new = VapidKey(keys[0].private, now() + 100), keys[1]
     async with PushService() as service, pushing(service) as provider:

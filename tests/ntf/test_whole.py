@@ -1,4 +1,4 @@
-"""The whole way of a notification: a sender, a real message router, the notification router, Apple, a device.
+"""A notification end to end: a sender, a real message router, the notification router, Apple, a device.
 
 Everything is real and over TLS; Apple is the server of `blindpost.testing`.
 """
@@ -81,7 +81,7 @@ class World:
         return device.items(self.messages(device)[count - 1].push)
 
     async def attempts(self, count: int) -> None:
-        """Until Apple was asked so many times more."""
+        """Wait until Apple was asked this many more times."""
         asked = len(self.apple.received)
         await self.apple.until(lambda: len(self.apple.received) >= asked + count)
 
@@ -179,7 +179,7 @@ async def test_no_body_travels_and_unflagged_messages_notify_nobody(
 
 
 async def stored_secret(here: World, device: Device) -> list[bytes]:
-    """All that the notification router has of the token that could be a key."""
+    """Everything the notification router stores of the token that could be a key."""
     view = View(Undo(), 0)
     await here.ntf.router.store.load(Wanted(tokens={device.token_id}), view)
     token = view.tokens.get(device.token_id)
@@ -190,7 +190,7 @@ async def stored_secret(here: World, device: Device) -> list[bytes]:
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-41", "NTF-42")
 async def test_message_routers_learn_nothing_about_devices(tmp_path: Path) -> None:
-    """One session for all users; nothing in it names a token, and the order is that of random numbers."""
+    """One session for all users; nothing in it names a token, and the order is random."""
     async with world(tmp_path) as here:
         watch = Watch(here.smp)
         devices = [await here.device(device_token(text)) for text in ("ab", "cd")]
@@ -299,7 +299,7 @@ async def test_apple_sees_ciphertext_of_one_size_with_nothing_in_common(tmp_path
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-52")
 async def test_messages_outlive_pushes_that_nobody_gets(tmp_path: Path) -> None:
-    """Whatever becomes of pushes, the messages are in their queues."""
+    """Whatever happens to pushes, the messages stay in their queues."""
     async with world(tmp_path) as here:
         device = await here.device()
         queues = await here.queues(2)
@@ -321,7 +321,7 @@ async def test_messages_outlive_pushes_that_nobody_gets(tmp_path: Path) -> None:
 
 
 def opened(queue: SmpQueue, msg: MSG) -> bytes:
-    """The body of a message, by the key that made the queue's messages and notifications secret."""
+    """The body of a message, decrypted with the key of the queue's messages and notifications."""
     content = BoxKey(queue.message_secret).open_padded(nonce_of(msg.msg_id), msg.enc_body)
     message = read_message(Reader(content))
     assert isinstance(message, Message)
@@ -374,7 +374,7 @@ async def test_after_a_restart_everything_continues_without_the_devices(tmp_path
     ],
     ids=lambda value: str(getattr(value, "reason", value)),
 )
-async def test_what_apple_rejects_for_good_is_not_pushed_to_again(
+async def test_a_device_rejected_by_apple_is_not_pushed_to_again(
     tmp_path: Path, answer: Answer, reason: str
 ) -> None:
     async with world(tmp_path) as here:
@@ -429,7 +429,7 @@ async def test_outages_and_throttling_delay_and_never_invalidate(tmp_path: Path)
 
 
 async def test_a_device_looks_where_a_push_tells_it_to(tmp_path: Path) -> None:
-    """The push names queues; what they hold is read from them."""
+    """The push names queues; the device reads their content itself."""
     async with world(tmp_path) as here:
         device = await here.device()
         queues = await here.queues(3)
@@ -478,7 +478,7 @@ async def test_senders_cannot_tell_whether_a_queue_notifies(
         monkeypatch.setattr(SmpClient, "block_received", listen)
 
         async def answers(command: Command) -> list[bytes]:
-            """What the sender of each queue reads, asked for all of them at once."""
+            """What the sender of each queue receives when all are asked at once."""
             blocks.clear()
             calls = [
                 Call(command, queue.sender_id, corr_id=bytes([number]) * 24)

@@ -17,13 +17,13 @@ STORES = ("lmdb", "postgres")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the router promises with either store is shown with both."""
+    """Run tests marked for both stores on each of them."""
     on_both_stores(metafunc, STORES)
 
 
 @pytest.fixture(autouse=True)
 def store_kind(request: pytest.FixtureRequest) -> str:
-    """Which store the routers of a test have; a database stands for the folder `tmp_path`."""
+    """Which store the routers of a test use; with PostgreSQL, `tmp_path` stands for a database."""
     kind: str = getattr(request, "param", "lmdb")
     if kind == "postgres":
         folder: Path = request.getfixturevalue("tmp_path")

@@ -1,4 +1,4 @@
-"""A backup of every running server that keeps something is restored to a server that has it."""
+"""A backup of every running server with a store is restored to a server that has the same data."""
 
 from __future__ import annotations
 

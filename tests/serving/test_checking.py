@@ -1,4 +1,4 @@
-"""`check`: what a start would meet is told before it, for every server, and nothing is changed."""
+"""`check` reports what a start would run into, for every server, and changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Findings = dict[str, tuple[str, str]]
 
 
 def checked(kind: Kind, folder: Path, code: int = 0) -> Findings:
-    """Grade and text of each subject; the worst of it, if there are several."""
+    """Grade and text of each subject; the worst, if there are several."""
     done = CliRunner().invoke(GROUPS[kind.word](), ["check", "-c", str(folder), "--json"])
     assert done.exit_code == code, (done.output, done.exception)
     told = json.loads(done.stdout)
@@ -68,7 +68,7 @@ async def test_a_new_server_can_start_and_is_left_as_it_was(kind: Kind, tmp_path
         await server.close()
 
 
-def test_settings_that_cannot_be_read_are_the_finding(tmp_path: Path) -> None:
+def test_unreadable_settings_are_a_finding(tmp_path: Path) -> None:
     make(ROUTER, tmp_path / "server")
     edit(tmp_path / "server", "quota = 128", "quota = -1")
     (subject,) = checked(ROUTER, tmp_path / "server", code=1).items()
@@ -143,7 +143,7 @@ def no_name(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_grade(
+def test_findings_are_reported_with_their_grade(
     spoil: Callable[[Path], None], subject: str, grade: str, part: str, tmp_path: Path
 ) -> None:
     make(ROUTER, tmp_path / "server")
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_told_with_its_grade(
     assert part in found[subject][1]
 
 
-def test_a_port_of_another_program_is_an_error(tmp_path: Path) -> None:
+def test_a_port_used_by_another_program_is_an_error(tmp_path: Path) -> None:
     make(ROUTER, tmp_path / "server")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -165,7 +165,7 @@ def test_a_port_of_another_program_is_an_error(tmp_path: Path) -> None:
     assert "in use by another program" in found[f"port {port}"][1]
 
 
-def test_a_notification_router_s_store_and_keys_are_looked_at(tmp_path: Path) -> None:
+def test_the_store_and_keys_of_a_notification_router_are_checked(tmp_path: Path) -> None:
     make(NTF, tmp_path / "server")
     file = tmp_path / "server" / "ntf.db"
     content = bytearray(file.read_bytes())
@@ -178,6 +178,6 @@ def test_a_notification_router_s_store_and_keys_are_looked_at(tmp_path: Path) ->
     assert "schema version 77" in found["store"][1]
 
 
-def test_an_open_delivery_service_is_told(tmp_path: Path) -> None:
+def test_an_open_delivery_service_is_reported(tmp_path: Path) -> None:
     make(DS, tmp_path / "server")
     assert checked(DS, tmp_path / "server")["access"][0] == "warning"

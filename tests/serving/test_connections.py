@@ -13,7 +13,7 @@ BUFFERS = 4 * WEIGHED_BYTES
 
 
 class Peer(Connection):
-    """A connection for which as much waits as a test says."""
+    """A connection with as much waiting as a test says."""
 
     def __init__(self, number: int, size: int = 0) -> None:
         super().__init__(number, None)
@@ -60,7 +60,7 @@ async def looked() -> None:
     await asyncio.sleep(1)
 
 
-def test_connections_with_the_most_waiting_are_cut_until_the_rest_is_within_its_bound() -> None:
+def test_connections_with_the_most_waiting_are_cut_until_the_rest_is_within_bounds() -> None:
     async def scenario() -> None:
         peers = [Peer(number, number * WEIGHED_BYTES) for number in range(1, 5)]
         room = Room(*peers)
@@ -77,7 +77,7 @@ def test_connections_with_the_most_waiting_are_cut_until_the_rest_is_within_its_
     run_virtual(scenario())
 
 
-def test_who_does_not_read_counts_from_the_first_byte_and_until_it_reads_again() -> None:
+def test_a_peer_counts_as_not_reading_from_the_first_byte_until_it_reads_again() -> None:
     async def scenario() -> None:
         slow, caught_up, large = Peer(1, 1), Peer(2, 1), Peer(3, BUFFERS)
         room = Room(slow, caught_up, large)
@@ -111,7 +111,7 @@ def test_a_peer_that_is_filled_again_as_soon_as_it_reads_stays_on_hold() -> None
     run_virtual(scenario())
 
 
-def test_a_connection_leaves_once_and_nothing_of_it_stays() -> None:
+def test_a_connection_leaves_once_and_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         peer = Peer(1, 10 * BUFFERS)
         room = Room(peer)

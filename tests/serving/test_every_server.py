@@ -54,7 +54,7 @@ STORES = {
     NTF: ('file = "ntf.db"', 'file = "{}/ntf.db"', "ntf.db"),
     DS: ('durability = "full"', 'durability = "full"\nfolder = "{}"', "store"),
 }
-"""The line that says where a store is, what it is changed to, and what is there."""
+"""The setting that locates a store, its replacement, and what is found there."""
 FAILING_ROUND = """
 import os
 if os.environ.get("BLINDPOST_SABOTAGE"):
@@ -75,7 +75,7 @@ ROUNDS = {
     DS: ("closing overdue connections", "ds.server", "DeliveryService", "close_overdue"),
     NTF: ("the scan of the store", "ntf.server", "NtfRouter", "look"),
 }
-"""What a server does again and again: its task, and the function that does it."""
+"""What a server does periodically: its task, and the function that does it."""
 
 
 @pytest.fixture
@@ -91,14 +91,14 @@ def folder(made: dict[str, Any], tmp_path: Path) -> Path:
 
 
 def open_files(pid: int) -> int:
-    """How many files a process may open."""
+    """The limit on open files of a process."""
     found = re.search(r"Max open files\s+(\d+)", Path(f"/proc/{pid}/limits").read_text())
     assert found is not None
     return int(found[1])
 
 
 def move_store(kind: Kind, folder: Path, elsewhere: Path) -> None:
-    """Put the store of a server that does not run into a folder of its own."""
+    """Move the store of a stopped server into a separate folder."""
     before, after, name = STORES[kind]
     change(folder, kind, (before, after.format(elsewhere)))
     if (folder / name).is_dir():
@@ -110,7 +110,7 @@ def move_store(kind: Kind, folder: Path, elsewhere: Path) -> None:
 
 
 class Systemd:
-    """The end of a notification socket that systemd would have."""
+    """systemd's end of a notification socket."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -145,7 +145,7 @@ async def running(kind: Kind, folder: Path, **options: Any) -> AsyncIterator[Sta
 
 
 @every_kind
-async def test_it_answers_wherever_its_socket_is_reloads_and_drains(
+async def test_it_answers_on_any_socket_path_reloads_and_drains(
     kind: Kind, folder: Path, tmp_path: Path
 ) -> None:
     change(folder, kind, ('socket = "control.sock"', 'socket = "../elsewhere.sock"'))
@@ -228,7 +228,7 @@ async def test_kill_9_loses_nothing(kind: Kind, folder: Path, made: dict[str, An
 
 @every_kind
 @pytest.mark.parametrize("limit", ["soft", "hard"])
-async def test_the_limit_on_open_files_is_raised_or_told(kind: Kind, limit: str, folder: Path) -> None:
+async def test_the_limit_on_open_files_is_raised_or_reported(kind: Kind, limit: str, folder: Path) -> None:
     if kind is not CANARY:
         change(folder, kind, kind.connections)
     wanted, files = (80, 72) if kind is CANARY else (564, 128)
@@ -241,7 +241,7 @@ async def test_the_limit_on_open_files_is_raised_or_told(kind: Kind, limit: str,
 
 
 @every_kind
-async def test_keys_that_others_can_read_are_told(kind: Kind, folder: Path) -> None:
+async def test_keys_that_others_can_read_are_reported(kind: Kind, folder: Path) -> None:
     async with running(kind, folder) as server:
         assert b"can be read by other users" not in server.log
         await server.end(signal.SIGTERM)
@@ -253,7 +253,7 @@ async def test_keys_that_others_can_read_are_told(kind: Kind, folder: Path) -> N
 
 
 @every_kind
-async def test_a_failed_background_task_is_begun_again_and_its_text_is_not_told(
+async def test_a_failed_background_task_is_restarted_and_its_error_text_not_logged(
     kind: Kind, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SABOTAGE)
@@ -271,10 +271,10 @@ async def test_a_failed_background_task_is_begun_again_and_its_text_is_not_told(
 
 
 @pytest.mark.parametrize("kind", BUGS, ids=lambda kind: str(kind.word))
-async def test_a_bug_in_one_command_is_answered_and_takes_back_that_command_alone(
+async def test_a_bug_in_one_command_is_answered_and_rolls_back_only_that_command(
     kind: Kind, folder: Path, made: dict[str, Any], tmp_path: Path
 ) -> None:
-    """One block holds a good command, one that meets the bug after it changed everything, and a good one."""
+    """One block holds a good command, one that hits the bug after changing everything, and a good one."""
     bug = BUGS[kind]
     async with running(kind, folder, environment=bug.plant(tmp_path, SECRET)) as server:
         done, stored = await bug.block(server, made)
@@ -304,9 +304,7 @@ async def test_a_failed_round_is_contained_and_followed_by_others(
 
 
 @pytest.mark.parametrize("kind", STORES, ids=lambda kind: str(kind.word))
-async def test_the_disk_of_a_store_that_is_elsewhere_is_looked_at(
-    kind: Kind, folder: Path, tmp_path: Path
-) -> None:
+async def test_the_disk_of_a_store_elsewhere_is_checked(kind: Kind, folder: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     move_store(kind, folder, elsewhere)
     (tmp_path / "sitecustomize.py").write_text(FULL_DISK)

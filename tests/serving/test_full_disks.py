@@ -1,4 +1,4 @@
-"""What else may be on a full disk, beside a router's store: SQLite, a delivery service's store, a journal."""
+"""What else may be on a full disk besides a router's store: SQLite, a delivery service's store, a journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL, PLENTY = 2 << 20, 32 << 20
 BOB = b"B" * 32
 
 
-def test_sqlite_refuses_what_does_not_fit_keeps_the_rest_and_goes_on(tmp_path: Path) -> None:
+def test_sqlite_refuses_what_does_not_fit_keeps_the_rest_and_continues(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, SMALL) as resize:
         store = SqliteStore.open(disk / "a.db", ("CREATE TABLE kept (number INTEGER, body BLOB)",), AGENT)
@@ -72,7 +72,9 @@ async def test_a_delivery_service_refuses_what_does_not_fit_small_or_large(tmp_p
             assert found == [*kept, b"there is room again"]
 
 
-def test_a_journal_leaves_whole_records_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_journal_leaves_whole_records_and_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     disk, author = tmp_path / "disk", Author.started("router", "ds")
     with small_disk(disk, SMALL) as resize:
         writer = RecordWriter(disk, author)

@@ -1,4 +1,4 @@
-"""Health is one sentence, the same wherever it is told, and it is true within seconds."""
+"""Health is one sentence, the same everywhere, and correct within seconds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def watch(service: Fake, tmp_path: Path, now: datetime = NOW) -> Watch:
     return Watch(service, [tmp_path], now.timestamp)  # type: ignore[arg-type]  # as much of one as is looked at
 
 
-async def test_a_store_that_refuses_is_told_until_it_takes_writes_again(tmp_path: Path) -> None:
+async def test_a_refusing_store_is_reported_until_it_accepts_writes_again(tmp_path: Path) -> None:
     service = Fake()
     looking = watch(service, tmp_path)
     assert (await looking.look()).sentence == WELL
@@ -70,7 +70,7 @@ async def test_a_store_that_refuses_is_told_until_it_takes_writes_again(tmp_path
     assert service.probes == probes, "a store that took turns is not asked"
 
 
-async def test_a_store_that_does_not_answer_is_asked_once(
+async def test_a_store_that_does_not_answer_is_asked_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "PROBE_S_MAX", 0.01)
@@ -83,7 +83,7 @@ async def test_a_store_that_does_not_answer_is_asked_once(
     await looking.close()
 
 
-async def test_what_the_machine_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_problems_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Fake()
     late, early = NOW + timedelta(days=2), NOW - timedelta(days=2)
     assert "has expired" in (await watch(service, tmp_path, late).look()).sentence
@@ -103,7 +103,7 @@ async def test_what_the_machine_lacks(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.timeout(120)
-async def test_a_database_that_is_away_is_told_everywhere_in_the_same_words(
+async def test_an_unreachable_database_is_reported_everywhere_in_the_same_words(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     folder, dsn = tmp_path / "router", postgres.new_database()

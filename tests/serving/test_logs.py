@@ -29,7 +29,7 @@ def test_libraries_write_nothing_at_any_level(form: str, capsys: pytest.CaptureF
     assert said.count("\n") == 1
 
 
-def test_a_warning_that_comes_again_is_counted_and_told_once_a_minute(
+def test_a_repeated_warning_is_counted_and_logged_once_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
@@ -50,7 +50,7 @@ def test_a_warning_that_comes_again_is_counted_and_told_once_a_minute(
     assert capsys.readouterr().err.count("\n") == 1, "after its minute it is told again"
 
 
-def test_the_kinds_of_warnings_that_are_remembered_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_remembered_kinds_of_warnings_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("plain", "info")
     for number in range(3_000):
         logs.log.warning("name %s", "x" * number)

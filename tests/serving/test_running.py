@@ -1,4 +1,4 @@
-"""What a running server changes and tells by itself: the pace of its rounds, and limits that applied."""
+"""What a running server changes and logs by itself: the pace of its rounds, and limits that applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blindpost.serving.process import Process
 from blindpost.serving.tasks import Tasks
 
 
-async def test_a_pause_under_way_follows_a_setting_that_was_changed() -> None:
+async def test_a_changed_setting_applies_to_a_pause_in_progress() -> None:
     pause_s, done = [3_600.0], asyncio.Event()
 
     async def work() -> None:
@@ -32,7 +32,7 @@ async def test_a_pause_under_way_follows_a_setting_that_was_changed() -> None:
     await tasks.cancel(keep="")
 
 
-async def test_limits_that_applied_are_told_once_as_counts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_limits_that_applied_are_logged_once_as_counts(caplog: pytest.LogCaptureFixture) -> None:
     counts = {"refused_address": 2, "made_room": 0}
     frame = SimpleNamespace(service=SimpleNamespace(limited=lambda: counts), _limited=Counter())
     told = cast(Any, Process)._tell_limited

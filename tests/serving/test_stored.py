@@ -1,4 +1,4 @@
-"""A store that fills: whoever adds most is refused first, and nobody else."""
+"""A store that fills up: only the largest senders are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def four(number: int) -> bytes:
 
 
 def fill(stored: Stored, account: object, queue: bytes, count: int = LIMIT // SIZE) -> int:
-    """Add until refused, or so often; how often it could."""
+    """Add until refused or up to a count; return how often it succeeded."""
     for number in range(count):
         if not stored.allows(account, SIZE):
             return number
@@ -24,13 +24,13 @@ def fill(stored: Stored, account: object, queue: bytes, count: int = LIMIT // SI
     return count
 
 
-def test_nobody_is_counted_while_half_is_free() -> None:
+def test_nobody_is_counted_while_half_of_the_store_is_free() -> None:
     stored = Stored(LIMIT, Undo())
     assert fill(stored, four(1), b"a", LIMIT // SIZE // 2) == LIMIT // SIZE // 2
     assert stored.largest() == []
 
 
-def test_many_who_fill_it_leave_room_for_one_who_adds_little() -> None:
+def test_many_large_senders_leave_room_for_a_small_one() -> None:
     stored = Stored(LIMIT, Undo())
     stored.look(LIMIT // 2 + 1)
     taken = [fill(stored, four(number), four(number)) for number in range(200)]
@@ -58,7 +58,7 @@ def test_what_leaves_the_store_no_longer_counts() -> None:
     assert stored.allows(four(1), SIZE)
 
 
-def test_what_a_failed_turn_added_is_taken_back() -> None:
+def test_additions_of_a_failed_turn_are_rolled_back() -> None:
     undo = Undo()
     stored = Stored(LIMIT, undo)
     stored.look(LIMIT // 2 + 1)
@@ -67,7 +67,7 @@ def test_what_a_failed_turn_added_is_taken_back() -> None:
     assert (stored.total, stored.largest()) == (LIMIT // 2 + 1, [])
 
 
-def test_the_networks_of_one_customer_count_together() -> None:
+def test_networks_of_one_customer_count_together() -> None:
     stored = Stored(LIMIT, Undo())
     stored.look(LIMIT // 2 + 1)
     of_one = [fill(stored, b"\x20\x01\x0d\xb8\x00\x01" + bytes([last]), bytes([last])) for last in range(9)]
@@ -76,14 +76,14 @@ def test_the_networks_of_one_customer_count_together() -> None:
     assert of_other > of_one[-1]
 
 
-def test_who_is_exempt_is_limited_by_the_total_alone() -> None:
+def test_exempt_addresses_are_limited_only_by_the_total() -> None:
     stored = Stored(LIMIT, Undo())
     stored.look(LIMIT // 2)
     assert fill(stored, None, b"a") == LIMIT // SIZE // 2
     assert not stored.allows(None, 1)
 
 
-def test_the_counts_have_a_bound_and_go_when_it_is_calm_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counts_are_bounded_and_dropped_when_the_store_empties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_module, "TRACKED_MAX", 10)
     stored = Stored(LIMIT, Undo())
     stored.look(LIMIT // 2 + 1)
