@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile attack fuzz mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -76,6 +76,9 @@ fuzz: $(READY) ## strange input for TARGET (all of them without it), MINUTES eac
 	@for target in $(or $(TARGET),$$($(BIN)/python -m fuzz | cut -d ' ' -f 1)); do \
 		$(BIN)/python -m fuzz $$target --minutes $(or $(MINUTES),1) || exit 1; \
 	done
+
+fuzz-long: $(READY) ## every target, JOBS at a time, MINUTES each: one line a minute, a table at the end and in build/fuzz/summary.md
+	$(BIN)/python -m fuzz --all --minutes $(or $(MINUTES),30) --jobs $(or $(JOBS),2) --seed $(or $(SEED),1)
 
 mutants: $(READY) ## small mistakes in decision code that tests must notice: MODULE (all without it), SAMPLE of each
 	$(BIN)/python -m mutants $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))

@@ -1,5 +1,7 @@
 """`python -m fuzz TARGET --minutes N`: look for inputs that break a promise, guided by coverage.
 
+`--all` looks with every target, two at a time, and ends with a table.
+
 A finding is written to `build/fuzz/TARGET`. Whoever mends it moves the input to `fuzz/cases/TARGET`, where
 the tests replay it.
 """
@@ -18,8 +20,6 @@ ABSENT = (
     "It has wheels for Linux on x86-64: pip install --require-hashes -r fuzz/requirements.lock.\n"
     "Elsewhere it is built with Clang."
 )
-ROUND = 100
-"""How many inputs are made at once."""
 
 
 def main() -> int:
@@ -27,65 +27,58 @@ def main() -> int:
         prog="python -m fuzz", description="Look for inputs that break promises."
     )
     parser.add_argument("target", nargs="?", help="one target; without it they are listed")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long to look (1)")
+    parser.add_argument("--all", action="store_true", help="all targets, by lines, and a table of them")
+    parser.add_argument("--jobs", type=int, default=2, help="how many targets at a time, with --all (2)")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long to look, for each target (1)")
+    parser.add_argument("--seed", type=int, default=0, help="another number makes other inputs (0)")
+    parser.add_argument("--into", type=Path, default=BUILD, help=f"where findings go ({BUILD})")
     parser.add_argument("--lines", action="store_true", help="guided by lines, without atheris")
     parser.add_argument("--file", type=Path, help="try the input in this file and nothing else")
     arguments = parser.parse_args()
+    if arguments.all:
+        from fuzz.targets import TARGETS
+        from fuzz.together import search
+
+        return int(
+            search(list(TARGETS), arguments.minutes, arguments.jobs, arguments.seed, arguments.into) > 0
+        )
     if arguments.target is None:
         from fuzz.targets import TARGETS
 
         for target in TARGETS.values():
             print(f"{target.name:16} {target.promise}")
         return 0
-    if arguments.file is None and not arguments.lines and importlib.util.find_spec("atheris"):
+    if arguments.file is not None:
+        return _replayed(arguments)
+    if not arguments.lines and importlib.util.find_spec("atheris"):
         return _guided(arguments)
     return _by_lines(arguments)
 
 
-def _by_lines(arguments: argparse.Namespace) -> int:
-    """Change good inputs at random, and go on from those that reach lines that none reached before."""
-    import time
-
-    from fuzz.lines import Lines
-    from fuzz.target import changed
+def _replayed(arguments: argparse.Namespace) -> int:
     from fuzz.targets import TARGETS
 
-    target, lines = TARGETS[arguments.target], Lines("blindpost")
-    if arguments.file is None and not arguments.lines:
-        print(ABSENT, file=sys.stderr)
-    with lines.followed(), target.prepared() as one:
-        if arguments.file is not None:
-            one(arguments.file.read_bytes())
-            return 0
-        end, count = time.monotonic() + arguments.minutes * 60, 0
-        seeds = [*target.seeds(), *target.cases.values()]
-        for data in seeds:
-            _tried(one, data, target.name)
-        good, first = len(seeds), lines.reached
-        while time.monotonic() < end:
-            for data in changed(seeds, ROUND, seed=count):
-                before = lines.reached
-                _tried(one, data, target.name)
-                count += 1
-                if lines.reached > before:
-                    seeds.append(data)
-    print(
-        f"{target.name}: {count} inputs, no finding; {lines.reached} of {lines.known} lines reached, "
-        f"{first} of them by the {good} good inputs alone, the others by {len(seeds) - good} found ones"
-    )
+    with TARGETS[arguments.target].prepared() as one:
+        one(arguments.file.read_bytes())
     return 0
 
 
-def _tried(one: object, data: bytes, name: str) -> None:
-    assert callable(one)
-    try:
-        one(data)
-    except BaseException:
-        folder = BUILD / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "finding").write_bytes(data)
-        print(f"a finding: {folder / 'finding'}", file=sys.stderr)
-        raise
+def _by_lines(arguments: argparse.Namespace) -> int:
+    from fuzz.looking import look
+    from fuzz.targets import TARGETS
+
+    if not arguments.lines:
+        print(ABSENT, file=sys.stderr)
+    folder = arguments.into / arguments.target
+    seen = look(TARGETS[arguments.target], arguments.minutes * 60, folder, seed=arguments.seed)
+    found = "; ".join(seen.findings) or "no finding"
+    print(
+        f"{seen.target}: {seen.inputs} inputs, {found}; {seen.reached} of {seen.known} lines reached, "
+        f"{seen.first} of them by the {seen.seeds} good inputs alone, the others by {seen.kept} found ones"
+    )
+    if seen.findings:
+        print(f"What failed is in {folder}: try one with --file.", file=sys.stderr)
+    return 1 if seen.findings else 0
 
 
 def _guided(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from blindpost.chat.codec.bodies import read_body
 from blindpost.journal.frames import MAGIC, SegmentError, read_segment
 from blindpost.wire.addresses import RouterAddress, hosts_from_text, read_legacy_server, read_server
 from blindpost.wire.agent.compressed import read_compressed
@@ -69,8 +70,9 @@ from blindpost.wire.smp.queue_info import queue_info_from_json
 from blindpost.wire.smp.versions import connection_layout as smp_layout
 from blindpost.wire.store_log import decode_store_line
 from fuzz.target import One, Target
-from tests.support.wire.vectors import vectors
+from tests.support.wire.vectors import VECTORS, vectors
 
+CHATS = [f"chat/{name.name}" for name in sorted((VECTORS / "chat").glob("*.json"))]
 Decode = Callable[[bytes], object]
 SESSION = bytes(32)
 
@@ -284,6 +286,7 @@ DECODERS = (
     _decoders("agent", AGENT, "agent_messages.json"),
     _decoders("links", LINKS, "links.json"),
     _decoders("store-log", STORE_LOG, "store_log.json"),
+    _decoders("chat", [read_body], *CHATS),
     Target("capnp", "a value or a WireError", chosen([_capnp]), _calls),
     Target(
         "journal",

@@ -14,31 +14,40 @@ import os
 import ssl
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blindpost.client.errors import ClientError
-from blindpost.ntf.push.http2 import WATCH, ConnectionFailedError, Http2Connection
+from blindpost.crypto.keys import PrivateKey
 from blindpost.router.meters import Meter
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.testing.network import MemoryNetwork
-from blindpost.transport.errors import TransportError
-from blindpost.wire.capnp.rpc import write_bootstrap
+from blindpost.transport.errors import HandshakeParseError, TransportError
+from blindpost.transport.handshake import Effect, Failed, Send
+from blindpost.transport.plans import smp_client_plan
 from blindpost.wire.errors import WireError
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader
-from blindpost.wire.smp.commands import PING, PRXY, QUE
+from blindpost.wire.smp.commands import NSUBS, PING, PRXY, QUE, SUBS, Command, read_command
+from blindpost.wire.smp.errors import RefusedError
 from blindpost.wire.smp.responses import PKEY, PONG
 from blindpost.wire.smp.transmissions import Received, parse_responses
 from blindpost.wire.smp.values import LinkData, QueueMode
-from fuzz.target import One, Source, Target, piece
+from blindpost.wire.smp.versions import SMP_VERSIONS
+from blindpost.wire.versions import VersionRange
+from fuzz import seeds
+from fuzz.target import One, Source, Target
 from tests.support.ds.delivery import running
 from tests.support.ntf.lines import NtfLine, open_ntf_line
-from tests.support.ntf.routers import active_device, device_token, running_ntf
+from tests.support.ntf.routers import active_device, device_token, running_ntf, some_queue
 from tests.support.router.forwarding import ProxyLine
 from tests.support.router.lines import Line, Said, create, open_line
 from tests.support.router.routers import new_key, running_router
+from tests.support.router.services import MESSAGING, NOTIFIER, ServiceLine, new_service, open_service
+from tests.support.transport.streams import connect
 
 ANSWER_S = 20.0
 """A server that has not answered its bystander by then does not turn any more."""
@@ -123,6 +132,19 @@ def attacked(make: type[Attacked]) -> Iterator[One]:
             logging.getLogger("blindpost").removeHandler(failures)
 
 
+class _AnyHello:
+    """Answers a router's hello with these bytes, and ends."""
+
+    def __init__(self, hello: bytes) -> None:
+        self._hello = hello
+
+    def start(self) -> list[Effect]:
+        return []
+
+    def received(self, payload: bytes) -> list[Effect]:
+        return [Send(self._hello), Failed(HandshakeParseError())]
+
+
 class AttackedRouter(Attacked):
     """Steps: raw blocks, commands with any argument by any key, what proxies carry, bytes below TLS."""
 
@@ -145,6 +167,8 @@ class AttackedRouter(Attacked):
         self._ids += [self._own[0].notifier_id, self._own[0].link_id, self._own[1].link_id]
         self._ids += [self._queue.recipient_id, self._queue.sender_id, bytes(24), b""]
         self._keys = [None, *(queue.key for queue in self._own), self._own[0].sender_key, new_key()]
+        self._keys += [self._own[0].notifier_key, PrivateKey(Algorithm.ED25519, bytes(range(32)))]
+        self._service, self._served = new_service(), list[ServiceLine | None]([None, None])
 
     async def attack(self, source: Source) -> None:
         for _ in range(STEPS_MAX):
@@ -155,7 +179,7 @@ class AttackedRouter(Attacked):
             await self._settled(self._line)
 
     async def _step(self, source: Source) -> None:
-        match source.byte() % 6:
+        match source.byte() % 8:
             case 0:
                 (await self._opened()).stream.send(source.piece()[:PAYLOAD_MAX])
             case 1 | 2:
@@ -176,12 +200,42 @@ class AttackedRouter(Attacked):
                 line.stream.send(b"")
                 line.stream.session._transport.write(source.piece())
                 await line.stream.close()
+            case 6:
+                await self._as_service(source)
+            case 7:
+                await self._half_shaken(source)
             case _:
                 line = await self._opened()
                 found = await line.ask(PRXY(self._router.server, None))
                 if isinstance(found, PKEY):
                     pfwd = b"PFWD " + source.piece()[: PAYLOAD_MAX - 400]
                     line.send([line.written(Said(pfwd, found.session_id))])
+
+    async def _as_service(self, source: Source) -> None:
+        """A command signed twice where that belongs, if it can be read; any bytes else."""
+        role = source.byte() % 2
+        line = self._served[role]
+        if line is None or line.stream.reason is not None:
+            credentials = self._service if role == 0 else new_service()
+            line = await open_service(self._router, credentials, (MESSAGING, NOTIFIER)[role])
+            self._served[role] = line
+        text = source.piece()[: PAYLOAD_MAX // 3]
+        command: Command | bytes = text
+        with contextlib.suppress(WireError, RefusedError):
+            command = read_command(Reader(text), line.version)
+        entity, key = self._entity(source), self._key(source)
+        if isinstance(command, SUBS | NSUBS):
+            entity, key = line.service_id, line.session_key
+        line.send([line.written(Said(command, entity, key))])
+        await self._settled(line)
+
+    async def _half_shaken(self, source: Source) -> None:
+        """Any hello inside TLS, at either end of the versions."""
+        versions = VersionRange(6, 6) if source.byte() % 2 else SMP_VERSIONS
+        plan = smp_client_plan(self._router.server.key_hash, versions=versions)
+        hello = source.piece()[:PAYLOAD_MAX]
+        broken: Any = lambda peer: _AnyHello(hello)  # noqa: E731  # what a plan takes
+        await connect(replace(plan, handshake=broken), "127.0.0.1", self._router.port, self._router.network)
 
     def _written(self, line: Line, source: Source) -> Any:
         command = source.piece()[: PAYLOAD_MAX // 3]
@@ -228,7 +282,8 @@ class AttackedNotifier(Attacked):
         self._own = await active_device(self._ntf, device_token("bb"))
         self._line: NtfLine | None = None
         self._ids = [self._own.token_id, self._device.token_id, bytes(24), b""]
-        self._keys = [None, self._own.key, new_key()]
+        self._ids.append(await self._own.subscribe(some_queue()))
+        self._keys = [None, self._own.key, new_key(), PrivateKey(Algorithm.ED25519, bytes(range(32)))]
 
     async def attack(self, source: Source) -> None:
         for _ in range(STEPS_MAX):
@@ -243,7 +298,8 @@ class AttackedNotifier(Attacked):
                     line.stream.session._transport.write(source.piece())
                     await line.stream.close()
                 case _:
-                    command, choice = source.piece()[:200], source.byte()
+                    command, choice = source.piece()[:300], source.byte()
+                    command = command.replace(seeds.OWN_TOKEN, self._own.token_id)
                     known = choice < len(self._ids)
                     entity = self._ids[choice] if known else source.take(choice % 40)
                     key = self._keys[source.byte() % len(self._keys)]
@@ -327,105 +383,20 @@ class AttackedControl(Attacked):
         await writer.wait_closed()
 
 
-class _Wire(asyncio.Transport):
-    """Takes what the client of Apple writes, and forgets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.protocol: Http2Connection
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
-
-    def abort(self) -> None:
-        asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
-
-    def close(self) -> None:
-        self.abort()
-
-
-class AttackedPush(Attacked):
-    """Any bytes as Apple's side of HTTP/2: a push is answered, or its connection has failed."""
-
-    async def start(self, stack: contextlib.AsyncExitStack, folder: Path) -> None:
-        pass
-
-    async def attack(self, source: Source) -> None:
-        wire, connection = _Wire(), Http2Connection(WATCH)
-        wire.protocol = connection
-        connection.connection_made(wire)
-        headers = [(b":method", b"POST"), (b":path", b"/3/device/aa"), (b":scheme", b"https")]
-        pushes = [
-            asyncio.create_task(connection.post([*headers, (b":authority", b"a")], b"{}" * 700, 0.2))
-            for _ in range(2)
-        ]
-        await asyncio.sleep(0)
-        connection.data_received(bytes.fromhex("000000040000000000"))
-        for _ in range(STEPS_MAX):
-            await asyncio.sleep(0)
-            if not source.left:
-                break
-            connection.data_received(source.piece())
-        connection.abort()
-        for push in pushes:
-            with contextlib.suppress(ConnectionFailedError):
-                await push
-
-    async def check(self) -> None:
-        await asyncio.sleep(0)
-
-
-def _program(*steps: tuple[int, bytes, bytes]) -> bytes:
-    return b"".join(bytes([kind]) + before + piece(body) for kind, before, body in steps)
-
-
-def _router_seeds() -> list[bytes]:
-    def command(text: bytes, entity: int, key: int) -> bytes:
-        return bytes([1, 0]) + piece(text) + bytes([entity, key])
-
-    plain = (b"SUB", b"GET", b"OFF", b"DEL", b"QUE", b"PING", b"LGET", b"LDEL", b"NDEL", b"NSUB", b"ACK \x00")
-    found = [command(text, entity, 1) for text in plain for entity in (0, 2, 6, 7)]
-    found += [command(b"SEND T hello", 1, key) for key in (0, 4, 5)]
-    found += [command(b"SEND  ", 8, 0), command(b"RFWD abc", 12, 0), command(b"RSLV a.b", 12, 0)]
-    found += [command(b"LSET \x18" + bytes(24) + b"\0\x05fixed\0\x04user", 2, 2)]
-    found += [_program((0, b"", bytes(60))), _program((4, b"", b"\x17\x03\x03\x00\x20" + bytes(32)))]
-    found += [
-        bytes([3, 14, 0]) + piece(b"SEND T through") + bytes([1, 0]),
-        _program((3, b"\x0e\x01", bytes(90))),
-    ]
-    found += [_program((5, b"", b"\0\x14" + bytes(44)))]
-    return found
-
-
-def _ntf_seeds() -> list[bytes]:
-    texts = (b"TCHK", b"TDEL", b"TVFY abc", b"TCRN \0\0", b"TRPL T\0", b"SCHK", b"SDEL", b"PING", b"SNEW ")
-    return [bytes([1]) + piece(text) + bytes([entity, 1]) for text in texts for entity in (0, 1)]
-
-
-def _session(name: str, promise: str, make: type[Attacked], seeds: list[bytes]) -> Target:
-    return Target(name, promise, lambda: contextlib.contextmanager(attacked)(make), lambda: seeds)
+def session(name: str, promise: str, make: type[Attacked], good: Callable[[], list[bytes]]) -> Target:
+    return Target(name, promise, lambda: contextlib.contextmanager(attacked)(make), good)
 
 
 SERVED = "the bystander is answered and finds everything as it was; nothing is logged as an exception"
-SETTINGS = bytes.fromhex("000006040000000000000300000001")
-RESPONSE = bytes.fromhex("0000010105000000") + b"\x01\x88"
-
-BOOTSTRAP = write_bootstrap(1)
 
 SESSIONS = (
-    _session("router-session", SERVED, AttackedRouter, _router_seeds()),
-    _session("ntf-session", SERVED, AttackedNotifier, _ntf_seeds()),
-    _session("ds-session", SERVED, AttackedDelivery, [piece(bytes(16)), piece(BOOTSTRAP)]),
-    _session(
+    session("router-session", SERVED, AttackedRouter, seeds.router_seeds),
+    session("ntf-session", SERVED, AttackedNotifier, seeds.ntf_seeds),
+    session("ds-session", SERVED, AttackedDelivery, seeds.ds_seeds),
+    session(
         "control-socket",
         "each line is answered in JSON",
         AttackedControl,
-        [b'{"command": "status"}', b"[1, 2", b"{}"],
-    ),
-    _session(
-        "push-http2",
-        "a push is answered or ConnectionFailedError",
-        AttackedPush,
-        [piece(SETTINGS) + piece(RESPONSE)],
+        lambda: [b'{"command": "status"}', b"[1, 2", b"{}", b'{"command": "status", "fail": 1}'],
     ),
 )

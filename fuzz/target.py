@@ -13,6 +13,7 @@ from pathlib import Path
 
 One = Callable[[bytes], None]
 
+INPUT_MAX = 40_000
 CASES = Path(__file__).parent / "cases"
 
 
@@ -78,7 +79,7 @@ def changed(seeds: list[bytes], count: int, seed: int) -> Iterator[bytes]:
         data = bytearray(chance.choice(seeds) if seeds else b"")
         for _ in range(chance.randrange(1, 5)):
             place = chance.randrange(len(data) + 1)
-            match chance.randrange(5):
+            match chance.randrange(8):
                 case 0:
                     del data[place : place + chance.randrange(1, 9)]
                 case 1:
@@ -90,6 +91,14 @@ def changed(seeds: list[bytes], count: int, seed: int) -> Iterator[bytes]:
                 case 4 if seeds:
                     other = chance.choice(seeds)
                     data[place:] = other[chance.randrange(len(other) + 1) :]
+                case 5:
+                    again = data[place : place + chance.randrange(1, 65)]
+                    data[place:place] = again * chance.choice((1, 1, 2, 16, 255))
+                case 6 if place + 1 < len(data):
+                    near = int.from_bytes(data[place : place + 2], "big") + chance.choice((-1, 1, 256, -256))
+                    data[place : place + 2] = (near % 65536).to_bytes(2, "big")
+                case 7:
+                    data[place:place] = data
                 case _:
                     pass
-        yield bytes(data)
+        yield bytes(data[:INPUT_MAX])
