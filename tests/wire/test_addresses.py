@@ -1,4 +1,4 @@
-"""Hosts, servers and router addresses: every vector, the rules in their order, and text from anywhere."""
+"""Hosts, servers and router addresses: every vector, the rules in their order, and arbitrary text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEY_HASH = bytes(range(32))
 
 
 @pytest.mark.parametrize("vector", HOSTS, ids=named)
-def test_hosts_are_read_as_the_reference_reads_them(vector: dict[str, Any]) -> None:
+def test_hosts_are_read_as_by_the_reference(vector: dict[str, Any]) -> None:
     if "error" in vector["result"]:
         with pytest.raises(WireError):
             Host(vector["string"])
@@ -70,7 +70,7 @@ def read_hosts(reader: Reader) -> tuple[Host, ...]:
 
 
 @pytest.mark.parametrize("vector", ADDRESSES, ids=named)
-def test_addresses_are_read_as_the_reference_reads_them(vector: dict[str, Any]) -> None:
+def test_addresses_are_read_as_by_the_reference(vector: dict[str, Any]) -> None:
     expected = vector["with_password_allowed"]
     if "error" in expected:
         with pytest.raises(WireError):
@@ -139,7 +139,7 @@ def test_kinds_of_hosts_and_their_normal_form(text: str, kind: HostKind, normal:
         *(f"a{character}b" for character in ":#,;/ \n\r\t[]"),
     ],
 )
-def test_no_hosts(text: str) -> None:
+def test_invalid_hosts_are_refused(text: str) -> None:
     with pytest.raises(WireError):
         Host(text)
 
@@ -190,13 +190,13 @@ def test_ports_lose_leading_zeros_in_text() -> None:
     assert RouterAddress.from_text("smp://AAAA@a:0" + "1" * 30).server.port == "1" * 30
 
 
-def test_a_text_names_no_more_hosts_than_bytes_can() -> None:
+def test_text_holds_no_more_hosts_than_binary() -> None:
     assert len(hosts_from_text(",".join(["a"] * 255))) == 255
     with pytest.raises(WireError):
         hosts_from_text(",".join(["a"] * 256))
 
 
-def test_the_fingerprint_is_no_part_of_where_a_server_is() -> None:
+def test_same_address_ignores_the_fingerprint() -> None:
     one = Server((Host("a"), Host("b")), "1", b"k")
     assert one.same_address(Server((Host("a"), Host("b")), "1", b"other"))
     assert not one.same_address(Server((Host("b"), Host("a")), "1", b"k"))
@@ -281,7 +281,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", REPEATED)
 @pytest.mark.parametrize("start", ["smp://", "smp://AAAA:", "smp://AAAA@", "smp://AAAA@a:"])
-def test_long_texts_cost_no_more_than_their_length(name: str, start: str) -> None:
+def test_cost_of_long_texts_is_linear(name: str, start: str) -> None:
     def decode(data: bytes) -> object:
         return RouterAddress.from_text(data.decode())
 

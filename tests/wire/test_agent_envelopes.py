@@ -89,7 +89,7 @@ def test_agent_envelopes(vector: dict[str, Any]) -> None:
 
 @pytest.mark.claim("CON-48")
 def test_unknown_agent_envelopes_are_rejected() -> None:
-    """Every other discriminant, in front of every content that a known one has. Decoding holds no state."""
+    """Every other discriminant, before the content of each known one. Decoding keeps no state."""
     assert {vector["value"]["tag"] for vector in ENVELOPES} == set("CMIR")
     for vector in ENVELOPES:
         data = bytes.fromhex(vector["bytes"])
@@ -111,14 +111,14 @@ def test_bytes_of_agent_envelopes(vector: dict[str, Any]) -> None:
     assert encode(envelope, write_agent_envelope) == data
 
 
-def test_parameters_before_the_kem_leave_its_byte_to_the_information() -> None:
+def test_in_parameters_without_a_kem_its_byte_belongs_to_the_info() -> None:
     vector = next(vector for vector in ENVELOPE_BYTES if "becomes part of info" in vector["name"])
     envelope = decode_whole(bytes.fromhex(vector["bytes"]), read_agent_envelope)
     assert isinstance(envelope, Confirmation)
     assert bytes(envelope.encrypted_info) == b"0x"
 
 
-def test_a_ratchet_key_proposes_a_kem_or_none() -> None:
+def test_a_ratchet_key_cannot_accept_a_kem() -> None:
     accepted = next(vector for vector in ENVELOPES if vector["name"] == "C v7 e2e v3 accepted")
     e2e = build.e2e_params(accepted["value"]["e2eParams"])
     assert isinstance(e2e.kem, KemAccepted)
@@ -126,7 +126,7 @@ def test_a_ratchet_key_proposes_a_kem_or_none() -> None:
         encode(RatchetKey(7, e2e, b"R"), write_agent_envelope)
 
 
-def test_an_invitation_is_a_full_invitation() -> None:
+def test_an_invitation_envelope_needs_a_full_invitation_link() -> None:
     good = next(vector for vector in ENVELOPES if vector["value"]["tag"] == "I")
     link = full_link_from_text(good["value"]["link"])
     contact = ContactLink(link.agent_versions, link.queues).text
@@ -189,7 +189,7 @@ def test_client_envelopes(vector: dict[str, Any]) -> None:
     assert key.open_padded(read_back.nonce, read_back.box) == content
 
 
-def test_the_document_s_client_envelopes() -> None:
+def test_client_envelopes_of_the_document() -> None:
     recipient = PrivateKey(Algorithm.X25519, bytes([7]) * 32)
     sender = PrivateKey(Algorithm.X25519, bytes([8]) * 32)
     secret = recipient.agree(sender.public)
@@ -283,7 +283,7 @@ def test_any_bytes_are_a_layer_or_a_wire_error(data: bytes) -> None:
 
 
 def test_bodies_are_not_copied() -> None:
-    """Decoding a full envelope takes no memory to speak of: what it carries stays where it lies."""
+    """Decoding a full envelope takes almost no memory: the body stays in its buffer."""
     body = bytes(16000)
     for read, data in (
         (read_client_envelope, b"\0\x040" + bytes(24) + body),
@@ -293,7 +293,7 @@ def test_bodies_are_not_copied() -> None:
         assert memory_peak(partial(decode_whole, item=read), data) < 4000
 
 
-def test_a_long_invitation_costs_no_more_than_its_length() -> None:
+def test_cost_of_a_long_invitation_is_linear() -> None:
     def data(count: int) -> bytes:
         text = b"simplex:/invitation#/?v=2&smp=" + b"%3B" * count
         return b"\0\7I" + len(text).to_bytes(2, "big") + text

@@ -64,7 +64,7 @@ def test_messages(vector: dict[str, Any]) -> None:
 
 @pytest.mark.claim("CON-51")
 def test_unknown_messages_are_rejected() -> None:
-    """There are golden bytes of all nine types; any other tag fails in front of any of their contents."""
+    """There are golden bytes of all nine types; any other tag fails before any of their contents."""
     assert {vector["type"].encode() for vector in A_MESSAGES} == set(TAGS)
     contents = {bytes.fromhex(vector["bytes"])[len(vector["type"]) :] for vector in A_MESSAGES}
     other = [bytes([first]) for first in range(256) if first not in b"HMVQE"]
@@ -95,7 +95,7 @@ def agent_message(vector: dict[str, Any]) -> AnyAgentMessage:
 
 
 def readable(message: AnyAgentMessage) -> AnyAgentMessage:
-    """The message as its bytes tell it: old versions do not tell the mode of a queue."""
+    """The message as its bytes encode it: old versions do not encode the mode of a queue."""
     if not isinstance(message, AgentConnInfoReply):
         return message
 
@@ -150,7 +150,7 @@ def test_messages_round_trip(message: AMessage) -> None:
     assert decode_whole(encode(message, write_a_message), read_a_message) == message
 
 
-def test_the_document_s_messages() -> None:
+def test_messages_of_the_document() -> None:
     none = hashlib.sha256(b"").digest()
     second = AgentMessage(2, none, AMsg(b"hello"))
     receipt = Receipt(2, hashlib.sha256(encode(second, write_agent_message)).digest(), b"")
@@ -164,7 +164,7 @@ def test_the_document_s_messages() -> None:
         assert decode_whole(data, read_agent_message) == message
 
 
-def test_information_that_would_lose_its_first_byte_is_not_written() -> None:
+def test_info_that_would_lose_its_first_byte_is_not_written() -> None:
     for vector in AGENT_MESSAGES:
         message, told = agent_message(vector), readable(agent_message(vector))
         if not isinstance(message, AgentConnInfoReply) or not isinstance(told, AgentConnInfoReply):
@@ -183,7 +183,7 @@ def test_information_that_would_lose_its_first_byte_is_not_written() -> None:
         encode(AgentConnInfoReply((), b"info"), write_agent_message)
 
 
-def test_only_the_last_queue_can_take_the_information() -> None:
+def test_only_the_last_queue_can_swallow_the_info() -> None:
     keyed = decode_whole(bytes.fromhex(named_message("QKEY")["bytes"]), read_a_message)
     assert isinstance(keyed, QKey)
     telling = keyed.queues[0].queue
@@ -194,7 +194,7 @@ def test_only_the_last_queue_can_take_the_information() -> None:
         encode(AgentConnInfoReply((telling, silent), b"Mine"), write_agent_message)
 
 
-def test_the_key_of_a_new_queue_authorizes() -> None:
+def test_the_key_of_a_new_queue_must_be_able_to_authorize() -> None:
     data = bytes.fromhex(named_message("QKEY")["bytes"])
     x448 = b"\x44" + Algorithm.X448.spki_prefix + bytes(56)
     with pytest.raises(WireError):
@@ -205,7 +205,7 @@ def named_message(name: str) -> dict[str, Any]:
     return next(vector for vector in A_MESSAGES if vector["name"] == name)
 
 
-def test_bytes_left_over_are_refused() -> None:
+def test_trailing_bytes_are_refused() -> None:
     for vector in A_MESSAGES:
         data = bytes.fromhex(vector["bytes"])
         if vector["type"] != "M":
@@ -241,7 +241,7 @@ def test_any_bytes_are_a_message_or_a_wire_error(tag: bytes, data: bytes) -> Non
     survives(read_message, HEADER + tag + data)
 
 
-def test_the_longest_lists_cost_no_more_than_their_length() -> None:
+def test_cost_of_the_longest_lists_is_linear() -> None:
     address = next(vector["bytes"] for vector in A_MESSAGES if vector["type"] == "QC")
     one = decode_whole(bytes.fromhex(address)[2:], read_sender_address)
 

@@ -1,4 +1,4 @@
-"""Batches: the fewest payloads, in order, and nothing that fits is held up by what does not."""
+"""Batches: the fewest payloads, in order, and what does not fit never blocks what does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contents(payload: bytes) -> list[bytes]:
 
 
 def fewest(sizes: list[int], limit: int) -> int:
-    """The least number of payloads, found by trying all cuts."""
+    """The smallest number of payloads, found by trying all splits."""
     best = [0]
     for end in range(1, len(sizes) + 1):
         choices = []
@@ -81,7 +81,7 @@ def test_at_most_255_in_a_block() -> None:
     assert [payload.done()[0] for payload in packed.payloads] == [90, 255, 255]
 
 
-def test_the_largest_transmission_and_one_byte_more() -> None:
+def test_the_largest_transmission_fits_and_one_byte_more_does_not() -> None:
     small, largest, larger = item(b"small"), item(bytes(16363)), item(bytes(16364))
     packed = pack([small, larger, largest, larger, small], SMP_BATCH_LIMIT)
     assert packed.oversize == (1, 3)
@@ -109,7 +109,7 @@ def test_a_batch_of_one_may_be_larger_than_a_shared_one() -> None:
         batch_of_one(item(bytes(65536)))
 
 
-def test_readers_look_into_the_block_itself() -> None:
+def test_readers_are_views_of_the_block() -> None:
     payload = pack([item(b"first"), item(b"second")], 100).payloads[0]
     block = padded(payload, 64)
     views = [reader.rest() for reader in unpack(payload_reader(block))]
@@ -131,7 +131,7 @@ def test_bad_padding(block: bytes) -> None:
         payload_reader(block)
 
 
-def test_padding_is_not_looked_at() -> None:
+def test_padding_content_is_ignored() -> None:
     assert bytes(payload_reader(b"\0\x02hi!?").rest()) == b"hi"
 
 

@@ -1,4 +1,4 @@
-"""Cap'n Proto by hand: every call and result back and forth, and pointers that lead astray."""
+"""Cap'n Proto by hand: every call and result round-trips, and bad pointers are refused."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def request_frame(request: Request) -> bytes:
 
 
 @given(requests)
-def test_requests_come_back(request: Request) -> None:
+def test_requests_round_trip(request: Request) -> None:
     ordinal = METHODS.index(type(request))
     assert read_request(ordinal, message(request_frame(request)).root()) == request
 
 
 @given(results)
-def test_results_come_back(of: tuple[int, Result]) -> None:
+def test_results_round_trip(of: tuple[int, Result]) -> None:
     ordinal, result = of
     builder = Builder()
     write_result(result)(StructBuilder(builder, 0, 0), 0)
@@ -90,7 +90,7 @@ def test_results_come_back(of: tuple[int, Result]) -> None:
 
 
 @given(requests, st.data())
-def test_a_changed_request_is_another_request_or_none(request: Request, data: st.DataObject) -> None:
+def test_a_changed_request_is_read_or_refused(request: Request, data: st.DataObject) -> None:
     frame = bytearray(request_frame(request))
     frame[data.draw(st.integers(8, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     try:
@@ -135,7 +135,7 @@ def test_far_pointers_are_followed() -> None:
         [[3]],
     ],
 )
-def test_pointers_that_lead_astray(segments: list[list[int]]) -> None:
+def test_bad_pointers_are_refused(segments: list[list[int]]) -> None:
     with pytest.raises(WireError):
         words(*segments).root()
 
@@ -147,7 +147,7 @@ def test_a_list_of_structs_must_fit() -> None:
             list(Struct(found, 0, 8, 0, 1).structs(0))
 
 
-def test_reading_takes_a_number_of_calls_in_proportion() -> None:
+def test_cost_of_reading_is_linear() -> None:
     def cost(count: int) -> int:
         frame = request_frame(Ack(b"r" * 32, b"", 1, (b"x" * 16,) * count, Auth()))
         return calls_made(lambda data: read_request(6, message(data).root()), frame)
@@ -155,8 +155,8 @@ def test_reading_takes_a_number_of_calls_in_proportion() -> None:
     assert cost(2000) < 12 * cost(200)
 
 
-def test_a_message_of_nothing_but_null_pointers_is_not_walked() -> None:
-    """Eight megabytes of ids that are null: only as many are read as an answer needs."""
+def test_a_message_of_only_null_pointers_is_not_walked() -> None:
+    """Eight megabytes of null ids: only as many are read as an answer needs."""
     count = 1_000_000
     body = struct.pack("<QQ", 1 << 32 | 4 << 48, 1) + bytes(16)
     body += struct.pack("<QQ", 1 | 1 << 2 | 6 << 32 | count << 35, 0) + bytes(count * 8)

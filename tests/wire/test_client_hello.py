@@ -33,12 +33,12 @@ def test_the_name_and_the_protocols_are_found(name: str | None, protocols: list[
     assert found == ClientHello((name or "").lower(), tuple(one.encode() for one in protocols))
 
 
-def test_a_hello_is_read_when_its_last_byte_has_come() -> None:
+def test_a_hello_is_read_when_its_last_byte_arrives() -> None:
     whole = hello("a.example", ["h2"])
     assert [read_client_hello(whole[:count]) for count in range(len(whole))] == [None] * len(whole)
 
 
-def test_a_hello_in_many_records_is_put_together() -> None:
+def test_a_hello_split_over_many_records_is_joined() -> None:
     message = hello("a.example", ["h2"])[5:]
     records = b"".join(b"\x16\x03\x01\x00\x01" + message[place : place + 1] for place in range(len(message)))
     assert read_client_hello(records) == ClientHello("a.example", (b"h2",))
@@ -56,7 +56,7 @@ def test_a_hello_in_many_records_is_put_together() -> None:
         b"\x16\x03\x01\x00\x04\x01" + (HELLO_MAX + 1).to_bytes(3, "big"),
     ],
 )
-def test_what_is_no_hello_is_refused_at_once(data: bytes) -> None:
+def test_bytes_that_are_not_a_hello_are_refused_at_once(data: bytes) -> None:
     with pytest.raises(WireError):
         read_client_hello(data)
 

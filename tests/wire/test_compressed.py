@@ -32,7 +32,7 @@ def read(data: bytes) -> Plain | ZstdFrame:
 
 
 @pytest.mark.parametrize("vector", vectors("agent_messages.json", "Compressed"), ids=named)
-def test_what_the_reference_writes_is_read_and_carried_unchanged(vector: dict[str, Any]) -> None:
+def test_frames_of_the_reference_are_read_and_kept_unchanged(vector: dict[str, Any]) -> None:
     data, text = bytes.fromhex(vector["bytes"]), bytes.fromhex(vector["input"])
     found = read(data)
     if len(text) <= PLAIN_SIZE_MAX:
@@ -44,7 +44,7 @@ def test_what_the_reference_writes_is_read_and_carried_unchanged(vector: dict[st
     assert encode(found, write_compressed) == data
 
 
-def test_a_frame_is_carried_as_it_is() -> None:
+def test_a_frame_is_kept_unchanged() -> None:
     data = b"1" + len(HELLO).to_bytes(2, "big") + HELLO
     assert read(data) == ZstdFrame(HELLO, 5)
     assert encode(read(data), write_compressed) == data
@@ -63,9 +63,7 @@ def test_a_frame_is_carried_as_it_is() -> None:
         ("4350aabbccdde803", 1000 + 256),
     ],
 )
-def test_the_content_size_is_read_at_every_width_and_behind_every_dictionary_id(
-    header: str, size: int
-) -> None:
+def test_the_content_size_is_read_in_every_width_after_any_dictionary_id(header: str, size: int) -> None:
     assert frame_content_size(MAGIC + bytes.fromhex(header)) == size
 
 
@@ -89,7 +87,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 
 
 @given(st.binary(max_size=255))
-def test_plain_texts_come_back(data: bytes) -> None:
+def test_plain_texts_round_trip(data: bytes) -> None:
     assert read(encode(Plain(data), write_compressed)) == Plain(data)
 
 

@@ -1,4 +1,4 @@
-"""Parameters of the key agreement and ratchet messages: round trips, gates by version, hostile bytes."""
+"""Parameters of the key agreement and ratchet messages: round trips, version rules, hostile bytes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_link_parameters(
     assert params.at(versions.high) == E2EParams(versions.high, key1, key2, kem)
 
 
-def test_link_parameters_cannot_accept() -> None:
+def test_link_parameters_cannot_accept_a_kem() -> None:
     writer = Writer()
     write_version_range(writer, E2E_VERSIONS)
     writer.short(KEY1.spki).short(KEY2.spki).raw(b"1A")
@@ -217,8 +217,8 @@ def test_messages_of_both_length_forms(version: int, ciphertext: bytes, body: by
         assert decode_whole(data, read_ratchet_message) == message
 
 
-def test_border_between_the_length_forms() -> None:
-    """A first byte below 32 is half of a length."""
+def test_boundary_between_the_length_forms() -> None:
+    """A first byte below 32 is half of a two-byte length."""
     assert bytes(decode_whole(b"\x1f\xff" + bytes(8191 + 16), read_ratchet_message).encoded_header) == bytes(
         8191
     )
@@ -252,7 +252,7 @@ for entry in vectors("ratchet.json", "header"):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_cut_or_changed_anywhere(name: str) -> None:
+def test_parameters_and_messages_cut_or_changed_anywhere(name: str) -> None:
     decode, good = SAMPLES[name]
     decode(good)
     whole = truncated_everywhere(decode, good)
@@ -274,7 +274,7 @@ def encode_with(kem: KemParams) -> bytes:
     return encode(E2EParams(3, KEY1, KEY2, kem), write_e2e_params)
 
 
-def test_cost_of_a_query_grows_with_its_length_only() -> None:
+def test_cost_of_a_query_depends_only_on_its_length() -> None:
     def decode(data: bytes) -> object:
         return E2EParamsUri.from_text(data.decode())
 

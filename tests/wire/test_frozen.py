@@ -57,7 +57,7 @@ class Nothing:
 
 @frozen.dataclass(frozen=True, slots=True)
 class Child(Ours):
-    """A child of ours."""
+    """A subclass of ours."""
 
     more: int = 0
 
@@ -94,7 +94,7 @@ def result(call: Callable[[], object]) -> object:
         lambda kind: hasattr(kind("a"), "__dict__"),
     ],
 )
-def test_both_do_the_same(act: Callable[[Any], object]) -> None:
+def test_both_behave_the_same(act: Callable[[Any], object]) -> None:
     assert result(lambda: act(Ours)) == result(lambda: act(Standard))
 
 
@@ -104,7 +104,7 @@ def test_few_fields() -> None:
     assert len({One("a"), One("a"), Nothing(), Nothing()}) == 2
 
 
-def test_a_child_is_as_usual() -> None:
+def test_a_subclass_behaves_as_usual() -> None:
     child = Child("a", more=1)
     assert (child.name, child.more, child == Child("a", more=1)) == ("a", 1, True)
     with pytest.raises(FrozenInstanceError):

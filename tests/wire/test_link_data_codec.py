@@ -1,4 +1,4 @@
-"""The encodings of short-link data, with the room that they leave for later versions."""
+"""The encodings of short-link data, with their room for later versions."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ FIXED = bytes.fromhex(LINK_DATA[0]["fixedData"])
         (b"\xff", None),
     ],
 )
-def test_an_entity_id_that_is_not_whole_is_room_of_a_later_version(
-    tail: bytes, entity_id: bytes | None
-) -> None:
+def test_an_incomplete_entity_id_is_left_to_later_versions(tail: bytes, entity_id: bytes | None) -> None:
     assert decode_whole(FIXED + tail, read_fixed_link_data).entity_id == entity_id
 
 
@@ -157,7 +155,7 @@ def test_data_cut_and_changed(vector: dict[str, Any]) -> None:
     changed_everywhere(lambda changed: decode_whole(changed, read_user_link_data), user, vector["name"])
 
 
-def test_the_longest_lists_cost_no_more_than_their_length() -> None:
+def test_cost_of_the_longest_lists_is_linear() -> None:
     """As many owners and relays as their counts allow, in data larger than any blob."""
     owner = decode_whole(bytes.fromhex(OWNERS[0]["bytes"]), read_owner_auth)
     full = next(vector for vector in LINK_DATA if vector["name"] == "contact, owners and relays")

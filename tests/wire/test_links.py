@@ -116,7 +116,7 @@ def test_shortening_and_restoring(vector: dict[str, Any]) -> None:
 
 
 def compatible(link: FullLink) -> bool:
-    """The negotiations that joining starts with."""
+    """The version negotiations that joining starts with."""
     agreed = [
         link.agent_versions.agreed(AGENT_VERSIONS),
         link.queues[0].versions.agreed(CLIENT_VERSIONS),
@@ -151,7 +151,7 @@ def golden_invitation() -> InvitationLink:
     return InvitationLink(VersionRange(2, 7), (queue,), e2e)
 
 
-def test_the_document_s_links() -> None:
+def test_links_of_the_document() -> None:
     text = golden_invitation().text
     assert text == GOLDEN["invitation text"]["text"]
     assert hashlib.sha256(text.encode()).hexdigest() == GOLDEN["invitation text"]["sha256"]
@@ -190,7 +190,7 @@ def test_contact_links_of_old_versions_stay_usable() -> None:
     assert full_link_from_text(old.text) == old
 
 
-def test_in_binary_an_unknown_mode_is_contact() -> None:
+def test_an_unknown_mode_in_binary_reads_as_contact() -> None:
     queue = golden_invitation().queues[0]
     unknown = replace(queue, address=replace(queue.address, mode=None))
     known = replace(queue, address=replace(queue.address, mode=QueueMode.CONTACT))
@@ -217,7 +217,7 @@ def test_in_binary_an_unknown_mode_is_contact() -> None:
         ("%2C", "%2C%2C"),
     ],
 )
-def test_texts_that_are_no_full_links(part: str, other: str) -> None:
+def test_texts_that_are_not_full_links(part: str, other: str) -> None:
     assert part in GOOD_INVITATION
     with pytest.raises(WireError):
         full_link_from_text(GOOD_INVITATION.replace(part, other, 1))
@@ -249,7 +249,7 @@ def test_links_without_queues_cannot_be_written() -> None:
         encode(empty, write_full_link)
 
 
-def test_a_text_names_no_more_queues_than_bytes_can() -> None:
+def test_text_holds_no_more_queues_than_binary() -> None:
     queue = golden_invitation().queues[0]
     many = ContactLink(VERSIONS, (queue,) * 255)
     assert full_link_from_text(many.text) == many
@@ -335,7 +335,7 @@ def test_ports_of_short_links() -> None:
         "Simplex:/a#AAAA?h=a",
     ],
 )
-def test_texts_that_are_no_short_links(text: str) -> None:
+def test_texts_that_are_not_short_links(text: str) -> None:
     with pytest.raises(WireError):
         link_from_text(text)
 
@@ -350,7 +350,7 @@ def test_short_links_need_their_keys_in_text() -> None:
             _ = link.text
 
 
-def test_shortening_keeps_what_the_presets_do_not_say() -> None:
+def test_shortening_drops_only_what_a_preset_restores() -> None:
     preset = Server((Host("a.b"), Host("c.onion")), "", b"hash")
     only = Server((Host("a.b"),), "", b"")
     for link in (CONTACT, INVITATION):
@@ -436,7 +436,7 @@ def test_bytes_cut_and_changed(vector: dict[str, Any]) -> None:
         "simplex:/a#AAAA?h=",
     ],
 )
-def test_long_texts_cost_no_more_than_their_length(repeated: str, start: str) -> None:
+def test_cost_of_long_texts_is_linear(repeated: str, start: str) -> None:
     def text(count: int) -> bytes:
         return (start + repeated * count).encode()
 

@@ -1,4 +1,4 @@
-"""Blocks of the notification protocol: who must sign and name what, batches, hellos, errors for bad ones."""
+"""Blocks of the notification protocol: required signatures and entities, batches, hellos, errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from tests.support.wire.ntf_samples import (
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.TAG.decode())
 def test_credentials(command: Command, version: int) -> None:
-    """No other combination of authorization and entity is a request than the one a command needs."""
+    """A request must have exactly the combination of authorization and entity that its command needs."""
     if isinstance(command, TNEW | SNEW):
         errors = {
             (False, False): NO_AUTH,
@@ -102,7 +102,7 @@ def test_entities_of_responses(response: Response, without: CMD | None, given: C
         assert found == expected
 
 
-def test_a_bad_transmission_does_not_spoil_its_neighbours() -> None:
+def test_a_bad_transmission_does_not_affect_its_neighbours() -> None:
     good = sent(TCHK(), SIGNATURE, ENTITY_ID).done()
     unknown = b"\0\x01a\x01bWHAT"
     bad_length = b"\x3f" + bytes(63) + b"\x01a\x01bTCHK"
@@ -147,7 +147,7 @@ def packed_sizes(sizes: list[int], version: int) -> tuple[list[list[int]], tuple
     return blocks, packed.oversize
 
 
-def test_batches_fill_493_bytes_and_one_alone_507() -> None:
+def test_a_batch_holds_493_bytes_and_a_single_transmission_507() -> None:
     assert packed_sizes([], 3) == ([], ())
     assert packed_sizes([491], 3) == ([[491]], ())
     assert packed_sizes([100, 200, 187], 3) == ([[100, 200, 187]], ()), "2 + 100 + 2 + 200 + 2 + 187 is 493"
@@ -156,7 +156,7 @@ def test_batches_fill_493_bytes_and_one_alone_507() -> None:
     assert packed_sizes([1, 508, 2], 3) == ([[1, 2]], (1,))
 
 
-def test_version_1_sends_one_transmission_in_a_block() -> None:
+def test_version_1_sends_one_transmission_per_block() -> None:
     assert packed_sizes([1, 510, 511, 2], 1) == ([[1], [510], [2]], (2,))
 
 

@@ -1,4 +1,4 @@
-"""Generated values of the notification protocol come back; hostile bytes give a value or the one error."""
+"""Generated values of the notification protocol round-trip; hostile bytes give a value or the one error."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def written(item: Command | Response, version: int) -> bytes:
 
 @EXAMPLES
 @given(ntf.commands, ntf.versions)
-def test_commands_come_back(command: Command, version: int) -> None:
+def test_commands_round_trip(command: Command, version: int) -> None:
     assert read_command(Reader(written(command, version)), version) == command
 
 
 @EXAMPLES
 @given(ntf.responses, ntf.versions)
-def test_responses_come_back_but_for_reasons_below_version_3(response: Response, version: int) -> None:
+def test_responses_round_trip_except_reasons_below_version_3(response: Response, version: int) -> None:
     if isinstance(response, TKN) and version < 3:
         expected: Response = TKN(TokenStatus(response.status.state))
     else:
@@ -83,14 +83,14 @@ def test_responses_come_back_but_for_reasons_below_version_3(response: Response,
 
 @EXAMPLES
 @given(ntf.server_hellos(), ntf.client_hellos)
-def test_hellos_come_back(server: ServerHello, client: ClientHello) -> None:
+def test_hellos_round_trip(server: ServerHello, client: ClientHello) -> None:
     assert decode_whole(encode(server, write_server_hello), read_server_hello) == server
     assert decode_whole(encode(client, write_client_hello), read_client_hello) == client
 
 
 @EXAMPLES
 @given(ntf.text_tokens)
-def test_device_tokens_come_back_from_text(token: DeviceToken) -> None:
+def test_device_tokens_round_trip_as_text(token: DeviceToken) -> None:
     assert DeviceToken.from_text(token.text) == token
 
 
@@ -107,7 +107,7 @@ def test_a_device_token_has_a_text_only_if_it_reads_back(token: DeviceToken) -> 
 
 @EXAMPLES
 @given(ntf.private_keys(*ntf.AUTHS))
-def test_private_keys_come_back(key: EncodedPrivateKey) -> None:
+def test_private_keys_round_trip(key: EncodedPrivateKey) -> None:
     assert EncodedPrivateKey.from_pkcs8(key.pkcs8) == key
 
 
@@ -119,9 +119,7 @@ def credentials(data: st.DataObject, command: Command) -> tuple[bytes, bytes]:
 
 @EXAMPLES
 @given(st.data(), st.lists(ntf.commands, min_size=1, max_size=4), ntf.versions)
-def test_requests_come_back_in_their_order(
-    data: st.DataObject, commands: list[Command], version: int
-) -> None:
+def test_requests_round_trip_in_order(data: st.DataObject, commands: list[Command], version: int) -> None:
     layout = connection_layout(version, SESSION_ID)
     sent, transmissions = [], []
     for command in commands:
@@ -148,7 +146,7 @@ def requests_of(found: list[Request | Refused]) -> list[Request]:
 
 @EXAMPLES
 @given(ntf.responses, ntf.entity_ids, st.binary(max_size=255))
-def test_replies_come_back_at_version_3(response: Response, entity_id: bytes, corr_id: bytes) -> None:
+def test_replies_round_trip_at_version_3(response: Response, entity_id: bytes, corr_id: bytes) -> None:
     layout = connection_layout(3, SESSION_ID)
     named = b"" if isinstance(response, IDTKN | IDSUB | PONG) else entity_id
     transmission = response_transmission(layout, 3, corr_id, named, response)
@@ -172,13 +170,13 @@ def test_packing_loses_nothing_and_keeps_order(sizes: list[int], version: int) -
 
 @EXAMPLES
 @given(st.lists(ntf.push_items, min_size=1, max_size=6))
-def test_push_items_come_back(items: list[PushItem]) -> None:
+def test_push_items_round_trip(items: list[PushItem]) -> None:
     assert decode_items(encode_items(items)) == tuple(items)
 
 
 @EXAMPLES
 @given(ntf.pushes)
-def test_pushes_come_back(push: Push) -> None:
+def test_pushes_round_trip(push: Push) -> None:
     body = encode_apns_body(push)
     assert decode_apns_body(body) == push
     assert push_from_data(JsonObject(json.loads(body)["notificationData"])) == push
@@ -238,7 +236,7 @@ def test_push_items_that_cannot_be_read(text: str) -> None:
     ],
     ids=lambda body: body[:70],
 )
-def test_bodies_that_are_no_push(body: bytes) -> None:
+def test_bodies_that_are_not_a_push(body: bytes) -> None:
     with pytest.raises(WireError):
         decode_apns_body(body)
 
@@ -317,14 +315,14 @@ def test_changed_bytes_give_a_value_or_the_one_error(decode: Decode, data: bytes
 @EXAMPLES
 @given(st.binary(max_size=300), ntf.versions)
 def test_any_bytes_give_a_value_or_the_one_error(data: bytes, version: int) -> None:
-    """Parsing a payload does not even raise: what cannot be read is answered."""
+    """Parsing a payload never raises: what cannot be read is answered with an error."""
     layout = connection_layout(version, b"")
     assert parse_requests(Reader(data), layout, version)
     assert parse_responses(Reader(data), layout, version)
 
 
 def worst_payload(count: int) -> bytes:
-    """Many small transmissions, each with a command that must be looked at to its end."""
+    """Many small transmissions, each with a command that must be read to its end."""
     item = b"\0\0\0SNEW S\0" + b"\x01\x01a" * 2
     return unpadded(bytes((count,)) + (len(item).to_bytes(2, "big") + item) * count)
 

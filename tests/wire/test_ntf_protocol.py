@@ -175,7 +175,7 @@ def test_snew_bytes(hosts: tuple[str, ...]) -> None:
         replace(SERVER, hosts=())
 
 
-def test_snew_takes_only_private_keys_that_sign_or_authenticate() -> None:
+def test_snew_accepts_only_private_keys_that_sign_or_authenticate() -> None:
     head = written(COMMANDS[6])[: -len(NOTIFIER_KEY.pkcs8) - 1]
     for algorithm in (Algorithm.ED25519, Algorithm.ED448, Algorithm.X25519):
         key = EncodedPrivateKey(algorithm, bytes(algorithm.raw_size))
@@ -204,7 +204,7 @@ def test_tkn_bytes(name: str, version: int) -> None:
 
 @pytest.mark.claim("NTF-17")
 @pytest.mark.parametrize("reason", ["BAD", "TOPIC", "EXPIRED", "UNREGISTERED"])
-def test_reasons_are_told_from_version_3_on(reason: str) -> None:
+def test_reasons_are_sent_from_version_3_on(reason: str) -> None:
     token = TKN(TokenStatus(TokenState.INVALID, InvalidReason[reason]))
     told = b"TKN INVALID," + reason.encode()
     assert [written(token, version) for version in (1, 2, 3)] == [b"TKN INVALID", b"TKN INVALID", told]
@@ -244,7 +244,7 @@ def test_sub_err_has_a_text() -> None:
     }
 
 
-def test_a_long_error_text_is_cut_so_that_it_fits_into_a_block() -> None:
+def test_a_long_error_text_is_cut_to_fit_into_a_block() -> None:
     status = SubStatus.failed(b"x" * 600)
     assert status.error == b"x" * SUB_ERROR_MAX
     reply = response_transmission(layout_of(1), 1, b"c" * 24, ENTITY_ID, SUB(status))
@@ -292,7 +292,7 @@ def test_nothing_secret_is_printed() -> None:
         assert hidden not in shown
 
 
-def test_private_keys_are_equal_only_with_algorithm_and_bytes() -> None:
+def test_private_keys_are_equal_only_in_algorithm_and_bytes() -> None:
     key = EncodedPrivateKey(Algorithm.ED25519, bytes(32))
     assert key == EncodedPrivateKey.from_pkcs8(key.pkcs8)
     assert hash(key) == hash(EncodedPrivateKey.from_pkcs8(key.pkcs8))

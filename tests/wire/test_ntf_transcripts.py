@@ -43,7 +43,7 @@ def private_keys(transcript: dict[str, Any]) -> dict[bytes, PrivateKey]:
 
 @dataclass
 class Session:
-    """What a reader of the recording knows after some events."""
+    """What a reader of the recording knows after the events so far."""
 
     layout: Layout
     version: int
@@ -83,7 +83,7 @@ class Session:
                 return self.token_keys.get(request.entity_id) or self.sub_keys.get(request.entity_id)
 
     def authorized(self, request: Request, key: PublicKey) -> bool:
-        """An authenticator is made again: only its two owners could verify it."""
+        """Authenticators are recomputed: only their two owners could verify them."""
         if kind_of(request.authorization) is not Algorithm.X25519:
             return verify(key, request.authorized(self.layout), request.authorization)
         box_key = BoxKey.agreed(self.keys[key.spki], self.router_key)
@@ -100,7 +100,7 @@ class Session:
         assert [part.done() for part in pack_transmissions(sent, self.version).payloads] == [payload]
 
     def matched(self, reply: Received) -> None:
-        """A refusal is what we would have answered; anything else answers what was asked."""
+        """A refusal must be what we would answer; any other response must fit its request."""
         request = self.asked.pop(reply.corr_id, None)
         if request is None:
             assert isinstance(reply.response, ERR)

@@ -1,4 +1,4 @@
-"""Every vector of `ntf.json`: read, written again, refused where the reference refuses."""
+"""Every vector of `ntf.json`: read, rewritten, refused where the reference refuses."""
 
 from __future__ import annotations
 

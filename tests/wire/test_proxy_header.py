@@ -1,4 +1,4 @@
-"""The PROXY protocol, both versions, as HAProxy's document gives them."""
+"""The PROXY protocol, both versions, as specified by HAProxy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def second(source: str, port: int, more: bytes = b"") -> bytes:
         (V2 + b"\x21\x31\x00\xd8" + bytes(216), None),
     ],
 )
-def test_the_address_is_found_and_what_follows_is_left(data: bytes, address: tuple[str, int] | None) -> None:
+def test_the_address_is_found_and_what_follows_is_left_alone(
+    data: bytes, address: tuple[str, int] | None
+) -> None:
     assert read_proxy_header(data + b"\x16\x03\x01") == ProxyHeader(address, len(data))
     assert [read_proxy_header(data[:count]) for count in range(len(data))] == [None] * len(data)
 

@@ -104,7 +104,7 @@ def golden_uri() -> QueueUri:
     return QueueUri(VersionRange(1, 4), QueueAddress(server, bytes(range(0x64, 0x7C)), dh_key, MESSAGING))
 
 
-def test_the_document_s_queue() -> None:
+def test_queue_of_the_document() -> None:
     uri = golden_uri()
     assert encode(uri, write_queue_uri).hex() == GOLDEN["queueUri 1-4 messaging"]["bytes"]
     assert decode_whole(bytes.fromhex(GOLDEN["queueUri 1-4 messaging"]["bytes"]), read_queue_uri) == uri
@@ -120,7 +120,7 @@ def info(version: int, mode: QueueMode | None) -> QueueInfo:
 
 @pytest.mark.parametrize("version", range(7))
 @pytest.mark.parametrize("mode", [None, MESSAGING, CONTACT])
-def test_what_an_info_tells_of_the_mode(version: int, mode: QueueMode | None) -> None:
+def test_how_an_info_encodes_the_mode(version: int, mode: QueueMode | None) -> None:
     if version >= 4:
         tail = {None: b"", MESSAGING: b"M", CONTACT: b"C"}[mode]
     else:
@@ -135,7 +135,7 @@ def test_what_an_info_tells_of_the_mode(version: int, mode: QueueMode | None) ->
 @pytest.mark.parametrize("low", range(6))
 @pytest.mark.parametrize("high", range(6))
 @pytest.mark.parametrize("mode", [None, MESSAGING, CONTACT])
-def test_what_a_range_tells_of_the_mode(low: int, high: int, mode: QueueMode | None) -> None:
+def test_how_a_range_encodes_the_mode(low: int, high: int, mode: QueueMode | None) -> None:
     if low > high:
         with pytest.raises(WireError):
             VersionRange(low, high)
@@ -154,7 +154,7 @@ def test_what_a_range_tells_of_the_mode(low: int, high: int, mode: QueueMode | N
     ("byte", "mode", "left"),
     [(b"M", MESSAGING, 0), (b"T", MESSAGING, 0), (b"C", CONTACT, 0), (b"F", CONTACT, 0), (b"0", None, 1)],
 )
-def test_the_byte_behind_an_address_is_its_mode_when_it_can_be(
+def test_the_byte_after_an_address_is_its_mode_if_it_can_be(
     byte: bytes, mode: QueueMode | None, left: int
 ) -> None:
     for version in range(6):
@@ -191,7 +191,7 @@ def test_an_address_needs_an_id_in_text() -> None:
         _ = QueueUri(VersionRange(1, 4), QueueAddress(SERVER, b"", DH_KEY)).text
 
 
-def test_brackets_keep_an_ipv6_router_apart_from_its_port() -> None:
+def test_brackets_separate_an_ipv6_router_from_its_port() -> None:
     server = Server((Host("2001:db8::1"), Host("a.b")), "443", b"hash")
     for low in (1, 2):
         uri = QueueUri(VersionRange(low, 4), QueueAddress(server, b"id", DH_KEY, MESSAGING))
@@ -212,7 +212,7 @@ def test_brackets_keep_an_ipv6_router_apart_from_its_port() -> None:
         ("dh=MCow", "dh=NCow"),
     ],
 )
-def test_texts_that_are_no_addresses(change: tuple[str, str]) -> None:
+def test_texts_that_are_not_addresses(change: tuple[str, str]) -> None:
     server = replace(SERVER, hosts=SERVER.hosts[:1])
     good = QueueUri(VersionRange(2, 4), QueueAddress(server, b"id", DH_KEY)).text + "&srv=x"
     assert QueueUri.from_text(good).address.server.hosts == (Host("a.b"), Host("x"))
@@ -282,7 +282,7 @@ def test_bytes_cut_and_changed(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("repeated", ["&v=1", "&srv=a", ";", "&", "%41", "%", "+", "=", "/", "?", "#", "a,"])
 @pytest.mark.parametrize("start", [GOOD_TEXT, GOOD_TEXT.partition("#")[0] + "#"])
-def test_long_texts_cost_no_more_than_their_length(repeated: str, start: str) -> None:
+def test_cost_of_long_texts_is_linear(repeated: str, start: str) -> None:
     def text(count: int) -> bytes:
         return (start + repeated * count).encode()
 

@@ -64,7 +64,7 @@ def test_both_signers(signer: PrivateKey, size: int) -> None:
 
 @pytest.mark.parametrize("signer", SIGNERS)
 def test_any_change_is_refused_or_is_another_value(signer: PrivateKey) -> None:
-    """No two encodings of one value: whatever decodes encodes back to the same bytes."""
+    """One encoding per value: whatever decodes encodes back to the same bytes."""
     der = signed_key_to_der(signed_by(signer))
 
     def decode(data: bytes) -> None:

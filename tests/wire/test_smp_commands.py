@@ -86,7 +86,7 @@ def test_count_and_hash_of_service_subscriptions(
 @pytest.mark.claim("SVC-02")
 @pytest.mark.parametrize("command", [SUBS, NSUBS])
 def test_service_subscriptions_carry_16_bytes_of_hash(command: type[SUBS | NSUBS]) -> None:
-    """Peers read a hash of any length, so that we do; nobody may write one."""
+    """We read a hash of any length because peers do, but never write one."""
     golden = {
         SUBS: "53554253200000000000000002103c63ed673327d6ebd6297beffa737b60",
         NSUBS: "4e53554253200000000000000002103c63ed673327d6ebd6297beffa737b60",

@@ -123,7 +123,7 @@ def proxy_agreed(vector: dict[str, Any], server: ServerHello) -> int | None:
 
 
 def check_service(vector: dict[str, Any], hello: ClientHello) -> None:
-    """A service part is there when the role may be offered, and proves who holds the certificate."""
+    """A service part is present when the role may be offered, and proves possession of its key."""
     service = vector["service"]
     if service is None:
         assert hello.service is None
@@ -212,7 +212,7 @@ CLIENT_KEY = PublicKey(Algorithm.X25519, ramp(2, 32))
 @pytest.mark.parametrize("version", range(6, 21))
 @pytest.mark.parametrize("client_key", [None, CLIENT_KEY])
 @pytest.mark.parametrize("service", [None, ClientService(ServiceRole.MESSAGING, CERT_KEY)])
-def test_bytes_behind_a_hello_are_ignored(
+def test_bytes_after_a_hello_are_ignored(
     version: int, client_key: PublicKey | None, service: ClientService | None
 ) -> None:
     hello = ClientHello(
@@ -231,7 +231,7 @@ def test_bytes_behind_a_hello_are_ignored(
     assert read_server_hello(Reader(data + b"later")) == server
 
 
-def test_bytes_behind_a_service_response_are_ignored() -> None:
+def test_bytes_after_a_service_response_are_ignored() -> None:
     assert read_service_response(Reader(b"R\x01sxyz")) == ServiceAccepted(b"s")
     for error in TransportCode:
         data = encode(ServiceRefused(error), write_service_response)
@@ -240,7 +240,7 @@ def test_bytes_behind_a_service_response_are_ignored() -> None:
         read_service_response(Reader(b"X\x01s"))
 
 
-def test_what_a_version_has_no_place_for_is_not_written() -> None:
+def test_fields_unknown_to_a_version_are_not_written() -> None:
     service = ClientService(ServiceRole.NOTIFIER, CERT_KEY)
     full = {version: ClientHello(version, b"hash", CLIENT_KEY, True, service) for version in range(6, 21)}
     sizes = [len(encode(full[version], write_client_hello)) for version in range(6, 21)]
@@ -252,7 +252,7 @@ def test_what_a_version_has_no_place_for_is_not_written() -> None:
     assert sizes[10] > bare + key + flag + 122
 
 
-def test_signed_key_goes_with_versions_that_have_keys() -> None:
+def test_signed_key_is_present_exactly_from_version_7() -> None:
     with pytest.raises(WireError):
         ServerHello(VersionRange(6, 6), b"", CERT_KEY)
     with pytest.raises(WireError):

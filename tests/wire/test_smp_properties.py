@@ -1,4 +1,4 @@
-"""Everything SMP can say, generated: what is written reads back, at every version."""
+"""Everything SMP can express, generated: what is written reads back, at every version."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_response_round_trip(response: type[Response], data: st.DataObject, vers
 
 @settings(max_examples=100)
 @given(smp.commands(20), smp.versions)
-def test_every_command_can_be_said_at_every_version(command: Command, version: int) -> None:
-    """What an old version has no place for is left out; what is left says the same again."""
+def test_every_command_can_be_written_at_every_version(command: Command, version: int) -> None:
+    """Fields unknown to an old version are left out; what remains encodes to the same bytes again."""
     data = encoded(command, version)
     read = read_command(Reader(data), version)
     assert type(read) is type(command)
@@ -86,7 +86,7 @@ def test_every_command_can_be_said_at_every_version(command: Command, version: i
 
 @settings(max_examples=100)
 @given(smp.responses(20), smp.versions)
-def test_every_response_can_be_said_at_every_version(response: Response, version: int) -> None:
+def test_every_response_can_be_written_at_every_version(response: Response, version: int) -> None:
     data = encoded(response, version)
     assert encoded(read_response(Reader(data), version), version) == data
 
@@ -151,7 +151,7 @@ def test_request_round_trip(
     service_signature: bytes | None,
     data: st.DataObject,
 ) -> None:
-    """A request comes through whole, or is refused for the credentials it has or lacks."""
+    """A request arrives complete, or is refused for the credentials it has or lacks."""
     layout = connection_layout(version, session_id)
     command = data.draw(smp.commands(version))
     signed = signed_request(*ids, command, version)
@@ -174,7 +174,7 @@ def test_request_round_trip(
 
 @settings(max_examples=60)
 @given(version=smp.versions, session_id=SESSIONS, data=st.data())
-def test_many_responses_come_through_in_order(version: int, session_id: bytes, data: st.DataObject) -> None:
+def test_many_responses_arrive_in_order(version: int, session_id: bytes, data: st.DataObject) -> None:
     layout = connection_layout(version, session_id)
     sent = data.draw(st.lists(st.tuples(corr_ids, corr_ids, smp.responses(version)), min_size=1, max_size=12))
     packed = pack([response_transmission(layout, version, *one) for one in sent], SMP_BATCH_LIMIT)
@@ -209,7 +209,7 @@ def test_any_bytes_are_a_value_or_the_one_error(data: bytes, version: int) -> No
 
 @settings(max_examples=100)
 @given(data=st.data(), version=smp.versions)
-def test_parameters_of_any_bytes_behind_a_known_tag(data: st.DataObject, version: int) -> None:
+def test_any_bytes_as_parameters_after_a_known_tag(data: st.DataObject, version: int) -> None:
     tag = data.draw(st.sampled_from([*smp.COMMANDS, *smp.RESPONSES])).TAG
     tail = data.draw(st.binary(max_size=120))
     for read in (read_command, read_response):

@@ -74,7 +74,7 @@ def test_hostile_bytes_give_a_response_or_the_one_error(vector: dict[str, Any]) 
 @pytest.mark.claim("SVC-02")
 @pytest.mark.parametrize("response", [SOKS, ENDS])
 def test_service_counts_carry_16_bytes_of_hash(response: type[SOKS | ENDS]) -> None:
-    """Peers read a hash of any length, so that we do; nobody may write one."""
+    """We read a hash of any length because peers do, but never write one."""
     golden = {
         SOKS: "534f4b53200000000000000002103c63ed673327d6ebd6297beffa737b60",
         ENDS: "454e4453200000000000000002103c63ed673327d6ebd6297beffa737b60",

@@ -129,7 +129,7 @@ def test_nesting_of_errors_is_bounded() -> None:
     assert calls_made(lambda data: decode_whole(data, read_error), endless) < 200
 
 
-def test_texts_of_errors_are_cut_and_never_fail() -> None:
+def test_error_texts_are_cut_and_never_fail() -> None:
     long = e.PROXY(e.BROKER(e.RESPONSE("é€" + "x" * 300)))
     data = encode(long, write_error)
     assert data == b"PROXY BROKER RESPONSE \xff\xe9?" + b"x" * 253
@@ -181,7 +181,7 @@ def test_texts_of_errors_are_cut_and_never_fail() -> None:
         b"BLOCKED reason=spam,notice={\xff}",
     ],
 )
-def test_errors_that_are_none(text: bytes) -> None:
+def test_malformed_errors_are_refused(text: bytes) -> None:
     with pytest.raises(WireError):
         decode_whole(text, read_error)
 
@@ -227,13 +227,13 @@ def test_domains(data: bytes, domain: str) -> None:
         *(b"x" * 64 + b".b", b".".join([b"x" * 62] * 4) + b".xx", b"a.b\0"),
     ],
 )
-def test_domains_that_are_none(data: bytes) -> None:
+def test_malformed_domains_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         domain_from_bytes(data)
 
 
 @pytest.mark.parametrize("domain", ["A.b", "a.b c", "a", "ä.b", ""])
-def test_domains_that_are_not_written(domain: str) -> None:
+def test_invalid_domains_are_not_written(domain: str) -> None:
     with pytest.raises(WireError):
         encode(c.RSLV(domain), lambda writer, command: command.write(writer, 20))
 
@@ -306,7 +306,7 @@ INFO: dict[str, Any] = {
         {"qiMsg": INFO["qiMsg"] | {"msgTs": "2023-11-14T22:13:20.Z"}},
     ],
 )
-def test_queue_info_that_is_none(change: dict[str, Any]) -> None:
+def test_malformed_queue_info_is_refused(change: dict[str, Any]) -> None:
     queue_info_from_json(json_bytes(INFO))
     with pytest.raises(WireError):
         queue_info_from_json(json_bytes(INFO | change))
@@ -329,7 +329,7 @@ def test_times_of_messages(nanoseconds: int, text: str) -> None:
     assert queue_info_from_json(data) == info
 
 
-def test_times_that_have_no_text() -> None:
+def test_times_without_a_text_form() -> None:
     for seconds in (10**12, -(10**12)):
         info = QueueInfo(True, True, None, 1, MessageInfo(b"", seconds * 10**9, MessageType.MESSAGE))
         with pytest.raises(WireError):
@@ -375,23 +375,23 @@ def test_plaintexts_of_messages(data: str, message: Message | QuotaMarker) -> No
         bytes(7),
     ],
 )
-def test_plaintexts_that_are_none(data: bytes) -> None:
+def test_malformed_plaintexts_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         read_message(Reader(data))
 
 
-def test_flags_of_later_versions_are_passed_over() -> None:
+def test_flags_of_later_versions_are_ignored() -> None:
     assert decode_whole(bytes(8) + b"Tabcdefg body", read_message) == Message(0, True, b"body")
     assert decode_whole(bytes(8) + b"F  ", read_message) == Message(0, False, b" ")
 
 
-def test_bytes_behind_notification_metadata_are_for_later_versions() -> None:
+def test_bytes_after_notification_metadata_are_for_later_versions() -> None:
     data = encode(NMsgMeta(b"id", 5), write_nmsg_meta)
     assert data == b"\x02id" + (5).to_bytes(8, "big")
     assert read_nmsg_meta(Reader(data + b"later")) == NMsgMeta(b"id", 5)
 
 
-def test_link_ids_go_with_contact_queues() -> None:
+def test_only_contact_queues_have_link_ids() -> None:
     data = LinkData(b"", b"")
     with pytest.raises(WireError):
         QueueRequest(QueueMode.CONTACT, NewLink(b"s", data))

@@ -1,4 +1,4 @@
-"""Recorded conversations with the reference router, opened layer by layer and put together again."""
+"""Recorded conversations with the reference router, opened layer by layer and reassembled."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_hellos(name: str) -> None:
 
 
 @transcripts
-def test_requests_are_put_together_again(name: str) -> None:
+def test_requests_are_reassembled(name: str) -> None:
     transcript = Transcript(name)
     for _, event in batches(transcript, to_router=True):
         layout, version = transcript.layout(event.connection)
@@ -163,7 +163,7 @@ def rewritten(request: Request, layout: Layout, version: int) -> bytes:
 
 
 @transcripts
-def test_responses_are_put_together_again(name: str) -> None:
+def test_responses_are_reassembled(name: str) -> None:
     transcript = Transcript(name)
     for _, event in batches(transcript, to_router=False):
         layout, version = transcript.layout(event.connection)
@@ -183,7 +183,7 @@ def test_responses_are_put_together_again(name: str) -> None:
 
 @transcripts
 def test_the_router_refused_what_we_refuse(name: str) -> None:
-    """What does not parse was answered with the error and the ids that we would answer with."""
+    """What does not parse got the same error and ids that we would answer with."""
     transcript = Transcript(name)
     for place, event in batches(transcript, to_router=True):
         refused = [one for one in requests_of(transcript, event) if isinstance(one, Refused)]
@@ -266,7 +266,7 @@ def test_created_queues(name: str) -> None:
 
 
 @transcripts
-def test_messages_open_and_close_again(name: str) -> None:
+def test_messages_open_and_seal_again(name: str) -> None:
     transcript = Transcript(name)
     for _, result in received(transcript):
         match result.response:
@@ -308,7 +308,7 @@ def test_the_body_that_was_sent_arrives(version: str) -> None:
     assert len(sent) == 3
 
 
-def test_the_quota_marker_comes_last_before_the_release() -> None:
+def test_the_quota_marker_comes_last_before_sending_resumes() -> None:
     plains = opened(Transcript("14-quota.json"))
     assert [type(plain) for plain in plains] == [Message, QuotaMarker, Message]
     infos = [result.response for _, result in received(Transcript("14-quota.json"))]

@@ -1,4 +1,4 @@
-"""Whole transmissions and payloads: layout, what is authorized, and what bad ones are answered with."""
+"""Whole transmissions and payloads: layout, what is authorized, and the answers to bad ones."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_forwarded_session_is_implied_at_every_version(version: int) -> None:
     assert (payload[68:69] == b"0") is (version >= 16)
 
 
-def test_forwarded_batch_of_two_is_refused_to_the_proxy() -> None:
+def test_forwarded_batch_of_two_is_refused_in_the_answer_to_the_proxy() -> None:
     signed = signed_request(bytes(24), bytes(24), SEND(True, b"body"), 20)
     item = transmission_of(forwarded_layout(20, SESSION), signed)
     (two,) = pack([item, item], SMP_BATCH_LIMIT).payloads
@@ -334,7 +334,7 @@ def test_forwarded_batch_of_two_is_refused_to_the_proxy() -> None:
     assert refused.value.error is Code.BLOCK
 
 
-def test_unreadable_forwarded_batch_is_refused_to_the_client() -> None:
+def test_unreadable_forwarded_batch_is_refused_in_the_answer_to_the_client() -> None:
     assert parse_forwarded_request(Reader(b"\0"), 20, SESSION) is BAD_BLOCK
     assert Refused(b"", b"", Code.BLOCK) == BAD_BLOCK
 
@@ -352,7 +352,7 @@ def test_only_some_commands_are_forwarded(command: Command, entity_id: bytes, al
         assert result == Refused(ramp(0, 24), entity_id, PROHIBITED)
 
 
-def test_client_tells_another_session_at_version_6() -> None:
+def test_client_refuses_another_session_at_version_6() -> None:
     foreign = connection_layout(6, ramp(1, 32))
     payload = batch_of_one(response_transmission(foreign, 6, ramp(0, 24), bytes(24), OK())).done()
     results = parse_responses(Reader(payload), connection_layout(6, SESSION), 6)
@@ -360,14 +360,14 @@ def test_client_tells_another_session_at_version_6() -> None:
 
 
 def test_client_does_not_judge_authorizations() -> None:
-    """A router sends none; one of a strange length is passed over as peers do."""
+    """A router sends none; one of an odd length is ignored, as peers do."""
     layout = connection_layout(15, SESSION)
     signed = Writer().raw(b"\0\x01eOK")
     payload = batch_of_one(transmission_of(layout, signed, b"strange")).done()
     assert parse_responses(Reader(payload), layout, 15) == [Received(b"", b"e", OK())]
 
 
-def test_service_signature_needs_its_place() -> None:
+def test_service_signature_needs_its_field() -> None:
     signed = signed_request(bytes(24), bytes(24), SUB(), 15)
     with pytest.raises(WireError):
         transmission_of(connection_layout(15, SESSION), signed, bytes(64), bytes(64))
@@ -389,7 +389,7 @@ def test_bodies_of_responses_are_views(response: PRES | RRES) -> None:
     assert view.obj is data
 
 
-def test_a_body_is_not_copied_on_its_way() -> None:
+def test_a_body_is_not_copied_in_transit() -> None:
     layout = connection_layout(20, SESSION)
     body = bytes(16000)
     item = transmission_of(layout, signed_request(bytes(24), bytes(24), SEND(False, body), 20))
@@ -406,7 +406,7 @@ def test_a_body_is_not_copied_on_its_way() -> None:
 
 
 def worst_payloads(size: int) -> list[bytes]:
-    """Payloads of `size` bytes that make a parser work: many items, many bad ones, one long one."""
+    """Payloads of `size` bytes that are expensive to parse: many items, many bad ones, one long one."""
     head = b"\0\0\x01e"
     longest = (size - 3).to_bytes(2, "big")
     return [

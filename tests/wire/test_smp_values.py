@@ -1,4 +1,4 @@
-"""All SMP values are frozen, small, and print no bytes: nobody forgets it for a new one."""
+"""All SMP values are frozen, small, and print no bytes; new ones are checked automatically."""
 
 from __future__ import annotations
 

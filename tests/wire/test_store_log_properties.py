@@ -1,4 +1,4 @@
-"""Generated records of the reference's saved state come back; hostile lines give a value or the one error."""
+"""Generated records of the reference's saved state round-trip; hostile lines give a value or one error."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ FILE = "store_log.json"
 
 @settings(max_examples=150)
 @given(stored.store_records)
-def test_store_records_come_back(record: StoreRecord) -> None:
+def test_store_records_round_trip(record: StoreRecord) -> None:
     assert decode_store_line(encode_store_line(record)) == record
 
 
 @EXAMPLES
 @given(stored.queues(), st.sampled_from([False, True]))
-def test_a_line_is_read_whole(queue: CreateQueue, spaced: bool) -> None:
+def test_trailing_bytes_in_a_line_are_refused(queue: CreateQueue, spaced: bool) -> None:
     line = encode_store_line(queue)
     if line.endswith(b"}"):
         return
@@ -60,20 +60,20 @@ def test_a_line_is_read_whole(queue: CreateQueue, spaced: bool) -> None:
 
 @EXAMPLES
 @given(stored.message_lines)
-def test_messages_come_back(line: MessageLine) -> None:
+def test_messages_round_trip(line: MessageLine) -> None:
     assert decode_message_line(encode_message_line(line)) == line
     assert decode_journal_message(encode_journal_message(line.message)) == line.message
 
 
 @EXAMPLES
 @given(stored.notification_lines)
-def test_notifications_come_back(line: NotificationLine) -> None:
+def test_notifications_round_trip(line: NotificationLine) -> None:
     assert decode_notification_line(encode_notification_line(line)) == line
 
 
 @EXAMPLES
 @given(stored.journal_states)
-def test_journal_states_come_back(state: JournalState) -> None:
+def test_journal_states_round_trip(state: JournalState) -> None:
     assert decode_journal_state(encode_journal_state(state)) == state
 
 
@@ -99,7 +99,7 @@ def test_valid_journal_states(
 
 
 @pytest.mark.parametrize("tail", [" ", "0x", ",", "\n"])
-def test_a_state_line_is_read_whole(tail: str) -> None:
+def test_trailing_bytes_in_a_state_line_are_refused(tail: str) -> None:
     line = vectors(FILE, "journal_state")[0]["line"]
     decode_journal_state(line.encode())
     with pytest.raises(WireError):
@@ -122,7 +122,7 @@ MSG = b64(b"id")
         f"{MSG} 1 flags=T AAAA",
     ],
 )
-def test_flags_may_go_on_with_what_nobody_knows_yet(line: str) -> None:
+def test_flags_may_be_followed_by_unknown_ones(line: str) -> None:
     assert decode_journal_message(line.encode()) == SavedMessage(b"id", 1, True, bytes(3))
 
 
@@ -220,7 +220,7 @@ def test_scanner_says_what_it_expected() -> None:
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
-def test_numbers_have_64_bits(number: int) -> None:
+def test_numbers_are_limited_to_64_bits(number: int) -> None:
     assert Scanner(str(number)).integer() == number
     beyond = number + (1 if number > 0 else -1)
     with pytest.raises(WireError, match="64-bit"):

@@ -1,4 +1,4 @@
-"""Every vector of `store_log.json`: lines and files that the reference wrote, and what it reads of them."""
+"""Every vector of `store_log.json`: lines and files that the reference wrote, and what it reads from them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_store_log(entry: dict[str, Any]) -> None:
 
 
 def check_parsed(entry: dict[str, Any], rewritten: Callable[[bytes], bytes]) -> None:
-    """The line reads and is written anew as recorded, or is refused."""
+    """The line reads and is rewritten as recorded, or is refused."""
     if "error" in entry["result"]:
         with pytest.raises(WireError):
             rewritten(entry["line"].encode())

@@ -72,7 +72,7 @@ def test_fields_by_layout(layout: Layout) -> None:
     assert start_response(layout, b"c", b"e").raw(b"CMD").done() == bare
 
 
-def test_another_session_is_told_with_the_correlation_id() -> None:
+def test_another_session_is_reported_with_the_correlation_id() -> None:
     layout = Layout(b"session", session_sent=True, service_field=False)
     foreign = Layout(b"foreign", session_sent=True, service_field=False)
     data = transmission_of(foreign, start_signed(b"corr", b"e")).done()

@@ -1,4 +1,4 @@
-"""Web Push subscriptions as device tokens: on the wire, as text, and what is not one."""
+"""Web Push subscriptions as device tokens: on the wire, as text, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_bytes_of_a_token() -> None:
 
 
 @given(subscriptions)
-def test_tokens_come_back_from_the_wire_and_from_text(subscription: Subscription) -> None:
+def test_tokens_round_trip_in_binary_and_as_text(subscription: Subscription) -> None:
     token = DeviceToken.web(subscription)
     assert token.subscription == subscription
     assert decode_whole(encode(token, write_device_token), read_device_token) == token
@@ -61,7 +61,7 @@ def test_tokens_come_back_from_the_wire_and_from_text(subscription: Subscription
         "https://push.example/x AAECAwQFBgcICQoLDA0ODw== BAA=",
     ],
 )
-def test_what_is_no_subscription_is_refused(written: str) -> None:
+def test_malformed_subscriptions_are_refused(written: str) -> None:
     with pytest.raises(WireError):
         DeviceToken.from_text(f"webpush {written}")
 
@@ -89,7 +89,7 @@ def test_hostile_parts_are_refused(change: dict[str, str | bytes]) -> None:
 @pytest.mark.parametrize(
     "push", [CheckPush(), VerificationPush(bytes(24), b"code"), MessagePush(bytes(24), b"news")]
 )
-def test_bodies_come_back(push: CheckPush | VerificationPush | MessagePush) -> None:
+def test_bodies_round_trip(push: CheckPush | VerificationPush | MessagePush) -> None:
     assert decode_web_body(encode_web_body(push)) == push
 
 
