@@ -1,4 +1,4 @@
-"""A bystander exchanges messages while strangers attack, from other addresses: he loses nothing.
+"""A bystander exchanges messages while strangers attack from other addresses, and loses nothing.
 
 The short form is part of the test suite; `make attack` takes longer and prints the table of docs/attacks.md.
 """
@@ -25,7 +25,7 @@ SHORT_S, CALM_S = 4.0, 1.0
 PAUSE_S = 0.02
 P99_S = 1.0
 MEMORY_LEFT = 48 << 20
-"""How much more a server may hold after all attacks than before: what its allocator keeps."""
+"""How much more memory a server may hold after all attacks: what its allocator keeps."""
 HELD = 2
 """How many connections the bystander has."""
 TABLE = Path(os.environ.get("BLINDPOST_ATTACK_TABLE", ""))
@@ -53,7 +53,7 @@ async def exchanged(bystander: Target, until: float) -> list[float]:
 
 
 def p99(took: list[float]) -> float:
-    """The smallest time that 99 of 100 exchanges did not exceed; of fewer, the longest."""
+    """The time that 99 of 100 exchanges did not exceed; for fewer than 100, the longest."""
     return sorted(took)[math.ceil(len(took) * 0.99) - 1]
 
 
@@ -79,7 +79,7 @@ def _add_to_table(line: str) -> None:
 
 
 async def settled(seen: Target, descriptors: int, rows: object, memory: int) -> None:
-    """Wait until it holds what it held before; how long a silent QUIC connection may stay is part of it."""
+    """Wait until it holds no more than before; this includes the timeout of silent QUIC connections."""
     async with asyncio.timeout(90):
         while True:
             is_small = seen.descriptors() <= descriptors and seen.memory() - memory <= MEMORY_LEFT

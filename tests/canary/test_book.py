@@ -1,4 +1,4 @@
-"""What the canary writes down, against a list of everything that happened."""
+"""The canary's records, against a list of everything that happened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_message_from_sending_to_its_acknowledgement() -> None:
     assert (book.under_way, book.broken) == (0, 0)
 
 
-def test_what_does_not_arrive_in_time_is_lost_once() -> None:
+def test_a_message_that_does_not_arrive_in_time_is_lost_once() -> None:
     book = Book(LOST_AFTER_US)
     book.sent(WAY, 1, 0)
     book.sent(WAY, 2, 500)
@@ -44,7 +44,7 @@ def test_what_does_not_arrive_in_time_is_lost_once() -> None:
     assert book.under_way == 1
 
 
-def test_what_no_router_took_is_not_lost() -> None:
+def test_a_message_no_router_accepted_is_not_lost() -> None:
     book = Book(LOST_AFTER_US)
     book.sent(WAY, 1, 0)
     book.refused(WAY, 1, 10)
@@ -52,7 +52,7 @@ def test_what_no_router_took_is_not_lost() -> None:
     assert book.counts[Became.REFUSED] == 1
 
 
-def test_a_message_that_comes_again_is_a_duplicate_and_no_latency() -> None:
+def test_a_repeated_message_is_a_duplicate_and_adds_no_latency() -> None:
     book = Book(LOST_AFTER_US)
     book.sent(WAY, 1, 0)
     book.delivered(WAY, 1, 0, 1_000, "ok")
@@ -83,7 +83,7 @@ def test_only_the_last_latencies_count() -> None:
     )
 )
 def test_every_message_ends_in_one_way(steps: list[tuple[str, int]]) -> None:
-    """Against a plain list: sent messages are under way, arrived, refused or lost; never two of them."""
+    """Against a plain list: a sent message is under way, arrived, refused or lost, never two of these."""
     book, now = Book(LOST_AFTER_US), 0
     sent: dict[int, int] = {}
     ended: Counter[int] = Counter()
@@ -109,8 +109,8 @@ def test_every_message_ends_in_one_way(steps: list[tuple[str, int]]) -> None:
     assert max(ended.values(), default=0) <= 1
 
 
-def test_a_message_keeps_its_number_over_midnight_and_a_restart() -> None:
-    """Also its journal of the next day, and of the next process, says which connection it was of."""
+def test_a_message_keeps_its_number_across_midnight_and_a_restart() -> None:
+    """The journals of the next day and the next process name its connection too."""
     book = Book(LOST_AFTER_US)
     sent = book.sent(WAY, 7, 100, connection=-5)
     assert {book.accepted(WAY, 7, 150).connection, sent.connection} == {-5}
@@ -124,7 +124,7 @@ def test_a_message_keeps_its_number_over_midnight_and_a_restart() -> None:
 
 
 @pytest.mark.parametrize("jump_us", [7_200_000_000, -7_200_000_000])
-def test_a_clock_that_is_set_neither_delays_nor_loses_a_message(jump_us: int) -> None:
+def test_setting_the_clock_neither_delays_nor_loses_a_message(jump_us: int) -> None:
     steady = [0]
     book = Book(LOST_AFTER_US, lambda: steady[0])
     book.sent(WAY, 1, 5_000)
@@ -138,8 +138,8 @@ def test_a_clock_that_is_set_neither_delays_nor_loses_a_message(jump_us: int) ->
     assert book.overdue(after_us + 601) == [Entry(WAY, 2, Became.LOST, 6_001)]
 
 
-def test_a_pause_of_the_canary_itself_is_forgotten() -> None:
-    """Neither what was under way nor what an earlier process had sent says anything of the routers."""
+def test_a_pause_of_the_canary_itself_does_not_count() -> None:
+    """Messages under way, or sent by an earlier process, say nothing about the routers."""
     book = Book(LOST_AFTER_US, lambda: 0, since_us=100)
     book.sent(WAY, 1, 150)
     book.sent(WAY, 2, 150)
@@ -152,7 +152,7 @@ def test_a_pause_of_the_canary_itself_is_forgotten() -> None:
     assert book.latency_ms(1.0) == 1.0
 
 
-def test_both_directions_of_an_only_router_have_numbers_of_their_own() -> None:
+def test_both_directions_of_a_single_router_are_numbered_separately() -> None:
     book, back = Book(LOST_AFTER_US), Way("one'", "one")
     there = Way("one", "one'")
     book.sent(there, 1, 0)
@@ -162,7 +162,7 @@ def test_both_directions_of_an_only_router_have_numbers_of_their_own() -> None:
     assert there.routers == back.routers == ("one", "one")
 
 
-def test_a_message_that_came_before_its_sending_was_noted_is_not_under_way() -> None:
+def test_a_message_received_before_its_sending_was_noted_is_not_under_way() -> None:
     book = Book(LOST_AFTER_US)
     book.delivered(WAY, 1, 100, 200, "ok")
     book.sent(WAY, 1, 100)
@@ -170,7 +170,7 @@ def test_a_message_that_came_before_its_sending_was_noted_is_not_under_way() -> 
 
 
 @given(*[st.integers(-(2**63), 2**63 - 1)] * 2, st.integers(0, 2**62), st.integers(32, 500))
-def test_a_body_says_which_message_it_is(number: int, connection: int, sent_us: int, size: int) -> None:
+def test_a_body_identifies_its_message(number: int, connection: int, sent_us: int, size: int) -> None:
     body = body_of(Letter(number, sent_us, connection), size)
     assert len(body) == size
     assert letter_in(body) == (number, sent_us, connection)

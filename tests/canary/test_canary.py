@@ -31,7 +31,7 @@ async def fleet(folder: Path) -> AsyncIterator[tuple[RouterInProcess, RouterInPr
 
 
 async def settled(canary: CanaryService) -> None:
-    """Nothing under way for a moment, and everything that came acknowledged."""
+    """Nothing is under way for a moment, and everything received is acknowledged."""
 
     async def quiet() -> bool:
         counts = canary.book.counts
@@ -74,8 +74,8 @@ async def test_every_message_is_accounted_for_while_a_router_is_killed(tmp_path:
     assert {row["integrity"] for row in written if row["event"] == "delivered"} == {"ok"}
 
 
-async def test_a_message_is_one_over_midnight_and_a_restart(tmp_path: Path) -> None:
-    """Sent on one day, delivered on the next by another process: all its rows are about one connection."""
+async def test_a_message_stays_one_across_midnight_and_a_restart(tmp_path: Path) -> None:
+    """Sent on one day, delivered on the next by another process: all its rows name one connection."""
     late_s = time.time_ns() // 10**9 // 86_400 * 86_400 - 600
     shift_us = [late_s * 1_000_000 - clock_us()]
     async with fleet(tmp_path) as (one, two):
@@ -112,7 +112,7 @@ async def test_a_fleet_of_one_router_has_a_pair_too(tmp_path: Path) -> None:
             await until(accepted)  # each direction finds its own message again
 
 
-async def test_what_never_arrives_is_lost(tmp_path: Path) -> None:
+async def test_a_message_that_never_arrives_is_lost(tmp_path: Path) -> None:
     async with (
         fleet(tmp_path) as (one, two),
         singing(set_up(tmp_path / "canary", one, two, lost_after_s=2.0)) as canary,
@@ -122,8 +122,8 @@ async def test_what_never_arrives_is_lost(tmp_path: Path) -> None:
         await reached(canary, Became.LOST, 1)
 
 
-async def test_nobody_in_the_tables_but_names_of_routers(tmp_path: Path) -> None:
-    """Connections are blinded numbers, and no key, id or address of theirs is written."""
+async def test_the_tables_identify_only_routers_by_name(tmp_path: Path) -> None:
+    """Connections are blinded numbers; none of their keys, ids or addresses is written."""
     async with fleet(tmp_path) as (one, two):
         folder = set_up(tmp_path / "canary", one, two)
         async with singing(folder) as canary:
@@ -137,7 +137,7 @@ async def test_nobody_in_the_tables_but_names_of_routers(tmp_path: Path) -> None
             assert str(one.port).encode() not in content
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     told = run("canary", "start", "-c", tmp_path, code=1).stderr
     assert "no canary is set up here" in told
     told = run("canary", "init", tmp_path / "new", "--router", "home", code=1).stderr
@@ -147,7 +147,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_one_canary_in_a_folder(tmp_path: Path) -> None:
+def test_only_one_canary_runs_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / CONFIG_NAME).write_text(config_text({"one": f"smp://{'A' * 43}=@localhost"}))
     place = CanaryPlace.read(tmp_path)
     with place.locked(), pytest.raises(OperatorError, match="a canary is running"), place.locked():

@@ -18,7 +18,7 @@ Call = Callable[..., str]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command in this process to this exit code; what it printed, or said when it failed."""
+    """Run the command in this process, expecting this exit code; its output, or its error message."""
 
     def called(*arguments: str | Path, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["blindpost", *map(str, arguments)])
@@ -33,7 +33,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def failed(call: Call) -> Call:
-    """Run the command to a failure; the one message that it said."""
+    """Run the command, expecting failure; its single message."""
 
     def called(*arguments: str | Path) -> str:
         said = call(*arguments, code=1)

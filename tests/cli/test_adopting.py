@@ -1,4 +1,4 @@
-"""Setting a router up: a password unless it shall be open, and everything that an smp-server had."""
+"""Setting a router up: a password unless it is meant to be open, and everything of an smp-server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_new_router_has_a_random_password(tmp_path: Path) -> None:
     assert "its password is part of it" in said[0]
 
 
-def test_an_open_router_is_made_on_purpose(tmp_path: Path) -> None:
+def test_an_open_router_needs_an_explicit_option(tmp_path: Path) -> None:
     said = run("router", "init", tmp_path / "open", *LOCAL, "--open").stdout
     assert settings(tmp_path / "open").rules.password == ""
     assert "Anybody may create queues" in said
@@ -44,7 +44,7 @@ def test_an_open_router_is_made_on_purpose(tmp_path: Path) -> None:
     assert not (tmp_path / "both").exists()
 
 
-def test_everything_that_an_smp_server_had_is_taken_over(tmp_path: Path) -> None:
+def test_everything_of_an_smp_server_is_taken_over(tmp_path: Path) -> None:
     old = tmp_path / "etc"
     smp_server_keys(old)
     write_certificate(old, "smp.example.org")
@@ -97,7 +97,7 @@ def test_a_host_must_be_known(tmp_path: Path) -> None:
     assert "--host" in run("router", "init", tmp_path / "new", "--adopt", tmp_path / "etc", code=1).stderr
 
 
-def test_settings_are_changed_where_they_stand() -> None:
+def test_settings_are_changed_in_place() -> None:
     text = '[a]\n# why\none = 1\n# two = ["x"]\n\n[b]\none = 2\n'
     changed = with_settings(text, {"a": {"two": ["y"]}, "b": {"one": "z"}})
     assert changed == '[a]\n# why\none = 1\ntwo = ["y"]\n\n[b]\none = "z"\n'

@@ -41,7 +41,7 @@ async def stored_service(tables: LmdbTables) -> ServiceRecord:
 
 
 async def corrupt_counter(folder: Path, wrong: QueueSet) -> ServiceRecord:
-    """Write another count and hash into the store; what was there."""
+    """Write another count and hash into the store; return the previous ones."""
     tables = LmdbTables(store_of(folder))
     service = await stored_service(tables)
     await tables.commit([PutService(replace(service, queues=wrong))])

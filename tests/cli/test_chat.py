@@ -1,4 +1,4 @@
-"""The terminal messenger as a process of its own, over a real router."""
+"""The terminal messenger in a separate process, over a real router."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminal:
         self._process.stdin.write(f"{line}\n".encode())
 
     async def read(self, part: str) -> str:
-        """The next line that has this in it."""
+        """The next line that contains this."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             while line := (await self._process.stdout.readline()).decode():
@@ -58,7 +58,7 @@ async def terminal(*command: str) -> AsyncIterator[Terminal]:
 
 
 class Screen:
-    """A terminal with a person before it: keys go in, and what the screen was sent comes out."""
+    """A terminal as a person uses it: keys go in, screen output comes out."""
 
     def __init__(self, process: asyncio.subprocess.Process, end: int) -> None:
         self._process = process
@@ -83,7 +83,7 @@ class Screen:
         os.write(self._end, keys.encode())
 
     async def shows(self, part: str) -> str:
-        """Wait until this was on the screen; all that was there up to it, which is then forgotten."""
+        """Wait until this appears on the screen; return and discard all output up to it."""
         async with asyncio.timeout(PATIENCE_S):
             while part not in self._shown:
                 self._more.clear()
@@ -154,7 +154,7 @@ async def test_two_people_talk(tmp_path: Path) -> None:
             await bob.read("1 conversations")
 
 
-async def test_wrong_server_is_one_message(tmp_path: Path) -> None:
+async def test_a_wrong_server_address_gives_one_message(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *chat(tmp_path / "a.db", "smp://nonsense", "A"),
@@ -166,7 +166,7 @@ async def test_wrong_server_is_one_message(tmp_path: Path) -> None:
     assert said.decode().count("\n") == 1
 
 
-async def test_somebody_asks_and_is_let_in(tmp_path: Path) -> None:
+async def test_a_contact_request_is_accepted(tmp_path: Path) -> None:
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)
         async with (
@@ -204,7 +204,7 @@ async def test_somebody_asks_and_is_let_in(tmp_path: Path) -> None:
 
 
 async def test_a_half_typed_line_stays_whole_in_a_terminal(tmp_path: Path) -> None:
-    """What comes is printed above the line that is being typed, and the line is sent as it was typed."""
+    """Incoming messages are printed above the line being typed, and the line is sent intact."""
     async with running_router(tmp_path / "router") as router:
         server = address_of(router.server)
         async with (

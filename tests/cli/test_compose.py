@@ -28,7 +28,7 @@ PROGRAM = "/opt/blindpost/bin/blindpost"
 
 
 def words_of(service: dict[str, Any]) -> list[str]:
-    """What `blindpost` is given: by the command itself, or by the shell that sets up."""
+    """The arguments of `blindpost`, given directly or through the shell that sets up."""
     if "entrypoint" not in service:
         return [str(word) for word in service["command"]]
     (script,) = service["command"]
@@ -37,7 +37,7 @@ def words_of(service: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_and_option_exists(name: str) -> None:
-    """Parsed by the program's own parser, which is stopped before anything is done."""
+    """Parsed by the program's own parser, stopped before anything is done."""
     command: Any = typer.main.get_command(app)
     words = words_of(OURS[name])
     while hasattr(command, "get_command"):
@@ -46,8 +46,8 @@ def test_every_command_and_option_exists(name: str) -> None:
     command.make_context(name, words)
 
 
-def test_what_is_set_up_listens_where_others_look_for_it(database: str, tmp_path: Path) -> None:
-    """The set-up commands are carried out; Prometheus, the ports and the page fit to what they made."""
+def test_servers_listen_where_the_other_services_expect_them(database: str, tmp_path: Path) -> None:
+    """The set-up commands are run; Prometheus, the ports and the page match what they made."""
     host = {"$BLINDPOST_HOST": "127.0.0.1", "/data": str(tmp_path)}
     for name in ("router-init", "ntf-init"):
         words = words_of(OURS[name])
@@ -68,7 +68,7 @@ def test_what_is_set_up_listens_where_others_look_for_it(database: str, tmp_path
     assert ports["page"] == [f"127.0.0.1:{PAGE_PORT}:{PAGE_PORT}"]
 
 
-def test_ours_run_without_rights_and_everything_that_is_mounted_is_there() -> None:
+def test_our_services_run_unprivileged_and_every_mount_exists() -> None:
     for name, service in OURS.items():
         assert service["user"] == "blindpost", name
         assert service["cap_drop"] == ["ALL"]
@@ -92,6 +92,6 @@ def test_prometheus_finds_no_fault_with_the_rules() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_expressions_are_about_every_kind_of_server() -> None:
+def test_the_expressions_cover_every_kind_of_server() -> None:
     together = "\n".join(expressions())
     assert all(prefix in together for prefixes in PREFIXES.values() for prefix in prefixes)

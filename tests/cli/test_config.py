@@ -45,7 +45,7 @@ def test_the_written_file_has_every_setting_with_its_default() -> None:
         assert tables[name].keys() == section.model_fields.keys()
 
 
-def test_defaults_are_the_routers_own() -> None:
+def test_defaults_equal_those_of_the_router() -> None:
     settings = RouterPlace.parse(TEXT.encode(), FILE)
     assert choices.router_rules(settings) == RouterRules()
     assert choices.limit_sizes(settings, settings.limits.connections) == LimitSizes()
@@ -54,7 +54,7 @@ def test_defaults_are_the_routers_own() -> None:
     ).model_fields.keys()
 
 
-def test_every_choice_arrives() -> None:
+def test_every_setting_takes_effect() -> None:
     text = TEXT
     for before, after in (
         ("new_queues = true", "new_queues = false"),
@@ -123,7 +123,7 @@ def line_of(text: str, part: str) -> int:
         (b64(bytes(32)), "AAAA", "identity.fingerprint: the base64url text of 32 bytes"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(before: str, after: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_line(before: str, after: str, message: str) -> None:
     text = changed(before, after)
     said = told(text)
     assert said.startswith(f"{FILE}, line {line_of(text, after.splitlines()[0])}: ")
@@ -136,12 +136,12 @@ def test_a_missing_setting_is_named() -> None:
     assert said.startswith(f"{FILE}, line {line_of(text, '[address]')}: address.hosts is missing.")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     text = changed("quota = 128", "qouta = 128").replace("[times]", "[tmies]")
     assert len(told(text).splitlines()) == 2
 
 
-def test_what_is_not_toml_is_told_with_its_line() -> None:
+def test_invalid_toml_is_reported_with_its_line() -> None:
     said = told(changed("quota = 128", "quota ="))
     assert f"line {line_of(TEXT, 'quota = 128')}" in said
     assert "not valid TOML" in said

@@ -75,7 +75,7 @@ async def test_another_router_in_the_same_database_is_refused(tmp_path: Path, da
     assert "hush" not in told
 
 
-async def test_queues_move_between_both_stores(tmp_path: Path, database: str) -> None:
+async def test_queues_move_between_the_stores(tmp_path: Path, database: str) -> None:
     init(tmp_path / "folder")
     async with started(tmp_path / "folder") as router:
         client = await router.connect()
@@ -92,9 +92,7 @@ async def test_queues_move_between_both_stores(tmp_path: Path, database: str) ->
         assert (stored["queues"], stored["messages"]) == (1, 1)
 
 
-async def test_what_is_wrong_with_the_database_is_told_without_its_password(
-    tmp_path: Path, database: str
-) -> None:
+async def test_database_problems_are_reported_without_the_password(tmp_path: Path, database: str) -> None:
     at = ("--host", "localhost", "--store", "postgres")
     for dsn, told in (
         ("", "the address of the database expected in dsn"),

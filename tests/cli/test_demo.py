@@ -39,7 +39,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def documented() -> list[str]:
-    """What the target does that README names first."""
+    """What the make target that README names first does."""
     (named,) = {command.text for command in commands_at(Place.DEMO)}
     return recipe(named.removeprefix("make "))
 
@@ -102,7 +102,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
     assert processes_of(folder) == []
 
 
-def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_touched(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "demo", *SHORT, "--folder", str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT
     )
@@ -110,7 +110,7 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
     assert "Name a new folder" in done.stderr
 
 
-def test_one_bad_row_spoils_the_demonstration() -> None:
+def test_one_bad_row_fails_the_demonstration() -> None:
     assert Shown([Row("a", "1"), Row("b", "2")]).good
     assert not Shown([Row("a", "1"), Row("b", "2", good=False)]).good
 
@@ -124,7 +124,7 @@ def test_quantiles_of_latency() -> None:
     )
 
 
-async def test_each_table_is_told_when_it_is_there(tmp_path: Path) -> None:
+async def test_each_table_is_announced_when_it_appears(tmp_path: Path) -> None:
     told: list[str] = []
     heard = asyncio.Event()
 

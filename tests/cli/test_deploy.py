@@ -1,7 +1,7 @@
-"""What deploy/ says is done: units of systemd and the container file, with their own commands.
+"""What deploy/ describes is executed: the systemd units and the container file, with their own commands.
 
-Paths of a machine that is set up for it (/opt/blindpost, /var/lib/blindpost) are paths of the test, and ports
-are free ones; everything else is as it stands there.
+Paths of a real machine (/opt/blindpost, /var/lib/blindpost) are replaced by paths of the test, and ports
+are free ones; everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_units_are_as_closed_as_they_can_be(tmp_path: Path) -> None:
+def test_the_units_are_sandboxed_as_far_as_possible(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here")
     for unit in UNITS:
@@ -134,7 +134,7 @@ def instructions(word: str) -> list[str]:
 
 
 def test_the_container_s_steps_lead_to_servers_that_run(tmp_path: Path) -> None:
-    """COPY and RUN of the first stage, the command that its first lines give, and its entry point."""
+    """COPY and RUN of the first stage, the command in its first lines, and its entry point."""
     image = tmp_path / "image"
     image.mkdir()
     for copied in instructions("COPY"):
@@ -168,7 +168,7 @@ def test_the_container_s_steps_lead_to_servers_that_run(tmp_path: Path) -> None:
 
 
 def test_the_container_installs_what_is_locked_and_nothing_else() -> None:
-    """Each step checks hashes or fetches nothing, neither dependencies nor what builds the package."""
+    """Each step checks hashes or fetches nothing: no dependencies and no build tools."""
     steps = [step.split() for step in instructions("RUN")[0].split("&&") if " pip install " in step]
     locked, own = ([word for word in step if word.startswith("-")] for step in steps)
     assert {"--require-hashes", "-r"} <= set(locked)
@@ -188,7 +188,7 @@ def test_the_container_exposes_what_is_listened_to() -> None:
         assert f"-p {'127.0.0.1:' if port == PAGE_PORT else ''}{port}:{port} " in CONTAINERFILE
 
 
-def test_the_container_has_a_pinned_base_and_a_user_of_its_own() -> None:
+def test_the_container_has_a_pinned_base_and_its_own_user() -> None:
     bases = instructions("FROM")
     assert len({base.removesuffix(" AS build") for base in bases}) == 1
     assert all(re.search(r"@sha256:[0-9a-f]{64}( AS build)?$", base) for base in bases)

@@ -1,4 +1,4 @@
-"""The drain, in this process, where the test can see what was accepted when it began."""
+"""The drain, in this process, so the test can see what was accepted when it began."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def connect(process: Process[RouterService]) -> SmpClient:
     )
 
 
-async def test_everything_accepted_is_answered_and_nothing_after(
+async def test_everything_accepted_is_answered_and_nothing_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init(tmp_path / "router")
@@ -87,7 +87,7 @@ async def test_everything_accepted_is_answered_and_nothing_after(
     await task
 
 
-async def test_a_draining_router_takes_nothing_in(tmp_path: Path) -> None:
+async def test_a_draining_router_accepts_nothing_new(tmp_path: Path) -> None:
     init(tmp_path / "router")
     process, task = await running(tmp_path / "router")
     async with await connect(process) as client:

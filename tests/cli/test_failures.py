@@ -28,11 +28,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def router(template: Path, tmp_path: Path) -> Path:
-    """A router that was set up and does not run."""
+    """A router that is set up but not running."""
     return Path(shutil.copytree(template, tmp_path / "router"))
 
 
-def test_usage_is_refused_with_2(call: Call, tmp_path: Path) -> None:
+def test_wrong_usage_exits_with_2(call: Call, tmp_path: Path) -> None:
     assert "No such command" in call("router", "fly", code=2)
     assert "--host" in call("router", "init", tmp_path / "new", code=2)
     assert "--reason" in call("router", "queues", "block", "AAAA", code=2)
@@ -58,7 +58,7 @@ def test_a_folder_without_a_router(failed: Call, tmp_path: Path, command: str) -
     assert "blindpost router init" in said
 
 
-def test_init_does_not_touch_a_folder_that_has_something(failed: Call, router: Path, tmp_path: Path) -> None:
+def test_init_does_not_touch_a_folder_with_content(failed: Call, router: Path, tmp_path: Path) -> None:
     before = (router / "router.toml").read_bytes()
     assert "the folder is not empty" in failed("router", "init", router, "--host", "localhost")
     assert (router / "router.toml").read_bytes() == before
@@ -67,7 +67,7 @@ def test_init_does_not_touch_a_folder_that_has_something(failed: Call, router: P
 
 
 @pytest.mark.parametrize("command", ["status", "stats", "connections"])
-def test_nobody_at_the_control_socket(failed: Call, router: Path, command: str) -> None:
+def test_nobody_answers_on_the_control_socket(failed: Call, router: Path, command: str) -> None:
     assert "no server listens at this control socket" in failed("router", command, "-c", router)
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(router / "control.sock"))
@@ -132,7 +132,7 @@ def test_files_of_different_identities(failed: Call, router: Path, tmp_path: Pat
     assert "the configuration names" in said
 
 
-def test_a_key_that_is_not_that_of_its_certificate(failed: Call, router: Path, tmp_path: Path) -> None:
+def test_a_key_that_does_not_match_its_certificate(failed: Call, router: Path, tmp_path: Path) -> None:
     other, mine = Identity(tmp_path / "other"), Identity(router / "keys")
     other.create("localhost", Algorithm.ED25519)
     cut = b"-----BEGIN CERTIFICATE"
@@ -166,7 +166,7 @@ def test_a_missing_or_damaged_store(failed: Call, router: Path) -> None:
     assert "store is missing" in failed("router", "start", "-c", router)
 
 
-def test_a_router_runs_already(failed: Call, router: Path) -> None:
+def test_a_router_is_already_running(failed: Call, router: Path) -> None:
     with RouterPlace.read(router).locked():
         assert "a router is running in this folder" in failed("router", "start", "-c", router)
 
@@ -184,7 +184,7 @@ def test_a_socket_path_that_is_too_long(failed: Call, router: Path) -> None:
     assert "too long for a socket" in run("router", "start", "-c", router, code=1).stderr
 
 
-def test_what_is_not_a_backup(failed: Call, router: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_backup(failed: Call, router: Path, tmp_path: Path) -> None:
     assert "not a backup" in failed("router", "restore", router, "--to", tmp_path / "new")
     backup = tmp_path / "backup"
     run("router", "backup", backup, "-c", router)

@@ -34,7 +34,7 @@ def one_message(said: str) -> str:
 
 
 def ends(*arguments: str | Path, is_full: bool = False) -> str:
-    """The command in a process of its own, perhaps with no room for any file; what it said."""
+    """Run the command in a separate process, perhaps with no room for any file; its message."""
     room = ("sh", "-c", 'ulimit -f 0; exec "$@"', "sh") if is_full else ()
     done = subprocess.run(
         [*room, *COMMAND, *map(str, arguments)],
@@ -196,7 +196,7 @@ def test_a_full_disk(command: tuple[str, ...], tmp_path: Path) -> None:
     assert "Make room" in said
 
 
-def test_full_disks_are_told_alike() -> None:
+def test_full_disks_are_reported_alike() -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         error = OSError(number, os.strerror(number), "a file")
         assert f"a file: the disk is full ({os.strerror(number)}). Make room" in str(

@@ -1,4 +1,4 @@
-"""The journal of a real router: its totals are the router's counters, and nothing in it is about anybody."""
+"""The journal of a real router: its totals equal the router's counters, and it identifies nobody."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def counted(root: Path) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
-    """Two lives, sealed by the processes that the router starts and by this one."""
+    """Two runs, sealed by the processes that the router starts and by this one."""
     lived = Lives(tmp_path_factory.mktemp("journal") / "router")
     with_journal(lived.folder)
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_the_totals_of_the_journal_are_the_counters_of_the_router(lives: Lives) 
 
 
 def forms(secret: bytes) -> Iterator[bytes]:
-    """In which ways an id may stand somewhere."""
+    """The forms in which an id may appear."""
     for raw in (secret, hashlib.md5(secret, usedforsecurity=False).digest()):
         yield raw
         yield raw.hex().encode()
@@ -112,7 +112,7 @@ def forms(secret: bytes) -> Iterator[bytes]:
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """A file as it is, and what is in it when it is unpacked."""
+    """A file as it is, and its unpacked content."""
     yield path.read_bytes()
     if path.suffix == ".parquet":
         for row in pq.ParquetFile(path).read().to_pylist():
@@ -144,7 +144,7 @@ def none_is_in(secrets: Iterable[bytes], texts: Iterable[bytes]) -> None:
             assert form not in everything
 
 
-def test_nothing_in_tier_p_is_about_anybody(lives: Lives) -> None:
+def test_nothing_in_tier_p_identifies_anybody(lives: Lives) -> None:
     secrets, journal, bodies = lives.secrets, lives.journal, lives.records
     none_is_in(secrets, [lives.log])
     assert any(b"p_sketches" in body for body in bodies)
@@ -159,8 +159,8 @@ def test_nothing_in_tier_p_is_about_anybody(lives: Lives) -> None:
         assert (lane % 2**64).to_bytes(8, "big") not in numbers
 
 
-async def test_a_killed_router_loses_its_last_minute_only(tmp_path: Path) -> None:
-    """What it left is sealed after the next start, by a process that the router itself starts."""
+async def test_a_killed_router_loses_only_its_last_minute(tmp_path: Path) -> None:
+    """Its segments are sealed after the next start, by a process that the router itself starts."""
     folder = tmp_path / "router"
     with_journal(folder)
     async with started(folder) as router:
@@ -226,7 +226,7 @@ def test_without_arrow_a_journal_is_refused_with_a_remedy(
 
 
 async def exported(tmp_path: Path, folder: Path) -> None:
-    """The state of a running router, whatever its store: every queue, what waits, and claims that agree."""
+    """The state of a running router with any store: every queue, what waits, and matching claims."""
     target = tmp_path / "state"
     async with started(folder) as router:
         await traffic(router)
@@ -270,7 +270,7 @@ async def exported(tmp_path: Path, folder: Path) -> None:
 
 
 def moved(tmp_path: Path, folder: Path) -> None:
-    """A router that was filled by an import tells what its certificate says, and what it stores."""
+    """A router filled by an import reports what its certificate says and what it stores."""
     other, target = tmp_path / "other", tmp_path / "moved"
     init(other)
     run("router", "import", "--to", other, "--from", folder, "--json")
@@ -324,6 +324,6 @@ async def test_the_state_of_a_router_with_a_database_is_exported(tmp_path: Path,
     await exported(tmp_path, folder)
 
 
-def test_meters_have_names_of_their_own() -> None:
-    """The journal's own counters must not run into those of the router."""
+def test_names_of_meters_do_not_clash() -> None:
+    """The journal's own counters must not clash with the router's."""
     assert not {meter.value for meter in Meter} & {"engine.turns", "sockets.accepted", "newRefused"}

@@ -48,7 +48,7 @@ def test_init_keeps_secrets_to_their_owner_and_prints_the_address(tmp_path: Path
 
 
 async def drained(router_folder: Path) -> tuple[Queue, list[bytes], int]:
-    """Send as fast as the router takes it and stop it in the middle: what was answered OK, the exit code."""
+    """Send as fast as the router accepts and stop it midway: what was answered OK, the exit code."""
     async with started(router_folder) as router:
         recipient, sender = await router.connect(), await router.connect()
         queue = await new_queue(recipient, secured=True)
@@ -77,7 +77,7 @@ async def drained(router_folder: Path) -> tuple[Queue, list[bytes], int]:
 
 
 async def received_all(router_folder: Path, queue: Queue) -> list[bytes]:
-    """Every message that a router started anew delivers."""
+    """Every message that a restarted router delivers."""
     bodies: list[bytes] = []
     async with started(router_folder) as router, await router.connect() as client:
         await client.send(SUB(), queue.recipient_id, queue.key)
@@ -92,7 +92,7 @@ async def received_all(router_folder: Path, queue: Queue) -> list[bytes]:
     return bodies
 
 
-async def test_sigterm_answers_what_was_accepted_and_keeps_it(tmp_path: Path) -> None:
+async def test_after_sigterm_accepted_commands_are_answered_and_stored(tmp_path: Path) -> None:
     init(tmp_path / "router")
     queue, confirmed, code = await drained(tmp_path / "router")
     assert code == 0
@@ -225,7 +225,7 @@ async def test_a_backup_of_a_running_router_is_restored(tmp_path: Path) -> None:
     assert await received_all(tmp_path / "elsewhere", queue) == [b"kept"]
 
 
-async def test_counters_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_counters_continue_after_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "router"
     init(folder)
     for runs in (1, 2):
@@ -241,7 +241,7 @@ async def test_counters_go_on_after_a_restart(tmp_path: Path) -> None:
     assert (folder / "counters.unreadable").exists()
 
 
-async def test_active_queues_go_on_after_a_restart_and_are_in_no_backup(tmp_path: Path) -> None:
+async def test_active_queues_continue_after_a_restart_and_are_in_no_backup(tmp_path: Path) -> None:
     """Their salt does not leave the router's folder."""
     folder, backup = tmp_path / "router", tmp_path / "backup"
     init(folder)

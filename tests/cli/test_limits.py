@@ -27,7 +27,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class From(TcpNetwork):
-    """Connections that come from this address of the machine."""
+    """Connections from this address of the machine."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -107,7 +107,7 @@ async def test_handshakes_in_flight_are_limited(tmp_path: Path) -> None:
             await writer.wait_closed()
 
 
-async def test_who_fills_the_store_is_refused_and_nobody_else(tmp_path: Path) -> None:
+async def test_only_the_address_that_fills_the_store_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "router"
     init(folder)
     edit(folder, "stored_mib = 262144", "stored_mib = 16")

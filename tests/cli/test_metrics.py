@@ -1,4 +1,4 @@
-"""Metrics equal the traffic that was made, and nothing that names a user is anywhere to be read."""
+"""Metrics equal the traffic, and nothing that identifies a user appears anywhere."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def scraped_equal(router: StartedRouter) -> None:
 
 
 def traces(secret: bytes) -> list[bytes]:
-    """The forms in which bytes could show up in a text."""
+    """The forms in which bytes could appear in a text."""
     plain = base64.b64encode(secret).rstrip(b"=")
     return [secret, secret.hex().encode(), plain, base64.urlsafe_b64encode(secret).rstrip(b"=")]
 

@@ -1,4 +1,4 @@
-"""Moving in through the real command: killed in the middle, served afterwards, under the old address."""
+"""Moving in through the real command: killed midway, then served under the old address."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def certificate(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_killed_in_the_middle_and_given_again(tmp_path: Path, call: Call) -> None:
+def test_an_import_killed_in_the_middle_is_repeated(tmp_path: Path, call: Call) -> None:
     source = write_files(tmp_path, Shape(7_000, messages_each=1), int(time.time()))
     with source.store_log.open("ab") as file:
         file.write(b"FOO\n")
@@ -91,7 +91,7 @@ def test_killed_in_the_middle_and_given_again(tmp_path: Path, call: Call) -> Non
 
 
 def wait_for_mark(folder: Path) -> None:
-    """Until the first chunk is committed."""
+    """Wait until the first chunk is committed."""
     with lmdb.open(str(folder / "store"), readonly=True, max_dbs=1) as store:
         meta = store.open_db(META.encode(), create=False)
         while True:
@@ -116,7 +116,7 @@ def a_queue(number: int) -> tuple[CreateQueue, Queue]:
     return created, queue
 
 
-async def test_users_of_the_old_router_go_on_at_the_same_address(tmp_path: Path, call: Call) -> None:
+async def test_users_of_the_old_router_continue_at_the_same_address(tmp_path: Path, call: Call) -> None:
     now = int(time.time())
     old = tmp_path / "etc"
     fingerprint = smp_server_keys(old)
@@ -189,7 +189,7 @@ def test_a_rehearsal_changes_nothing(tmp_path: Path, call: Call) -> None:
     assert certificate(folder)["result"] == told["certificate"]["result"]
 
 
-def test_out_and_into_another_router(tmp_path: Path, call: Call) -> None:
+def test_export_and_import_into_another_router(tmp_path: Path, call: Call) -> None:
     source = write_files(tmp_path, Shape(200), int(time.time()))
     first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
     new_router(call, first)
@@ -207,7 +207,7 @@ def test_out_and_into_another_router(tmp_path: Path, call: Call) -> None:
     assert "into itself" in call("router", "import", "--from", first, "--to", first, code=1)
 
 
-def test_what_cannot_be_imported_is_said_in_one_line(tmp_path: Path, call: Call) -> None:
+def test_a_failed_import_is_explained_in_one_line(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "router"
     new_router(call, folder)
     log = tmp_path / "smp-server-store.log"

@@ -1,4 +1,4 @@
-"""What is written about a failure names the code, not the user; the control socket is its owner's alone."""
+"""Failures are logged with the code, not the user; the control socket is private to its owner."""
 
 from __future__ import annotations
 

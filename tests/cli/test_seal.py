@@ -34,7 +34,7 @@ def invoke(*arguments: str | Path) -> str:
     return done.output
 
 
-def test_what_a_killed_server_left_is_sealed_and_what_runs_is_left_alone(tmp_path: Path) -> None:
+def test_segments_of_a_killed_server_are_sealed_and_running_ones_left_alone(tmp_path: Path) -> None:
     alive = written(tmp_path / "journal", "alive", 2)
     (own,) = (tmp_path / "journal" / SEGMENTS).iterdir()
     written(tmp_path / "other", "dead", 5).close()
@@ -52,7 +52,7 @@ def test_what_a_killed_server_left_is_sealed_and_what_runs_is_left_alone(tmp_pat
     assert "sealed 0 rows of 0 segments" in invoke(tmp_path / "journal")
 
 
-def test_what_cannot_be_done_is_told(tmp_path: Path) -> None:
+def test_failures_are_reported(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="no server's journal"):
         invoke(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -54,6 +54,6 @@ async def _taken_over(router: StartedRouter, old: SmpClient) -> None:
 
 
 async def _gone(router: StartedRouter) -> None:
-    """Until the router has noticed that nobody is connected."""
+    """Wait until the router has noticed that nobody is connected."""
     while (await gauges(router)) != (0, 0):
         pass

@@ -48,7 +48,7 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
-def test_no_word_of_a_help_is_taken_for_markup(path: tuple[str, ...]) -> None:
+def test_no_word_of_a_help_is_parsed_as_markup(path: tuple[str, ...]) -> None:
     """A [word] in a help text would vanish."""
     command: Any = typer.main.get_command(app)
     for name in path:
@@ -89,7 +89,7 @@ def test_a_mistake_is_named(words: tuple[str, ...], told: str) -> None:
 
 
 def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
-    """In the shell that most people have, as it is told in docs/getting-started.md."""
+    """In the most common shell, as docs/getting-started.md describes."""
     environment = {**ENVIRONMENT, "HOME": str(tmp_path), "PATH": f"{BIN}:{os.environ['PATH']}"}
 
     def bash(script: str) -> str:
@@ -108,14 +108,14 @@ def test_the_version_is_the_package_s() -> None:
     assert invoke("--version").stdout == f"blindpost {blindpost.__version__}\n"
 
 
-def test_both_routers_tell_a_program_whether_a_new_certificate_is_in_use(tmp_path: Path) -> None:
+def test_rotate_cert_reports_as_json_whether_the_certificate_is_in_use(tmp_path: Path) -> None:
     for kind in ("router", "ntf"):
         assert invoke(kind, "init", str(tmp_path / kind), "--host", "127.0.0.1", "--json").exit_code == 0
         done = invoke(kind, "rotate-cert", "-c", str(tmp_path / kind), "--json")
         assert json.loads(done.stdout) == {"in_use": False}
 
 
-def test_the_remedy_names_the_folder_that_was_meant(tmp_path: Path) -> None:
+def test_the_remedy_names_the_given_folder(tmp_path: Path) -> None:
     for given in (tmp_path / "home", tmp_path / "home" / "router.toml"):
         done = invoke("router", "start", "-c", str(given))
         assert f"`blindpost router init {tmp_path / 'home'}`" in str(done.exception)

@@ -1,4 +1,4 @@
-"""Work of which nobody knows how much is left shows that it goes on: on a terminal, and nowhere else."""
+"""Work of unknown length shows that it is running: on a terminal, and nowhere else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ print("done")
 """
 
 
-def test_on_a_terminal() -> None:
+def test_progress_is_shown_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
     try:
         done = subprocess.run(
@@ -33,6 +33,6 @@ def test_on_a_terminal() -> None:
         os.close(theirs)
 
 
-def test_in_a_file() -> None:
+def test_no_progress_is_written_to_a_file() -> None:
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == (b"done\n", b"")

@@ -1,4 +1,4 @@
-"""Frames come back as they were written; torn, damaged and displaced ones do not come back at all."""
+"""Frames round-trip; torn, damaged and misplaced ones are dropped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def events_of(content: bytes, table: Table = L_MESSAGES) -> list[tuple[Any, ...]
 
 
 def written(root: Path, count: int) -> tuple[bytes, list[tuple[int, ...]]]:
-    """A closed segment with so many events."""
+    """A closed segment with this many events."""
     writer = EventWriter(root, L_MESSAGES, AUTHOR)
     here, there = writer.word("from_router", "a"), writer.word("to_router", "b")
     events: list[tuple[int, ...]] = [
@@ -57,7 +57,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 
 @given(st.lists(st.tuples(INT64, INT64, INT64, st.integers(0, 7), INT32, INT64), max_size=20))
 @settings(deadline=None, max_examples=30)
-def test_events_of_any_values_come_back(
+def test_events_of_any_values_round_trip(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, ...]]
 ) -> None:
     root = tmp_path_factory.mktemp("frames")
@@ -110,7 +110,7 @@ def test_a_changed_bit_costs_its_frame_and_no_other(tmp_path: Path) -> None:
         assert (found.damaged, found.torn_bytes) == ((0, width) if hit == 3 else (1, 0))
 
 
-def test_a_good_frame_in_another_place_is_not_good(tmp_path: Path) -> None:
+def test_a_good_frame_in_the_wrong_place_is_rejected(tmp_path: Path) -> None:
     content, _ = written(tmp_path, 2)
     width = Layout(L_MESSAGES).width
     swapped = content[: -2 * width] + content[-width:] + content[-2 * width : -width]
@@ -119,7 +119,7 @@ def test_a_good_frame_in_another_place_is_not_good(tmp_path: Path) -> None:
     assert read_segment(zeros).bodies == []
 
 
-def test_records_end_at_the_first_that_is_not_whole(tmp_path: Path) -> None:
+def test_records_end_at_the_first_incomplete_one(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, AUTHOR)
     for number in range(3):
         writer.add({"number": number, "rows": "x" * number})
@@ -147,7 +147,7 @@ def test_foreign_and_future_segments_are_refused(tmp_path: Path) -> None:
             read_segment(foreign)
 
 
-def test_segments_are_of_bounded_size_and_numbered_on(tmp_path: Path) -> None:
+def test_segments_are_bounded_and_numbering_continues_across_them(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path, L_DELIVERY, AUTHOR, segment_bytes=50_000)
     for number in range(3 * BUFFER_EVENTS):
         writer.add(number, 1, 2, 0, 3, 4)
@@ -158,7 +158,7 @@ def test_segments_are_of_bounded_size_and_numbered_on(tmp_path: Path) -> None:
     assert numbers == list(range(3 * BUFFER_EVENTS))
 
 
-def test_a_new_word_begins_a_segment_that_knows_it(tmp_path: Path) -> None:
+def test_a_new_word_starts_a_segment_whose_header_has_it(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path, L_MESSAGES, AUTHOR)
     here, there = writer.word("from_router", "a"), writer.word("to_router", "a")
     writer.add(1, here, there, 0, 0, 0, 0, 0)
@@ -172,7 +172,7 @@ def test_a_new_word_begins_a_segment_that_knows_it(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_block_that_the_disk_refuses_leaves_no_half(
+def test_a_block_refused_by_the_disk_leaves_no_partial_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = RecordWriter(tmp_path, AUTHOR)
@@ -194,7 +194,7 @@ def test_a_block_that_the_disk_refuses_leaves_no_half(
     assert [bytes(body) for body in found.bodies] == [b'{"number":0}', b'{"number":2}']
 
 
-def test_a_segment_that_could_not_be_begun_is_begun_later(
+def test_a_segment_that_could_not_be_started_is_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = RecordWriter(tmp_path, AUTHOR)
@@ -232,7 +232,7 @@ def test_a_segment_is_ended_while_the_next_one_is_written(tmp_path: Path) -> Non
     writer.close()
 
 
-def test_names_of_servers_are_safe_in_names_of_files() -> None:
+def test_server_names_are_safe_in_file_names() -> None:
     for name in ("", "a/b", "..", ".a", "a b", "é", "a" * 65, "a\n"):
         with pytest.raises(ValueError, match="letters"):
             Author(name, "smp", "0" * 16)
@@ -241,7 +241,7 @@ def test_names_of_servers_are_safe_in_names_of_files() -> None:
     assert Author.started("a", "smp").boot != Author.started("a", "smp").boot
 
 
-def test_blinded_numbers_hold_for_a_day_and_a_process() -> None:
+def test_blinded_numbers_are_stable_within_a_day_and_a_process() -> None:
     blinding, other = Blinding(), Blinding()
     day, next_day = 86_400.0 * 20_000, 86_400.0 * 20_001
     same = blinding.number(b"connection 1", day)

@@ -1,4 +1,4 @@
-"""A journal as its server runs: aligned to minutes, sealed now and then, and never in the server's way."""
+"""A journal in a running server: aligned to minutes, sealed regularly, never in the server's way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(server: Server, seconds: float, meanwhile: Callable[[], Awaitable[None]]
     run_virtual(main())
 
 
-def test_a_record_is_about_the_minute_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_covers_the_minute_just_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(tmp_path, monkeypatch)
     run(server, 150.0)
     day = int(START) // 86_400 * 86_400
@@ -122,7 +122,7 @@ def test_sketches_are_written_once_an_hour_and_segments_closed_for_sealing(
         (OSError(28, "No space left on device", "a file"), "No space left on device"),
     ],
 )
-def test_what_cannot_be_written_is_told_once_without_its_text_and_written_later(
+def test_a_write_error_is_logged_once_without_its_text_and_retried_later(
     error: Exception,
     told: str,
     tmp_path: Path,
@@ -145,7 +145,7 @@ def test_what_cannot_be_written_is_told_once_without_its_text_and_written_later(
     assert sum(row[1] for record in found for row in record["rows"].get("p_counters", [])) == 400
 
 
-def test_a_folder_that_is_gone_does_not_end_the_server(
+def test_a_missing_folder_does_not_stop_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "journal"
@@ -186,7 +186,7 @@ def test_events_are_handed_over_each_minute_and_sealed_with_the_records(
     assert there(CLOSED) == [0, 1, 2, 3]
 
 
-def test_events_that_cannot_be_written_are_told_once(
+def test_events_that_cannot_be_written_are_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "journal"
@@ -223,7 +223,7 @@ async def test_the_sealing_process_is_started_and_does_not_outlive_its_server(tm
     assert not list((tmp_path / SEGMENTS).glob("*.seg"))
 
 
-async def test_a_sealing_process_that_fails_is_told(
+async def test_a_failing_sealing_process_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "SEALER", "blindpost.journal.no_such_module")
@@ -242,7 +242,7 @@ async def test_a_sealing_process_that_fails_is_told(
     assert "sealing the journal" in caplog.text
 
 
-async def test_a_failed_sealing_is_told_without_the_text_of_its_error(
+async def test_a_sealing_failure_is_logged_without_its_error_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a record says: growth of everything that is counted, once, whatever the disk does in between."""
+"""A record holds the increment of every counter exactly once, whatever the disk does in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 20_000 * DAY_S
 AUTHOR = Author("ntf-1", "ntf", "0" * 16)
 
 
-def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
+def test_transitions_and_states_are_written_as_increments(tmp_path: Path) -> None:
     born, refused = ("", "REGISTERED", ""), ("ACTIVE", "INVALID", "UNREGISTERED")
     first = Reading({}, {}, token_transitions={born: 5}, funnel={("received", "", "apns"): 9})
     journal = MinuteJournal(tmp_path, AUTHOR, first, DAY)
@@ -49,7 +49,7 @@ def test_transitions_and_states_are_written_as_growth(tmp_path: Path) -> None:
     assert states == [("received", "", 3, "apns"), ("refused", "BadTopic", 2, "apns")]
 
 
-def test_a_record_from_before_providers_were_told_apart_is_sealed_without(tmp_path: Path) -> None:
+def test_an_old_record_without_a_provider_is_sealed_without_one(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, AUTHOR)
     writer.add({"minute_s": DAY, "rows": {P_FUNNEL.name: [("received", "", 3)]}})
     writer.close()
@@ -58,9 +58,7 @@ def test_a_record_from_before_providers_were_told_apart_is_sealed_without(tmp_pa
     assert (row["state"], row["value"], row["provider"]) == ("received", 3, None)
 
 
-def test_a_disk_that_is_full_at_the_start_loses_nothing_that_was_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_full_at_start_loses_no_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = MinuteJournal(tmp_path, AUTHOR, Reading({"commands": 10}, {"tokens": 1}), DAY)
 
     def full(*_: object) -> int:
@@ -78,7 +76,9 @@ def test_a_disk_that_is_full_at_the_start_loses_nothing_that_was_counted(
     assert [(row["seq"], row["value"]) for row in rows(tmp_path, P_GAUGES)] == [(0, 1.0), (1, 4.0)]
 
 
-def test_what_the_disk_refused_is_in_the_next_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_the_disk_refused_are_in_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken_s = Histogram((1.0,))
     journal = MinuteJournal(tmp_path, AUTHOR, Reading({"commands": 10}, {}), DAY)
 

@@ -28,7 +28,7 @@ from blindpost.wire.ntf.status import InvalidReason, TokenState
 from tests.support.journal.balance import MESSAGE_BALANCE
 
 
-def test_every_table_is_of_its_tier_and_named_once() -> None:
+def test_every_table_has_a_unique_name_with_the_prefix_of_its_tier() -> None:
     assert len(TABLES) == len(ALL_TABLES)
     for table in ALL_TABLES:
         assert table.name.startswith(f"{table.tier.value.lower()}_")
@@ -36,7 +36,7 @@ def test_every_table_is_of_its_tier_and_named_once() -> None:
 
 
 def test_tier_p_has_no_column_for_an_id() -> None:
-    """Bytes are sketches only, and no text is free but names of servers, meters and programs."""
+    """Bytes are only sketches; the only free text is names of servers, meters and programs."""
     free = {"router", "boot", "name", "program", "reason"}
     for table in ALL_TABLES:
         if table.tier is not Tier.PRODUCTION:
@@ -57,7 +57,7 @@ def test_every_table_can_be_kept_for_a_time_or_for_ever() -> None:
     assert {table.days_kept for table in minutes} == {30}
 
 
-def test_the_schema_refuses_to_change_what_was_written() -> None:
+def test_a_schema_that_changes_written_columns_is_refused() -> None:
     first = Column("a_s", Type.INT64, "")
     later = Column("b", Type.INT64, "", nullable=True, since=2)
     table = Table("x", Tier.LAB, "", ("a_s",), "a_s", (first, later), version=2)
@@ -95,7 +95,7 @@ def test_the_daily_columns_are_those_of_the_reference() -> None:
     }
 
 
-def test_words_of_other_rooms_are_the_same_here() -> None:
+def test_the_schema_uses_the_same_words_as_the_servers() -> None:
     assert {meter.value for meter in Meter} >= MESSAGE_BALANCE.keys()
     states = TABLES["p_token_transitions"].by_name["to_state"].values
     assert set(states) == {"", *(state.value for state in TokenState)}
@@ -105,8 +105,8 @@ def test_words_of_other_rooms_are_the_same_here() -> None:
     assert P_COUNTERS.key == ("router", "boot", "seq", "name")
 
 
-def test_files_hold_no_dictionary_of_what_never_repeats(tmp_path: Path) -> None:
-    """Ids and lanes would each be there twice, and every reader slower; words have theirs."""
+def test_columns_that_never_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    """Ids and lanes would be stored twice and every reader slowed down; words do have a dictionary."""
     writer = StateWriter(tmp_path, "smp-01", side="router", online=False)
     for number in range(100):
         queue_id = number.to_bytes(24)

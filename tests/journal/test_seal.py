@@ -1,4 +1,4 @@
-"""What was written is sealed once and whole, compacted without loss, summed up and forgotten in time."""
+"""What was written is sealed once and completely, compacted without loss, summed up and removed in time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def files(root: Path, table: Table, day_s: int = DAY) -> list[Path]:
 
 
 def write_minutes(root: Path, first_s: int, minutes: int, author: Author = AUTHOR) -> Counter[str]:
-    """So many minutes of a server, closed every ten; what its counters stood at in the end."""
+    """Write this many minutes of a server, closed every ten; return its final counters."""
     counters: Counter[str] = Counter({"msgSent": 500})
     wait_s = Histogram((1.0, 5.0))
     journal = MinuteJournal(root, author, Reading(dict(counters), {"queues": 7}), first_s)
@@ -86,7 +86,7 @@ def sums(root: Path, table: Table = P_COUNTERS) -> Counter[str]:
     return found
 
 
-def test_totals_are_those_of_the_counters_in_any_number_of_files(tmp_path: Path) -> None:
+def test_totals_equal_the_counters_in_any_number_of_files(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY + 600, 95)
     report = seal_folder(tmp_path, now=DAY + 700)
     assert report is not None
@@ -116,7 +116,7 @@ def test_sealed_files_say_what_they_are(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def test_an_hour_that_is_over_becomes_one_file_with_the_same_rows(tmp_path: Path) -> None:
+def test_a_finished_hour_becomes_one_file_with_the_same_rows(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY, 95)
     seal_folder(tmp_path, now=DAY + 60)
     small = once(rows(tmp_path, P_COUNTERS), P_COUNTERS)
@@ -137,7 +137,7 @@ def test_an_hour_that_is_over_becomes_one_file_with_the_same_rows(tmp_path: Path
     assert found.sum("value").fetchall() == [(counters["msgSent"],)]
 
 
-def test_files_that_come_late_are_taken_into_the_day(tmp_path: Path) -> None:
+def test_late_files_are_added_to_their_day(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY, 30)
     late = sorted((tmp_path / SEGMENTS).glob(f"*{CLOSED}"))[1]
     kept = late.read_bytes()
@@ -190,7 +190,7 @@ def test_minutes_across_midnight_are_in_two_days(tmp_path: Path) -> None:
     assert by_day[DAY - DAY_S] + by_day[DAY] == counters
 
 
-def test_what_is_old_goes_and_days_stay(tmp_path: Path) -> None:
+def test_old_files_are_removed_and_days_stay(tmp_path: Path) -> None:
     write_minutes(tmp_path, DAY, 20)
     writer = EventWriter(tmp_path, L_MESSAGES, Author("canary", "canary", AUTHOR.boot))
     here, there = writer.word("from_router", "a"), writer.word("to_router", "b")
@@ -216,7 +216,7 @@ def test_what_is_old_goes_and_days_stay(tmp_path: Path) -> None:
     assert rows(tmp_path, P_DAY) == days
 
 
-def test_an_operator_may_keep_less(tmp_path: Path) -> None:
+def test_an_operator_may_shorten_retention(tmp_path: Path) -> None:
     write_minutes(tmp_path, DAY, 2)
     seal_folder(tmp_path, Rules(minute_days=3), now=DAY + 4 * DAY_S - 1)
     assert rows(tmp_path, P_COUNTERS)
@@ -224,7 +224,7 @@ def test_an_operator_may_keep_less(tmp_path: Path) -> None:
     assert rows(tmp_path, P_COUNTERS) == []
 
 
-def test_what_a_killed_process_left_is_sealed_and_what_lives_is_left_alone(tmp_path: Path) -> None:
+def test_segments_of_a_killed_process_are_sealed_and_live_ones_left_alone(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "from blindpost.journal.author import Author\n"
@@ -249,7 +249,7 @@ def test_what_a_killed_process_left_is_sealed_and_what_lives_is_left_alone(tmp_p
     assert sums(tmp_path)["msgSent"] == 12
 
 
-def test_what_cannot_be_read_is_set_aside_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_unreadable_files_are_set_aside_and_the_rest_is_sealed(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY, 5)
     (tmp_path / SEGMENTS / f"records-foreign{CLOSED}").write_bytes(b"no segment")
     foreign = partition(tmp_path, P_COUNTERS, DAY) / "foreign.parquet"
@@ -304,8 +304,8 @@ for at in itertools.count(1):
 """
 
 
-def test_killed_before_any_change_to_the_folder_it_is_readable_and_done_later(tmp_path: Path) -> None:
-    """Sealing, compaction, summing up and forgetting in one run, killed before every one of its changes."""
+def test_killed_before_any_change_the_folder_is_readable_and_completed_later(tmp_path: Path) -> None:
+    """Sealing, compaction, summing up and removal in one run, killed before each of its changes."""
     whole, killed, expected = (tmp_path / name for name in ("whole", "killed", "expected"))
     write_minutes(whole, DAY - 40 * DAY_S, 3, Author("smp-1", "smp", "0" * 16))
     seal_folder(whole, now=DAY - 40 * DAY_S)
@@ -331,7 +331,7 @@ def test_killed_before_any_change_to_the_folder_it_is_readable_and_done_later(tm
         assert [path for path in root.rglob(".*") if path.name != ".lock"] == []
 
 
-def test_the_program_seals_and_says_what_was_wrong(tmp_path: Path) -> None:
+def test_the_program_seals_and_reports_problems(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY, 5)
     (tmp_path / SEGMENTS / f"x{CLOSED}").write_bytes(b"?")
     command = [sys.executable, "-m", "blindpost.journal.seal", str(tmp_path), "--minute-days", "100000"]

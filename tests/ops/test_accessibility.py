@@ -1,6 +1,6 @@
-"""axe-core judges our pages in Chromium, by day and by night: the operator's and those of a router's site.
+"""axe-core checks our pages in Chromium, light and dark: the operator's and those of a router's site.
 
-`tests/vendor/axe-core/axe.min.js` is axe-core 4.10.3 (MPL-2.0), as its npm package has it.
+`tests/vendor/axe-core/axe.min.js` is axe-core 4.10.3 (MPL-2.0), as in its npm package.
 """
 
 from __future__ import annotations

@@ -21,20 +21,20 @@ def looked(track: Track, *looks: tuple[float, int]) -> Track:
     return track
 
 
-def test_growth_of_the_last_minute_and_of_each_minute() -> None:
+def test_increments_of_the_last_minute_and_of_each_minute() -> None:
     track = looked(Track(), *((1_200.0 + second, 1_000 + 2 * second) for second in range(0, 181, 10)))
     assert track.per_minute("sent") == 120
     assert track.bars("sent", 4, 1) == (100, 120, 120, 20)
     assert track.last_day("sent") == 360
 
 
-def test_a_counter_that_went_back_starts_anew() -> None:
+def test_a_counter_that_went_back_starts_again() -> None:
     track = looked(Track(), (0, 500), (10, 510), (20, 3), (30, 5))
     assert track.per_minute("sent") == 2
     assert track.last_day("sent") == 12
 
 
-def test_minutes_in_which_nobody_looked_are_unknown_and_a_day_is_kept() -> None:
+def test_minutes_without_a_sample_are_unknown_and_a_day_is_kept() -> None:
     track = looked(Track(), (0, 0), (30, 7), (200, 7))
     assert track.bars("sent", 5, 1) == (None, 7, None, None, 0)
     for minute in range(10, 10 + 2 * DAY):
@@ -44,7 +44,7 @@ def test_minutes_in_which_nobody_looked_are_unknown_and_a_day_is_kept() -> None:
     assert len(json.dumps(track.values())) < 64 * 1024
 
 
-def test_a_clock_that_jumps_ahead_and_back_costs_only_what_it_made_up() -> None:
+def test_a_clock_that_jumps_ahead_and_back_loses_only_the_wrong_minutes() -> None:
     track = looked(Track(), *((60.0 * minute, minute) for minute in range(60)))
     looked(track, (1e9, 60), (1e9 + 60, 61))
     looked(track, (60.0 * 60, 62), (60.0 * 60 + 1, 63))
@@ -52,7 +52,7 @@ def test_a_clock_that_jumps_ahead_and_back_costs_only_what_it_made_up() -> None:
     assert track.per_minute("sent") == 1
 
 
-def test_nothing_seen_is_nothing_grown() -> None:
+def test_without_samples_there_is_no_growth() -> None:
     assert Track().per_minute("sent") == 0
     assert Track().bars("sent", 2, 15) == (None, None)
 
@@ -94,7 +94,7 @@ GOOD = '{"format":1,"servers":{"/a":{"seen":[[1,2]],"grown":{"sent":[[1,3]]}}}}'
         GOOD.replace("[[1,3]]", "[[1,-3]]").encode(),
     ],
 )
-def test_a_damaged_file_is_set_aside_and_the_day_begins_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_set_aside_and_the_day_starts_again(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "history.json"
     file.write_bytes(content)
     kept = History(file)
@@ -117,9 +117,7 @@ def test_a_file_too_large_to_be_ours_is_not_read(tmp_path: Path, monkeypatch: py
     kept.close()
 
 
-def test_a_full_disk_is_told_and_forgotten_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = History(tmp_path / "history.json")
     kept.open()
 
@@ -135,12 +133,12 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room(
     kept.close()
 
 
-def test_bars_stand_on_the_middle_and_what_is_not_nothing_is_seen() -> None:
+def test_bars_start_at_the_middle_and_small_values_stay_visible() -> None:
     assert bar_path((None, 0, 100, 1), 100, -1) == "M2.1 50v-49.0h.8v49.0zM3.1 50v-1.5h.8v1.5z"
     assert [ceiling(value) for value in (0, 1, 3, 51, 1_001)] == [1, 1, 5, 100, 2_000]
 
 
-def test_a_chart_is_told_in_words_too_and_left_out_if_there_is_nothing() -> None:
+def test_a_chart_has_a_text_alternative_and_is_left_out_if_empty() -> None:
     quiet = Chart("messages", "in", "out", ((0, None), (0, None)), ((0, 3), (0, 2)))
     html = drawn(quiet)
     assert 'aria-label="messages: in 3, out 2 in the last 24 hours; at most 3 and 2' in html

@@ -82,7 +82,7 @@ async def traffic(router: RouterInProcess) -> None:
 
 
 async def test_page_status_and_metrics_say_the_same(tmp_path: Path) -> None:
-    """After real traffic: the JSON, what the page shows, the control socket and the metrics."""
+    """After real traffic: the JSON, the page, the control socket and the metrics."""
     async with (
         router_in_process(tmp_path / "home", *METRICS) as router,
         ds_in_process(tmp_path / "mls") as ds,
@@ -177,7 +177,7 @@ async def test_a_canarys_card_is_its_status(tmp_path: Path) -> None:
             assert named["p50_ms"] is not None
 
 
-async def test_the_last_day_outlives_the_page(tmp_path: Path) -> None:
+async def test_the_last_day_survives_the_page(tmp_path: Path) -> None:
     history = tmp_path / "history.json"
     async with router_in_process(tmp_path / "home") as router, visiting() as visitor:
         await router.start()
@@ -192,7 +192,7 @@ async def test_the_last_day_outlives_the_page(tmp_path: Path) -> None:
         assert told["msgSent.per_minute"] == 0
 
 
-async def test_a_server_that_dies_stalls_or_returns_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_server_that_dies_stalls_or_returns_is_shown_and_the_others_continue(tmp_path: Path) -> None:
     async with (
         router_in_process(tmp_path / "home") as router,
         ds_in_process(tmp_path / "mls") as ds,
@@ -218,7 +218,7 @@ async def test_a_server_that_dies_stalls_or_returns_is_told_and_the_others_go_on
 async def test_a_server_that_does_not_answer_in_time_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if it were stopped by a debugger: its socket accepts, and nobody reads."""
+    """As if stopped by a debugger: its socket accepts, and nobody reads."""
     init(tmp_path / "home")
     monkeypatch.setattr("blindpost.ops.servers.ASK_S_MAX", 0.2)
     with socket.socket(socket.AF_UNIX) as deaf:
@@ -229,7 +229,7 @@ async def test_a_server_that_does_not_answer_in_time_holds_nothing_up(
     assert "did not answer within" in card.note
 
 
-async def test_a_server_of_another_version_is_told_as_that(tmp_path: Path) -> None:
+async def test_a_server_of_another_version_is_shown_as_such(tmp_path: Path) -> None:
     init(tmp_path / "home")
     old = {"version": "0.1", "state": "running", "ready": True, "health": "everything works"}
     control = ControlSocket(
@@ -303,8 +303,10 @@ async def test_other_sites_in_the_same_browser_can_start_nothing(tmp_path: Path)
         assert policy.startswith("default-src 'none'; script-src 'self'")
 
 
-async def test_crowds_and_the_slow_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More connections than are taken, half of them in the middle of a head; then an operator comes."""
+async def test_crowds_and_slow_visitors_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More connections than allowed, half of them in the middle of a head; then an operator connects."""
     monkeypatch.setattr(listening, "VISITORS_MAX", 8)
     init(tmp_path / "home")
     async with shown(find(tmp_path / "home")) as url, visiting() as visitor:
@@ -333,7 +335,7 @@ async def test_crowds_and_the_slow_keep_nobody_out(tmp_path: Path, monkeypatch: 
 
 
 @needs_chromium
-async def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
+async def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
     """Numbers, actions with a confirmation, trouble in the tab, and the keyboard alone."""
     report = tmp_path / "report.html"
     report.write_text("<!doctype html><title>r</title><p id=r>all is well")
@@ -394,7 +396,7 @@ async def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
         assert [line for line in seen.console if "ERR_CONNECTION_REFUSED" not in line] == []
 
 
-def test_the_remedy_of_every_kind_is_a_command(tmp_path: Path) -> None:
+def test_the_suggested_command_exists_for_every_kind(tmp_path: Path) -> None:
     for kind in KINDS:
         (tmp_path / kind.word).mkdir()
         (tmp_path / kind.word / kind.config).touch()
@@ -404,7 +406,7 @@ def test_the_remedy_of_every_kind_is_a_command(tmp_path: Path) -> None:
 
 
 @needs_chromium
-async def test_the_page_fits_a_phone_and_the_night(tmp_path: Path) -> None:
+async def test_the_page_suits_a_phone_and_dark_mode(tmp_path: Path) -> None:
     init(tmp_path / "home")
     async with shown(find(tmp_path / "home")) as url, browser(tmp_path, width=360, dark=True) as seen:
         page = await seen.context.new_page()
@@ -427,7 +429,7 @@ async def test_a_page_that_stops_ends_its_streams(tmp_path: Path) -> None:
         await stream.aclose()
 
 
-async def test_visitors_who_do_not_finish_a_request_are_sent_away(
+async def test_visitors_who_do_not_finish_a_request_are_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "REQUEST_S", 0.05)
@@ -457,6 +459,6 @@ def test_a_folder_without_a_server_is_refused(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-async def test_a_port_in_use_is_told_with_a_remedy() -> None:
+async def test_a_port_in_use_is_reported_with_a_remedy() -> None:
     with bind("127.0.0.1", 0) as taken, pytest.raises(OperatorError, match="Choose another with --page-port"):
         bind("127.0.0.1", taken.getsockname()[1])

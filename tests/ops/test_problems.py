@@ -1,4 +1,4 @@
-"""What the page says needs a look, and that everything it says is text: without servers."""
+"""The problems the page reports, and that it escapes everything: without servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blindpost.ops.rendering import document
 
 
 def test_every_problem_has_a_command_that_exists() -> None:
-    """And the rest of its text is for people: a sentence."""
+    """The rest of its text is a sentence for people."""
     commands: dict[str, str] = {}
     for kind in KINDS:
         for row in (*problems.EVERY, *kind.problems):
@@ -57,7 +57,7 @@ MACHINE = {
         ({}, {"schema": 1}, {"schema"}),
     ],
 )
-def test_what_is_about_to_run_out_is_told(
+def test_resources_about_to_run_out_are_reported(
     machine: dict[str, int | None], status: dict[str, Any], told: set[str]
 ) -> None:
     whole = {"version": blindpost.__version__, "schema": 2, "connections": 1, **status}
@@ -67,7 +67,7 @@ def test_what_is_about_to_run_out_is_told(
     assert all(problem.text.endswith(".") for problem in found)
 
 
-def test_what_is_counted_is_a_problem_for_a_day() -> None:
+def test_a_counted_failure_is_a_problem_for_a_day() -> None:
     (lost, *_), track = problems.CANARY, Track()
     for minute, count in ((0, 0), (1, 3), (2, 3)):
         track.sample(60.0 * minute, {"lost": count})
@@ -89,8 +89,8 @@ def test_a_limit_that_the_page_has_no_words_for_is_shown_by_its_name() -> None:
     assert found["limited.refused_total"] == ("refused: too many connections", 1)
 
 
-def test_what_servers_and_settings_say_is_text() -> None:
-    """Also where it stands in an attribute."""
+def test_values_from_servers_and_settings_are_escaped() -> None:
+    """Also in attributes."""
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>`<b>`'
     card = Card(
         *("Canary", "canary", evil, Face(evil, Address(evil, evil + "!")), Health.DOWN, evil, evil),

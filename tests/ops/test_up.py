@@ -1,4 +1,4 @@
-"""`blindpost up`, and two people who talk over it in two terminals, as docs/getting-started.md tells them."""
+"""`blindpost up`, and two people talking over it in two terminals, as in docs/getting-started.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Terminal:
         self.process.stdin.write(f"{line}\n".encode())
 
     async def read(self, pattern: str) -> str:
-        """The next thing that looks like this."""
+        """The next text that matches this."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             while line := (await self.process.stdout.readline()).decode():
@@ -59,7 +59,7 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(line: str, folder: Path) -> AsyncIterator[Terminal]:
-    """A shell that runs this line, ended with SIGTERM if it has not ended."""
+    """A shell that runs this line, stopped with SIGTERM if still running."""
     process = await asyncio.create_subprocess_exec(
         *("sh", "-c", f"exec {line}"),
         stdin=asyncio.subprocess.PIPE,
@@ -78,7 +78,7 @@ async def terminal(line: str, folder: Path) -> AsyncIterator[Terminal]:
 
 
 def written() -> list[str]:
-    """What the guide tells to type, with ports of this test, and what is installed here already."""
+    """The commands of the guide, with this test's ports and what is already installed."""
     lines = [one.text for one in commands(ROOT / "docs/getting-started.md") if not one.is_inline]
     ports = f"--port {free_port()} --page-port 0"
     return [line.replace("--port 5223", ports).replace("bp/bin/blindpost", "blindpost") for line in lines]
@@ -139,7 +139,7 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
     assert run("router", "address", "-c", tmp_path / "home" / "router").stdout == address
 
 
-async def test_servers_end_in_order_with_an_up_that_is_killed(tmp_path: Path) -> None:
+async def test_servers_stop_cleanly_when_up_is_killed(tmp_path: Path) -> None:
     ports = f"--port {free_port()} --ntf-port {free_port()} --page-port 0"
     async with terminal(f"blindpost up home --host 127.0.0.1 {ports}", tmp_path) as servers:
         await servers.read(r"http://\S+")

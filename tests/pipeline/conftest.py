@@ -12,7 +12,7 @@ from blindpost.pipeline.session import SparkOptions, spark_session
 from tests.support.pipeline.lakes import QUICK
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-"""Tests are short: a compiler that starts at once beats one that optimises, in clusters of tests too."""
+"""Tests are short: a quick compiler beats an optimising one, in test clusters too."""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The benchmark: all engines answer the same, each repetition plans anew, and the numbers are whole."""
+"""The benchmark: all engines answer the same, each repetition plans again, and the numbers are complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 def test_every_engine_does_every_job(results: list[Result]) -> None:
-    """That they agree is what the run itself checks."""
+    """The run itself checks that they agree."""
     assert [(one.job, one.engine) for one in results] == [
         (job, engine) for job in JOBS for engine in ("spark", "duckdb", "polars")
     ]
@@ -41,7 +41,7 @@ def test_every_engine_does_every_job(results: list[Result]) -> None:
         assert against(results, one, one.engine) == 1
 
 
-def test_sparks_books_are_read(results: list[Result]) -> None:
+def test_sparks_own_metrics_are_read(results: list[Result]) -> None:
     for one in results:
         if one.engine == "spark":
             by_spark = ROWS if one.job in ("once", "reconcile") else 0  # the others read files in Python
@@ -53,14 +53,14 @@ def test_sparks_books_are_read(results: list[Result]) -> None:
             assert (one.stages, one.shuffle_bytes) == ((), None)
 
 
-def test_numbers_are_written_as_json(results: list[Result]) -> None:
+def test_results_are_written_as_json(results: list[Result]) -> None:
     found = json.loads(written(results, 1.5))
     assert found["spark_startup_s"] == 1.5
     assert [row["rows_per_s_core"] for row in found["results"]] == [one.per_core for one in results]
     assert [row["rows_per_cpu_s"] for row in found["results"]] == [one.per_cpu_s for one in results]
 
 
-def test_engines_that_disagree_are_told(
+def test_engines_that_disagree_are_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = Result("meters", "x", ROWS, 2, 1.0, (1.0,), (1.0,), 1)
@@ -71,7 +71,7 @@ def test_engines_that_disagree_are_told(
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_files_have_exactly_so_many_rows_and_are_used_again(
+def test_files_have_exactly_the_requested_rows_and_are_reused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "FILE_ROWS", 400)
@@ -87,7 +87,7 @@ def test_files_have_exactly_so_many_rows_and_are_used_again(
     assert len({tuple(row[column] for column in table.key) for row in rows}) == 1_000
 
 
-def test_answers_compare_whatever_their_order_and_files(tmp_path: Path) -> None:
+def test_answers_compare_equal_in_any_order_and_number_of_files(tmp_path: Path) -> None:
     rows = {"b": [b"x", b"y", None], "a": [date(2031, 5, 1), date(2031, 5, 2), None], "n": [1, 2, 3]}
     whole = pa.table(rows)
     for name, parts in {
@@ -104,8 +104,8 @@ def test_answers_compare_whatever_their_order_and_files(tmp_path: Path) -> None:
     assert len({one, other, less}) == 3
 
 
-def test_growth_is_the_power_of_the_rows() -> None:
-    """A hundred times the rows in a hundred times the time is 1, in ten thousand times the time 2."""
+def test_growth_is_the_exponent_of_the_row_count() -> None:
+    """100 times the rows in 100 times the time is 1; in 10,000 times the time it is 2."""
     sizes = ((100, 1.0), (10_000, 100.0), (100_000, 10_000.0))
     results = [Result("audit", "spark", rows, 2, 0.0, (9.0,), (cpu_s,), 1) for rows, cpu_s in sizes]
     other = Result("meters", "spark", 7, 2, 0.0, (1.0,), (1.0,), 1)

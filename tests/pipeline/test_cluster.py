@@ -40,7 +40,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def as_documented(places: dict[str, str]) -> tuple[Path, list[str]]:
-    """The program that the guide submits, and its arguments with places of this machine."""
+    """The program that the guide submits, and its arguments with paths of this machine."""
     (line,) = (c.text for c in commands_at(Place.ON_A_CLUSTER) if c.text.startswith("spark-submit "))
     words = shlex.split(line)
     wheel = f"blindpost-{blindpost.__version__}-py3-none-any.whl"

@@ -1,4 +1,4 @@
-"""The same rows come out through Spark Connect, from a server that is a process of its own."""
+"""The same rows come out through Spark Connect, from a server in a separate process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 def test_the_same_rows_through_spark_connect(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One day by the command, whose only Spark is the server; then what a follower finds new."""
+    """One day by the command, whose only Spark is the server; then the new days a follower finds."""
     rng = random.Random(23)
     folder = tmp_path / "journal"
     seal_journal(folder, journals.repeated(rng, journals.messages(rng, count=60)), rng, files=2)
@@ -55,7 +55,7 @@ def test_the_same_rows_through_spark_connect(
 
 
 @pytest.mark.parametrize("remote", ["sc://127.0.0.1:{port}", "http://127.0.0.1:{port}", "sc://", "here"])
-def test_where_no_server_is_one_is_told_at_once(remote: str) -> None:
+def test_a_missing_server_is_reported_at_once(remote: str) -> None:
     with pytest.raises(PipelineError, match="no Spark Connect server is there"):
         start(SparkOptions(remote=remote.format(port=free_port())))
 

@@ -1,4 +1,4 @@
-"""What is published is a Delta table too: whole days change at once, and the log tells of no row."""
+"""Published data is a Delta table too: days change atomically, and the log reveals no row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _words(store: TableStore, version: int | None = None) -> list[str]:
     return sorted(pl.read_delta(str(store.delta_root), version=version)["word"].to_list())
 
 
-def test_a_day_is_replaced_as_a_whole_and_the_version_before_can_be_read(tmp_path: Path) -> None:
+def test_a_day_is_replaced_as_a_whole_and_the_previous_version_stays_readable(tmp_path: Path) -> None:
     store = TableStore(LocalFiles(), str(tmp_path), "gold", "letters", shown=True)
     assert _log(store) is None
     _publish(store, "one", {FIRST: ["a", "b"], SECOND: ["c"]})
@@ -82,7 +82,7 @@ def test_the_log_names_files_and_days_and_nothing_else(tmp_path: Path) -> None:
     assert json.loads(added[0]["stats"])["numRecords"] == 2
 
 
-def test_a_table_with_new_columns_begins_anew(tmp_path: Path) -> None:
+def test_a_table_with_new_columns_starts_over(tmp_path: Path) -> None:
     store = TableStore(LocalFiles(), str(tmp_path), "gold", "letters", shown=True)
     _publish(store, "one", {FIRST: ["a"]})
     _log(store)

@@ -33,7 +33,7 @@ def reader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_every_command_works(reader: Reader) -> None:
-    """The fleet has a service that drifted and an import that lost a message, which two commands tell."""
+    """The fleet has a drifted service and an import that lost a message; two commands report them."""
     today = datetime.now(UTC).date()
     reader.replace(
         ("--routers 3 --days 2 --scale 0.02", "--routers 2 --days 1 --scale 0.001"),
@@ -53,8 +53,8 @@ def test_every_command_works(reader: Reader) -> None:
     assert (reader.folder / "build" / "pipeline" / "report.html").exists()
 
 
-def test_the_demonstration_types_the_same(reader: Reader) -> None:
-    """What it runs at its end, over another journal and one table."""
+def test_the_demonstration_runs_the_same_commands(reader: Reader) -> None:
+    """The commands at its end, on another journal and one table."""
     folder = reader.folder
     places = (folder / "fleet" / "journal", folder / "lake", folder / "report.html")
     seal, compute = commands(*places, ["delivery_slo"])

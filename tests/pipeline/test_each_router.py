@@ -1,4 +1,4 @@
-"""A page for each router, when its disk is full, and a run in numbers for Prometheus."""
+"""A page for each router, the day its disk fills up, and a run's numbers for Prometheus."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _facts(rows: list[Row], **more: Any) -> Facts:
 FILLING = [100 * GB - place * 8 * GB for place in range(9)]
 
 
-def test_a_disk_that_fills_is_told_with_the_day_and_the_forecasts_error() -> None:
+def test_a_filling_disk_is_reported_with_its_day_and_the_forecasts_error() -> None:
     (disk,) = disks_of(_days("smp-1", FILLING))
     assert disk.full_in_days == pytest.approx(36 / 8)
     assert disk.error == pytest.approx(0.0)
@@ -70,22 +70,20 @@ def test_a_disk_that_fills_is_told_with_the_day_and_the_forecasts_error() -> Non
     ],
     ids=["steady", "filling", "slowly", "little room", "two days", "full"],
 )
-def test_disks_are_judged_by_their_room_and_by_where_they_go(
-    free: Sequence[float], state: State, said: str
-) -> None:
+def test_disks_are_judged_by_free_space_and_trend(free: Sequence[float], state: State, said: str) -> None:
     told = disks(_facts(_days("smp-1", free)))
     assert told is not None
     assert (told.state, said in told.verdict) == (state, True), told.verdict
 
 
-def test_a_router_that_told_of_no_disk_is_not_judged() -> None:
+def test_a_router_that_reports_no_disk_is_not_judged() -> None:
     rows: list[Row] = [
         {**row, "disk_free_bytes": None, "disk_size_bytes": None} for row in _days("smp-1", FILLING)
     ]
     assert disks(_facts(rows)) is None
 
 
-def test_every_router_has_a_page_and_of_very_many_the_busiest() -> None:
+def test_every_router_has_a_page_or_the_busiest_if_there_are_too_many() -> None:
     assert routers(_facts([])) is None
     hour = {"router": "smp-1", "hour_s": NOON, "accepted": 5, "acked": 4, "expired": 0, "backlog_max": 1}
     hour |= {"refused_full": 0, "backlog": 1}

@@ -1,4 +1,4 @@
-"""What the lake may no longer hold is in no byte of it; what was made of it stays. And a canary that dies."""
+"""Expired data is in no byte of the lake; what was computed from it stays. And a canary that dies."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_no_byte_of_an_expired_queue_id_is_in_the_lake(spark: SparkSession, tmp_
     assert _holding(tmp_path / "lake", ids) == set()
 
 
-def test_a_run_that_was_killed_while_it_erased_is_completed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_killed_while_erasing_is_completed(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(4)
     state = journals.state(rng, routers=2, days=1, queues=10)
     seal_journal(tmp_path / "journal", state, rng)
@@ -110,10 +110,10 @@ def _event(number: int, event: str, time_us: int, seq: int) -> Row:
     return row | {"integrity": "ok" if event == "delivered" else "", "size": 100}
 
 
-def test_the_last_hour_of_a_canary_that_died_is_counted_everywhere_the_same(
+def test_the_last_hour_of_a_dead_canary_is_counted_the_same_everywhere(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Before midnight it sends a message a minute; from 23:15 on nothing arrives, and at 23:59 it dies."""
+    """It sends a message a minute; from 23:15 nothing arrives, and at 23:59 it dies."""
     day_us = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp()) * 10**6
     rows: list[Row] = []
     for minute in range(22 * 60, 24 * 60):

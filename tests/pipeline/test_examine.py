@@ -1,4 +1,4 @@
-"""Files that are not what the journal writes are set aside with the reason; the others are understood."""
+"""Files the journal did not write are set aside with the reason; the others are accepted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _good() -> bytes:
     return _content(arrow_rows(COUNTERS, _rows()))
 
 
-def test_a_file_of_the_journal_is_understood() -> None:
+def test_a_file_of_the_journal_is_accepted() -> None:
     found = examine(_good())
     days = {journals.FIRST_S // 86_400 * 86_400, *(row["minute_s"] // 86_400 * 86_400 for row in _rows())}
     assert (found.table, found.version, found.rows, found.reason) == ("p_counters", 1, len(_rows()), "")
@@ -44,12 +44,12 @@ def test_every_table_without_rows_is_good(name: str) -> None:
     assert examine(_content(arrow_rows(TABLES[name], []))).reason == ""
 
 
-def test_nothing_is_empty() -> None:
+def test_a_file_without_bytes_is_empty() -> None:
     assert examine(b"").reason == Reason.EMPTY.value
 
 
 @pytest.mark.parametrize("content", [b"day,queues\n", b"PK\x03\x04", b"\x00"])
-def test_what_is_no_parquet_is_foreign(content: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_foreign(content: bytes) -> None:
     assert examine(content).reason == Reason.FOREIGN.value
 
 
@@ -60,7 +60,7 @@ def test_every_cut_is_truncated() -> None:
 
 
 def test_a_changed_byte_is_noticed_or_changes_nothing() -> None:
-    """Checksums cover the pages; of what stands before a page, only statistics can change unnoticed."""
+    """Checksums cover the pages; in page headers only statistics can change unnoticed."""
     content = _good()
     rows = pq.read_table(pa.BufferReader(content))
     noticed = 0
@@ -76,7 +76,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing() -> None:
     assert noticed > 150
 
 
-def test_a_changed_footer_is_a_verdict_and_no_failure() -> None:
+def test_a_changed_footer_gives_a_verdict_and_no_exception() -> None:
     content = _good()
     rng = random.Random(4)
     footer = int.from_bytes(content[-8:-4], "little")
@@ -103,7 +103,7 @@ def test_a_table_of_somebody_else_is_foreign(metadata: dict[bytes | str, bytes |
 
 
 @pytest.mark.parametrize("table", ["p_counters", "p_something_new"])
-def test_a_later_version_is_of_the_future(table: str) -> None:
+def test_a_later_version_is_from_the_future(table: str) -> None:
     metadata = {METADATA_TABLE: table, METADATA_VERSION: "9"}
     rows = arrow_rows(COUNTERS, _rows()).replace_schema_metadata(metadata)
     assert examine(_content(rows)).reason == Reason.FUTURE.value
@@ -124,7 +124,7 @@ def test_other_columns_are_foreign() -> None:
     ("column", "value"),
     [("name", None), ("role", "somebody"), ("minute_s", 0), ("minute_s", 2**62)],
 )
-def test_rows_that_cannot_be_are_corrupt(column: str, value: object) -> None:
+def test_impossible_rows_are_corrupt(column: str, value: object) -> None:
     rows = [*_rows(), {**_rows()[0], column: value}]
     assert examine(_content(arrow_rows(COUNTERS, rows))).reason == Reason.CORRUPT.value
 

@@ -1,4 +1,4 @@
-"""The same promises from files of this machine and from files that Hadoop looks after."""
+"""Local files and files managed by Hadoop keep the same promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return HadoopFiles(request.getfixturevalue("spark"), f"file://{tmp_path}")
 
 
-def test_what_publishing_needs(files: Files, tmp_path: Path) -> None:
+def test_the_operations_publishing_needs(files: Files, tmp_path: Path) -> None:
     root = str(tmp_path)
     file = join(root, "a", "b", "x")
     assert files.read(file) is None

@@ -1,4 +1,4 @@
-"""What was planted in a generated fleet is found, and nothing else; real servers' totals are right."""
+"""Faults planted in a generated fleet are found, and nothing else; real servers' totals are right."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_real_routers_totals_are_its_counters(fleet: Fleet, spark: SparkSessio
 
 
 def test_a_real_notification_routers_totals_are_its_counters(fleet: Fleet, spark: SparkSession) -> None:
-    """The funnel is what its ledger and counters say, the canaries' table the operator's own part of it."""
+    """The funnel equals its ledger and counters; the canaries' table is the operator's own part of it."""
     told = fleet.real["ntf"]
     found = _summed(fleet.real_rows(spark, "notification_funnel", NTF))
     ledger, counters = told["all"]["ledger"], told["all"]["counters"]

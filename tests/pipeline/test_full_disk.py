@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(900)
 TABLE = "delivery_slo"
 DISK_BYTES = 4 << 20
 LEFT = (0, 48 << 10)
-"""Bytes that are left when a run begins: too few for our own files, and for those of a job."""
+"""Free bytes when a run begins: too few for our own files, and for those of a job."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def _shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fill(disk: Path, left: int) -> None:
-    """Take all of the disk but so many bytes."""
+    """Fill the disk except for this many bytes."""
     filler = disk / "filler"
     filler.unlink(missing_ok=True)
     free = shutil.disk_usage(disk).free

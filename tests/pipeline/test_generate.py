@@ -1,4 +1,4 @@
-"""The generator writes what the journal's own writers write, the same from the same seed, and it adds up."""
+"""The generator writes what the journal's writers write, the same for a seed, and it adds up."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_records_of_a_boot_have_no_gaps(made: Path) -> None:
     assert sorted(numbers) == list(range(len(numbers)))
 
 
-def test_what_came_in_went_out_or_waits(made: Path) -> None:
+def test_messages_in_minus_messages_out_is_the_backlog(made: Path) -> None:
     signs = {
         "msgSent": 1,
         "msgMarkers": 1,
@@ -150,7 +150,7 @@ def test_the_sums_of_a_day_are_those_of_its_minutes(made: Path) -> None:
     assert kept == sums
 
 
-def test_bad_and_late_files_are_told(tmp_path: Path) -> None:
+def test_bad_and_late_files_are_listed(tmp_path: Path) -> None:
     truth = generate(Plan(2, 1, 0.001), tmp_path / "x", lambda done, total: None, late=2)
     files = truth["files"]
     assert len(files["late"]) == 2

@@ -1,4 +1,4 @@
-"""Each table equals an oracle in plain Python, on random journals with all that goes wrong in them."""
+"""Each table equals an oracle in plain Python, on random journals with every kind of fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.pipeline.lakes import Row, computed, in_order
 
 pytestmark = pytest.mark.timeout(900)  # the first job of a fresh Spark is slow on a busy machine
 few = settings(max_examples=JOBS, deadline=None, phases=(Phase.explicit, Phase.generate))
-"""A seed says more than a shrunken one."""
+"""A seed is more useful than a shrunken one."""
 DATASETS = datasets()
 
 

@@ -1,4 +1,4 @@
-"""A day costs what is new of it: files that share no record with others are added, the rest is compared."""
+"""A day costs only what is new: files that share no record with others are added, the rest compared."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _grown(found: list[Entry], before: list[Entry], files: int = 1, version: str
     return [entry.path for entry in growing(P_COUNTERS, {DAY: found}, known, {DAY: files}).get(DAY, [])]
 
 
-def test_only_files_that_meet_no_other_are_added() -> None:
+def test_only_files_that_overlap_no_other_are_added() -> None:
     assert _grown([ONE, TWO], [ONE]) == ["b"]
     assert _grown([replace(ONE, gone=True), TWO], [ONE]) == ["b"]  # its rows are in silver
     assert _grown([ONE, TWO], []) == []
@@ -59,7 +59,7 @@ def test_only_files_that_meet_no_other_are_added() -> None:
     assert made_of(P_DAY, [ONE]) == frozenset()
 
 
-def test_a_file_under_two_names_is_one() -> None:
+def test_a_file_under_two_names_counts_once() -> None:
     copied = replace(ONE, path="copy", modified_us=2)
     assert [entry.path for entry in different([copied, ONE, TWO])] == ["copy", "b"]
     assert [entry.path for entry in different([ONE, replace(copied, gone=True)])] == ["a"]

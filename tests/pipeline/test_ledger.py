@@ -1,4 +1,4 @@
-"""The ledger reads what changed and no more, and catches up with whatever happened to it."""
+"""The ledger reads only what changed, and recovers from whatever happened to it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _take(ledger: Counting, tmp_path: Path) -> list[str]:
     return [folder.rpartition("=")[2] for folder in ledger.read]
 
 
-def test_what_did_not_change_is_not_read(ledger: Counting, tmp_path: Path) -> None:
+def test_unchanged_files_are_not_read(ledger: Counting, tmp_path: Path) -> None:
     assert _take(ledger, tmp_path) == []
     before = ledger.contents("p_counters")
     _seal(tmp_path / "journal", 1, 1)
@@ -77,7 +77,7 @@ def test_what_did_not_change_is_not_read(ledger: Counting, tmp_path: Path) -> No
     assert [folder.rpartition("=")[2] for folder in ledger.read] == [DAYS[1]]
 
 
-def test_what_was_overwritten_in_place_is_looked_at_again(ledger: Counting, tmp_path: Path) -> None:
+def test_a_file_overwritten_in_place_is_examined_again(ledger: Counting, tmp_path: Path) -> None:
     file = _seal(tmp_path / "journal", 0, 0)
     file.write_bytes(file.read_bytes()[:-7])
     assert _take(ledger, tmp_path) == [DAYS[0]]
@@ -85,14 +85,14 @@ def test_what_was_overwritten_in_place_is_looked_at_again(ledger: Counting, tmp_
     assert _take(ledger, tmp_path) == []
 
 
-def test_files_that_have_gone_keep_their_rows(ledger: Counting, tmp_path: Path) -> None:
+def test_deleted_files_keep_their_rows(ledger: Counting, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "journal" / "P/p_counters" / f"date={DAYS[0]}")
     assert _take(ledger, tmp_path) == [DAYS[0]]
     assert [entry.gone for entry in ledger.all().values()] == [True, False]
     assert _take(ledger, tmp_path) == []
 
 
-def test_a_run_that_was_killed_before_the_index_is_caught_up_with(
+def test_a_run_killed_before_the_index_is_caught_up_with(
     ledger: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plainly = LocalFiles.replace
@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_before_the_index_is_caught_up_with(
     assert sum(folder.files for folder in ledger.folders().values()) == 3
 
 
-def test_a_ledger_in_one_file_is_taken_over(ledger: Counting, tmp_path: Path) -> None:
+def test_a_single_file_ledger_is_migrated(ledger: Counting, tmp_path: Path) -> None:
     known = ledger.all()
     rows = [asdict(entry) for entry in known.values()]
     for row in rows:
@@ -127,7 +127,7 @@ def test_a_ledger_in_one_file_is_taken_over(ledger: Counting, tmp_path: Path) ->
     assert list((tmp_path / "old" / "bronze").iterdir()) == [tmp_path / "old" / "bronze" / "ledger"]
 
 
-def test_hidden_files_and_folders_are_no_files_of_the_journal(ledger: Counting, tmp_path: Path) -> None:
+def test_hidden_files_and_folders_are_ignored(ledger: Counting, tmp_path: Path) -> None:
     for name in ("P/.hidden/x.parquet", "_half/x.parquet", f"P/p_counters/date={DAYS[0]}/.x.parquet"):
         (tmp_path / "journal" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "journal" / name).write_bytes(b"?")

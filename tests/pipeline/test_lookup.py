@@ -40,7 +40,7 @@ def test_differences_are_found(missing: int, extra: int) -> None:
     assert found == lookup.Difference(frozenset(here), frozenset(there))
 
 
-def test_too_many_differences_are_no_answer() -> None:
+def test_too_many_differences_give_no_answer() -> None:
     rng = random.Random(1)
     assert difference(_cells(_queues(rng, 600)), _cells(_queues(rng, 600))) is None
 

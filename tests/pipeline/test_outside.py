@@ -1,4 +1,4 @@
-"""What may leave: noised once, exactly as stated, rounded, small numbers left out; today is not over."""
+"""What may be published: noised once, exactly as stated, rounded, without small numbers or today."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_neighbours_are_as_hard_to_tell_apart_as_the_budget_says() -> None:
         assert math.exp(-0.5) * 0.9 < share < math.exp(0.5) * 1.1, answer
 
 
-def test_small_numbers_are_left_out_and_others_rounded() -> None:
+def test_small_numbers_are_omitted_and_others_rounded() -> None:
     assert [shown(number) for number in (-50, 0, LEAST - 1)] == [None] * 3
     assert [shown(number) for number in (LEAST, 14, 15, 1_234)] == [10, 10, 20, 1_230]
 
@@ -67,7 +67,7 @@ def _seal(folder: Path, router: str, day: datetime, sent: int) -> None:
     seal_rows(folder / "journal" / "P" / "p_gauges" / place, TABLES["p_gauges"], gauges)
 
 
-def test_a_day_is_noised_once_and_kept_whatever_comes_later(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_day_is_noised_once_and_kept_whatever_arrives_later(spark: SparkSession, tmp_path: Path) -> None:
     first, second = (datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2))
     for day in (first, second):
         _seal(tmp_path, "oak-secret", day, 50_000)

@@ -1,4 +1,4 @@
-"""The commands, with the Spark of the tests: what they print, write and end with."""
+"""The commands, with the Spark of the tests: what they print and write, and their exit codes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _fleet(folder: Path, *expected: str) -> Path:
 
 
 def test_tables_are_checked_exported_and_traced(tmp_path: Path) -> None:
-    """By one small table: verdicts with an exit code, rows for other programs, and the files behind them."""
+    """On one small table: verdicts with an exit code, rows for other programs, and the files behind them."""
     journal = journals.messages(random.Random(2), count=60, days=1)
     places = _places(tmp_path, journal)
     out, table = places[2:], "delivery_slo"
@@ -146,7 +146,7 @@ def test_tables_are_checked_exported_and_traced(tmp_path: Path) -> None:
         _invoke("export", table, "--file", str(tmp_path / "x.xls"), *out)
 
 
-def test_nobody_at_a_master_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_master_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     began = time.monotonic()
     with pytest.raises(OperatorError, match="no Spark master is there"):
@@ -166,7 +166,7 @@ def test_every_table_is_in_the_catalogue() -> None:
         assert {*dataset.key} <= {*dataset.schema.names}
 
 
-def test_what_cannot_be_meant_is_said() -> None:
+def test_options_that_make_no_sense_are_refused() -> None:
     for arguments in (
         ["run", "--table", "nothing"],
         ["run", "--follow", "--day", "2031-01-01"],

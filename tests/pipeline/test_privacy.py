@@ -55,7 +55,7 @@ def md5(content: bytes) -> bytes:
 
 
 def forms(secret: bytes) -> Iterator[bytes]:
-    """In which ways an id may stand somewhere; halves of its hash as numbers are two of them."""
+    """The forms in which an id may appear; the halves of its hash as numbers are two of them."""
     digest = md5(secret)
     for raw in (secret, digest):
         yield raw
@@ -83,7 +83,7 @@ def spelled(value: Any) -> Iterator[bytes]:
 
 
 def columns(path: Path) -> dict[str, list[Any]]:
-    """The columns of a Parquet file; of one that cannot be read, none: its bytes are looked at anyway."""
+    """The columns of a Parquet file; none if it cannot be read: its bytes are searched anyway."""
     try:
         found: dict[str, list[Any]] = pq.ParquetFile(path).read().to_pydict()
     except (pa.ArrowException, OSError):
@@ -125,7 +125,7 @@ def queue_ids(fleet: Fleet) -> list[bytes]:
 
 
 def leaked(secrets: Iterable[bytes], texts: Iterable[bytes]) -> list[bytes]:
-    """The forms of these secrets that stand anywhere in the texts, but for those that may by chance."""
+    """The forms of these secrets that appear in the texts, except those that may by coincidence."""
     everything = b"\n".join(texts)
     return [form for secret in secrets for form in forms(secret) if len(form) >= 8 and form in everything]
 
@@ -164,14 +164,14 @@ def test_no_id_is_published(fleet: Fleet) -> None:
     assert [address for address in ADDRESSES if address in everything] == []
 
 
-def test_consecutive_values_differ_by_no_hash_of_an_id(fleet: Fleet) -> None:
+def test_no_two_consecutive_values_differ_by_the_hash_of_an_id(fleet: Fleet) -> None:
     known = [*queue_ids(fleet), *(bytes.fromhex(secret) for secret in fleet.real["secrets"])]
     hashes = {part for one in known for part in (md5(one), md5(one)[:8], md5(one)[8:])}
     for path in published(fleet):
         assert not hashes & set(differences(path)), path
 
 
-def test_joining_what_servers_of_two_kinds_wrote_yields_nothing(fleet: Fleet) -> None:
+def test_joining_the_tables_of_two_kinds_of_servers_yields_nothing(fleet: Fleet) -> None:
     """No value but times, names of servers and small counts is on both sides."""
 
     def telling(tables: Iterable[str]) -> set[Any]:
@@ -191,7 +191,7 @@ def test_joining_what_servers_of_two_kinds_wrote_yields_nothing(fleet: Fleet) ->
 
 
 def test_events_are_of_our_own_devices_and_queues_only_and_blinded(fleet: Fleet) -> None:
-    """The real servers served others too: of those there is no event, and of ours no id."""
+    """The real servers served others too: there is no event of those, and no id of ours."""
     real = [bytes.fromhex(secret) for secret in fleet.real["secrets"]]
     for table, what, name in (("l_notifications", "token", NTF), ("l_delivery", "queue", DS)):
         files = list((fleet.journal / "L" / table).rglob(f"{name}-*.parquet"))
@@ -203,7 +203,7 @@ def test_events_are_of_our_own_devices_and_queues_only_and_blinded(fleet: Fleet)
 
 
 def _telling(value: Any) -> bool:
-    """Whether a value could single something out: a number with many digits, or a long word."""
+    """Whether a value could identify something: a number with many digits, or a long word."""
     if isinstance(value, bool) or value is None or isinstance(value, float | list):
         return False
     return abs(value) > 10**9 if isinstance(value, int) else len(str(value)) >= 16

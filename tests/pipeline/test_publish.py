@@ -1,4 +1,4 @@
-"""Whatever moment a publication is killed at, readers see whole partitions, and the next one completes it."""
+"""Whenever a publication is killed, readers see whole partitions and the next one completes it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _store(root: Path) -> TableStore:
 
 
 def _publish(root: Path, version: int, days: tuple[str, ...] = DAYS) -> None:
-    """Every row of a version has its number; later versions have more rows."""
+    """Every row holds its version's number; later versions have more rows."""
     store = _store(root)
     staging = store.new_staging()
     for day in days:
@@ -74,7 +74,7 @@ def _whole(found: dict[int, int]) -> bool:
 
 
 def _killed_after(number: int, work: Callable[[], None]) -> bool:
-    """Whether the work was killed, with no chance to clean up, just after its change of this number."""
+    """Whether the work was killed, without any cleanup, just after its `number`-th change."""
     child = os.fork()
     if child:
         return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -109,7 +109,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
     assert number > 20
 
 
-def test_the_version_before_stays_for_who_reads_it(tmp_path: Path) -> None:
+def test_the_previous_version_stays_for_its_readers(tmp_path: Path) -> None:
     _publish(tmp_path, 1)
     opened = _store(tmp_path).paths()
     _publish(tmp_path, 2)
@@ -119,7 +119,7 @@ def test_the_version_before_stays_for_who_reads_it(tmp_path: Path) -> None:
     assert _read_by_manifest(tmp_path) == {3: 600}
 
 
-def test_a_day_that_loses_its_rows_is_not_seen(tmp_path: Path) -> None:
+def test_a_day_that_loses_its_rows_is_not_visible(tmp_path: Path) -> None:
     _publish(tmp_path, 1)
     _store(tmp_path).publish([Finished(DAYS[0], None, fingerprint(2), NOTHING)])
     assert _read_by_glob(tmp_path) == _read_by_manifest(tmp_path) == {1: 100}
@@ -132,7 +132,7 @@ def test_one_day_is_switched_and_the_others_stay(tmp_path: Path) -> None:
     assert _read_by_glob(tmp_path) == _read_by_manifest(tmp_path) == {1: 100, 2: 200}
 
 
-def test_a_manifest_says_what_it_was_told(tmp_path: Path) -> None:
+def test_a_manifest_round_trips(tmp_path: Path) -> None:
     _publish(tmp_path, 1)
     manifest = _store(tmp_path).current()
     assert Manifest.decode(manifest.encode()) == manifest

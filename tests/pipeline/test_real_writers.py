@@ -83,7 +83,7 @@ def test_tables_say_what_the_parties_did(
 
 
 def _messages(tables: Tables, done: Done) -> None:
-    """Nothing was lost, though routers were killed and the canary restarted over midnight."""
+    """Nothing was lost although routers were killed and the canary restarted over midnight."""
     for table in ("canary_integrity", "delivery_slo"):
         fates = {
             fate: tables.total(table, fate)

@@ -70,14 +70,14 @@ def states(told: Facts) -> dict[str, State]:
     return {section.key: section.state for section in sections(told)}
 
 
-def test_a_calm_fleet_is_well() -> None:
+def test_a_calm_fleet_is_good() -> None:
     assert set(states(facts()).values()) == {State.OK}
     page = build(facts())
     assert "<h1>All is well</h1>" in page
     assert "10 minutes before this report" in page
 
 
-def test_nothing_measured_is_not_well() -> None:
+def test_nothing_measured_is_not_good() -> None:
     empty = Facts(days=["2026-01-05"], made_s=NOON, rows={})
     found = states(empty)
     assert {found[key] for key in found if key != "data"} == {State.UNKNOWN}
@@ -176,7 +176,7 @@ MOVED = {"router": "smp-01", "migration": "m", "name": "queues", "role": None, "
         ),
     ],
 )
-def test_what_is_wrong_is_told(key: str, told: Facts, state: State, said: str) -> None:
+def test_problems_are_reported(key: str, told: Facts, state: State, said: str) -> None:
     (section,) = [section for section in sections(told) if section.key == key]
     assert (section.state, said in section.verdict) == (state, True), section.verdict
     page = build(told)
@@ -241,7 +241,7 @@ def test_the_worst_comes_first() -> None:
     assert worst([]) is State.UNKNOWN
 
 
-def test_files_set_aside_are_named_with_their_reason() -> None:
+def test_files_set_aside_are_listed_with_their_reason() -> None:
     page = build(replace(facts(), quarantine=[("P/a&b.parquet", "corrupt", "it <cannot> be decoded")]))
     assert "P/a&amp;b.parquet" in page
     assert "it &lt;cannot&gt; be decoded" in page
@@ -285,7 +285,7 @@ def whole(page: str) -> _Page:
     return read
 
 
-def test_the_page_is_whole_and_needs_nothing_else() -> None:
+def test_the_page_is_complete_and_self_contained() -> None:
     page = build(facts(subscription_storms=[STORM], displacement_flapping=[FLAP]))
     read = whole(page)
     assert all(link == "data:," or link.removeprefix("#") in read.ids for link in read.loads)
@@ -295,7 +295,7 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     assert "prefers-color-scheme:dark" in page
 
 
-def test_long_tables_say_what_they_left_out() -> None:
+def test_long_tables_say_what_they_omit() -> None:
     table = Table("t", ("n",), [[place] for place in range(25)])
     page = render(Report("p", "m", "a", [Section("k", "t", State.OK, "v", (), (table,))]))
     assert '<td data-name="n">19</td>' in page
@@ -319,7 +319,7 @@ async def test_a_browser_shows_it_without_a_network(tmp_path: Path, width: int, 
 
 @given(st.floats(1e-9, 1e15))
 @settings(deadline=None)
-def test_steps_of_an_axis_hold_the_highest_value(top: float) -> None:
+def test_an_axis_reaches_the_highest_value(top: float) -> None:
     found = steps(top)
     assert found[0] == 0
     assert found[-1] >= top * (1 - 1e-9)
@@ -329,7 +329,7 @@ def test_steps_of_an_axis_hold_the_highest_value(top: float) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.none() | st.floats(0, 1e12)), max_size=30))
 @settings(deadline=None)
-def test_lines_are_drawn_inside_their_frame(points: list[tuple[float, float | None]]) -> None:
+def test_lines_stay_inside_their_frame(points: list[tuple[float, float | None]]) -> None:
     drawing = lines([Series("a<b", points)], "label", "s", limit=5.0)
     if not any(value is not None for _, value in points):
         assert "nothing was recorded" in drawing

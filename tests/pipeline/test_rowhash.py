@@ -1,4 +1,4 @@
-"""What a partition holds is told by hashes of rows: the same from Spark and from vectors."""
+"""A partition's content is identified by row hashes: the same from Spark and from vectors."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _gold(lake: Lake, dataset: Dataset) -> list[Row]:
 
 
 def _contents(lake: Lake) -> dict[str, dict[str, str]]:
-    """What is published, by table and day, without what it was made of."""
+    """What is published, by table and day, without its sources."""
     stores = [lake.gold_store(dataset) for dataset in WANTED]
     return {
         store.name: {day: partition.content for day, partition in store.current().partitions.items()}
@@ -149,7 +149,7 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """What comes out if nothing is killed."""
+    """The result if nothing is killed."""
     folder = tmp_path_factory.mktemp("killed")
     seal_journal(folder / "journal", _journal(12), random.Random(12))
     lake = Lake(spark, str(folder / "journal"), str(folder / "whole"), settings=LASTING)
@@ -161,7 +161,7 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
 def test_killed_drivers_leave_nothing_torn(
     spark: SparkSession, whole: Lake, tmp_path: Path, kills: list[tuple[str, str, str]]
 ) -> None:
-    """One after another: each goes on where the one before it was killed."""
+    """Each continues where the previous one was killed."""
     lake = Lake(spark, whole.journal, str(tmp_path / "lake"), settings=LASTING)
     program = [sys.executable, "-m", "tests.support.pipeline.killed", lake.journal, lake.out]
     rows_of = {dataset.name: _gold(whole, dataset) for dataset in KILLED}

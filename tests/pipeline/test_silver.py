@@ -1,4 +1,4 @@
-"""Silver: each record once, whatever files it came in, and the same rows in whatever order they came."""
+"""Silver: each record once, from whatever files, and the same rows in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _silver(spark: SparkSession, rows: list[Row]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["seq"], row["name"]))
 
 
-def test_a_record_of_two_files_is_there_once(spark: SparkSession) -> None:
+def test_a_record_in_two_files_appears_once(spark: SparkSession) -> None:
     rows = [_counter(seq, name, seq) for seq in range(20) for name in ("qCreated", "msgSent")]
     expected = [{**row, "day": date(2026, 5, 28)} for row in rows]
     expected.sort(key=lambda row: (row["seq"], row["name"]))
@@ -50,7 +50,7 @@ def test_records_that_differ_in_any_part_of_the_key_all_stay(spark: SparkSession
     assert len(_silver(spark, [one, *others])) == 5
 
 
-def test_a_row_is_of_the_utc_day_of_its_time(spark: SparkSession) -> None:
+def test_a_row_belongs_to_the_utc_day_of_its_time(spark: SparkSession) -> None:
     midnight_s = 1_780_012_800
     rows = [_counter(0, "x", 1, midnight_s - 60), _counter(1, "x", 1, midnight_s)]
     assert [row["day"] for row in _silver(spark, rows)] == [date(2026, 5, 28), date(2026, 5, 29)]

@@ -1,4 +1,4 @@
-"""Lanes that are not those of their ids are found by a sample, and sums keep ids of any bytes apart."""
+"""Lanes that do not match their ids are found by a sample, and sums distinguish ids of any bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.pipeline.lakes import Row, silver_frame, sums_frame
 pytestmark = pytest.mark.timeout(600)
 COUNT = 30 * SAMPLED_OF
 SERVICES = (b"\xff\xfe right", b"\xff\xfd wrong", None)
-"""No text in any encoding, and with the same beginning."""
+"""Not text in any encoding, and with a common prefix."""
 
 
 def _rows() -> list[Row]:
@@ -35,7 +35,7 @@ def _rows() -> list[Row]:
     return rows
 
 
-def test_wrong_lanes_are_found_and_sums_are_those_of_the_lanes(spark: SparkSession) -> None:
+def test_wrong_lanes_are_found_and_sums_equal_those_of_the_lanes(spark: SparkSession) -> None:
     rows = _rows()
     queues = silver_frame(spark, S_QUEUES.name, rows)
     drawn = {row["service_id"]: row for row in sampled(queues).collect()}
@@ -53,7 +53,7 @@ def test_wrong_lanes_are_found_and_sums_are_those_of_the_lanes(spark: SparkSessi
         assert (one["side"], one["role"], one["router"]) == ("router", "notifier", "smp-01")
 
 
-def test_sums_are_computed_once_for_all_who_ask(spark: SparkSession) -> None:
+def test_sums_are_computed_once_and_shared(spark: SparkSession) -> None:
     drift, rows = datasets()["service_drift"], _rows()[:30]
     frames = {
         given.table: silver_frame(spark, given.table, rows if given.table == S_QUEUES.name else ())

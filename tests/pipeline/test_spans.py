@@ -1,4 +1,4 @@
-"""Files that can have no record in common are told from those that may."""
+"""Files that cannot share a record are distinguished from those that may."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _spans(table: Table, rows: list[Row]) -> tuple[str, ...]:
     return spans_of(table, arrow_rows(table, rows))
 
 
-def test_ranges_are_those_of_the_rows() -> None:
+def test_ranges_match_the_rows() -> None:
     assert _spans(P_COUNTERS, _counters(range(3, 9))) == (f"r b\t{3:020d}\t{8:020d}",)
     both = _spans(P_COUNTERS, _counters(range(2)) + _counters(range(5), "c"))
     assert [line.partition("\t")[0] for line in both] == ["r b", "r c"]
 
 
-def test_a_key_that_is_there_twice_has_no_range() -> None:
+def test_a_duplicate_key_has_no_range() -> None:
     rows = _counters(range(4))
     assert _spans(P_COUNTERS, rows + rows[-1:]) == ()
     empty: Row = {c.name: "" if c.type.value == "string" else 0 for c in L_MESSAGES.columns}
@@ -58,7 +58,7 @@ def test_sums_of_days_may_be_written_again_and_have_no_range() -> None:
 
 
 def test_a_range_never_holds_the_id_of_a_queue() -> None:
-    """The ledger keeps ranges, and it is not for those who may see ids only."""
+    """The ledger keeps ranges, and people who may not see ids can read it."""
     named = {"snapshot": "s", "router": "r", "side": "router", "role": "messaging", "at_s": 0}
     queue: Row = dict.fromkeys(S_QUEUES.by_name) | named | {"queue_id": bytes(24)}
     spans = _spans(S_QUEUES, [queue])
@@ -72,7 +72,7 @@ def test_a_range_never_holds_the_id_of_a_queue() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_files_that_are_alone_share_no_record_with_any_other(seed: int) -> None:
+def test_files_found_alone_share_no_record_with_any_other(seed: int) -> None:
     rng = random.Random(seed)
     files = {}
     for number in range(rng.randint(1, 6)):
@@ -90,7 +90,7 @@ def test_files_that_are_alone_share_no_record_with_any_other(seed: int) -> None:
     assert all(boot != "b" for name in alone(spans, elsewhere) for boot, _ in files[name])
 
 
-def test_one_file_of_which_nothing_is_known_meets_all() -> None:
+def test_a_file_without_a_known_range_overlaps_all() -> None:
     known = _spans(P_COUNTERS, _counters(range(3)))
     assert alone({"one": known}) == {"one"}
     assert alone({"one": known, "other": ()}) == set()

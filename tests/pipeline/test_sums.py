@@ -1,4 +1,4 @@
-"""The kernel's sums are those of Spark alone, from any file, whatever is in its dictionaries."""
+"""The kernel's sums equal those of Spark alone, for any file, whatever its dictionaries contain."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_kernel_equals_sparks_own_plan(
     assert plain(combined(sums, elsewhere).collect()) == plain(found.collect())
 
 
-def test_content_that_spark_brought_is_read_like_a_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_content_loaded_by_spark_is_read_like_a_file(spark: SparkSession, tmp_path: Path) -> None:
     rows = _counters(random.Random(3), 10)
     file = seal_rows(tmp_path / "one.parquet", P_COUNTERS, rows)
     by_path = list(of_files(COUNTER_HOURS, [str(file)]))

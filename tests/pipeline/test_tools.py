@@ -74,7 +74,7 @@ def test_mistakes_are_explained(arguments: tuple[str, ...], said: str) -> None:
         _invoke(*arguments)
 
 
-def test_a_report_needs_something_published(tmp_path: Path) -> None:
+def test_a_report_needs_published_tables(tmp_path: Path) -> None:
     with pytest.raises(
         OperatorError, match=r"nothing is published here yet\. Run `blindpost pipeline run` first"
     ):

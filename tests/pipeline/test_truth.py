@@ -1,4 +1,4 @@
-"""One server's trouble stays its own: what cannot be is set aside, what was read well stays, all is told."""
+"""One server's trouble affects no other: impossible data is set aside, good data stays, all is reported."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("what", BAD_VALUES)
-def test_a_value_that_cannot_be_is_told_with_its_column(what: str, tmp_path: Path) -> None:
+def test_an_impossible_value_is_reported_with_its_column(what: str, tmp_path: Path) -> None:
     table, spoil = BAD_VALUES[what]
     file = seal_rows(tmp_path / "x.parquet", TABLES[table], spoil(_minutes("smp-1")[table]))
     found = examine(file.read_bytes(), NOW_S)
@@ -115,7 +115,7 @@ SPOILED: dict[str, Callable[[Row], Row]] = {
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_a_broken_sketch_histogram_or_day_is_told(name: str, tmp_path: Path) -> None:
+def test_a_broken_sketch_histogram_or_day_is_reported(name: str, tmp_path: Path) -> None:
     from datasketches import hll_sketch, tgt_hll_type
 
     sketch = hll_sketch(12, tgt_hll_type.HLL_8)
@@ -142,9 +142,7 @@ def test_a_broken_sketch_histogram_or_day_is_told(name: str, tmp_path: Path) -> 
     assert examine(bad.read_bytes(), NOW_S).reason == Reason.IMPOSSIBLE.value
 
 
-def test_bad_values_of_one_router_and_a_clock_in_2061_harm_no_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_bad_values_and_a_clock_in_2061_affect_only_their_router(spark: SparkSession, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for number, (table, spoil) in enumerate(BAD_VALUES.values()):
         rows = _minutes(f"bad-{number}")
@@ -163,7 +161,7 @@ def test_bad_values_of_one_router_and_a_clock_in_2061_harm_no_other(
     assert run(lake, [SENT]).computed == {}
 
 
-def test_what_was_from_the_future_is_read_when_its_day_has_come(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_from_the_future_is_read_when_its_day_has_come(spark: SparkSession, tmp_path: Path) -> None:
     _sealed(tmp_path / "journal", "smp-1", _minutes("smp-1"))
     clock = [NOW_S - 2 * 86_400]
     lake = _lake(spark, tmp_path, lambda: clock[0])
@@ -174,7 +172,7 @@ def test_what_was_from_the_future_is_read_when_its_day_has_come(spark: SparkSess
     assert _sent(lake) == {"smp-1": MINUTES}
 
 
-def test_a_table_that_fails_does_not_take_the_others_with_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failing_table_does_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
     def fail(**_: object) -> object:
         raise ValueError("one router is strange\nand more")
 
@@ -192,7 +190,7 @@ def test_a_table_that_fails_does_not_take_the_others_with_it(spark: SparkSession
     assert _sent(lake) == {"smp-1": MINUTES}
 
 
-def test_a_log_that_cannot_be_written_and_a_day_that_cannot_be_erased_stop_nothing(
+def test_an_unwritable_log_and_an_unerasable_day_stop_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sealed(tmp_path / "journal", "smp-1", _minutes("smp-1"))
@@ -230,7 +228,7 @@ def test_a_run_that_can_compute_nothing_is_an_error(spark: SparkSession, tmp_pat
         run(_lake(spark, tmp_path), [broken])
 
 
-def test_a_file_that_cannot_be_read_harms_no_other_and_is_tried_again(
+def test_an_unreadable_file_affects_no_other_and_is_retried(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal"
@@ -255,7 +253,7 @@ def test_a_file_that_cannot_be_read_harms_no_other_and_is_tried_again(
     assert _sent(lake) == {"smp-1": MINUTES, "smp-2": MINUTES}
 
 
-def test_a_folder_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         run(_lake(spark, tmp_path), [SENT])
 
@@ -322,7 +320,7 @@ def test_a_corrected_day_wins(
 
 
 @pytest.mark.parametrize("stage", ["examining", "silver"])
-def test_a_file_that_vanishes_is_left_out_and_the_run_goes_on(
+def test_a_vanished_file_is_left_out_and_the_run_continues(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     journal = tmp_path / "journal"
@@ -376,7 +374,7 @@ def test_a_restart_within_a_minute_is_one_minute_and_the_later_level_counts(
     assert [row["backlog"] for row in plain(lake.gold(BACKLOG).where("router = 'smp-1'").collect())] == [100]
 
 
-def test_two_servers_of_one_name_break_a_rule(spark: SparkSession, restarted: Path) -> None:
+def test_two_servers_with_one_name_break_a_rule(spark: SparkSession, restarted: Path) -> None:
     lake = _lake(spark, restarted)
     (row,) = plain(lake.gold(STATISTICS).where("router = 'smp-2'").collect())
     assert (row["minutes"], row["minutes_twice"]) == (MINUTES, MINUTES)
@@ -388,7 +386,9 @@ def test_two_servers_of_one_name_break_a_rule(spark: SparkSession, restarted: Pa
 @pytest.mark.parametrize(
     ("at_s", "broken"), [(80_000, False), (86_400 + 60, False), (86_400 + 3_600, True), (2 * 86_400, True)]
 )
-def test_today_is_no_broken_day(spark: SparkSession, restarted: Path, at_s: int, broken: bool) -> None:
+def test_an_unfinished_day_is_not_broken(
+    spark: SparkSession, restarted: Path, at_s: int, broken: bool
+) -> None:
     summary = run(_lake(spark, restarted, lambda: DAY_S + at_s), [STATISTICS])
     assert (("daily_statistics", "2026-03-01", "whole day") in summary.broken) is broken
 

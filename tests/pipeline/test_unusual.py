@@ -1,4 +1,4 @@
-"""Anomalies of the generated fleet: what was planted comes first, and calm days give hardly a false alarm."""
+"""Anomalies of the generated fleet: planted ones rank first, and calm days rarely raise a false alarm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_forecast_says_how_wrong_it_was() -> None:
     assert forecast(_days([1.0] * 4)) is None
 
 
-def test_one_strange_day_does_not_bend_the_line() -> None:
+def test_one_outlier_day_does_not_bend_the_line() -> None:
     values = [1_000.0] * 20
     values[10] = 90_000.0
     found = forecast(_days(values))
@@ -90,7 +90,7 @@ def test_one_strange_day_does_not_bend_the_line() -> None:
     assert found.later == pytest.approx(1_000)
 
 
-def test_the_section_tells_both() -> None:
+def test_the_section_shows_anomalies_and_forecasts() -> None:
     rows, _ = _hours()
     days = [day.isoformat() for day in PLAN.dates[-7:]]
     statistics = [

@@ -35,7 +35,7 @@ def test_changes_are_applied_in_order(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_commit_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None:
+def test_a_failed_commit_leaves_nothing_behind(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, [ROWS], owner="router")
     with pytest.raises(StoreFailedError):
         store.commit([(ROWS, b"a", b"1"), (ROWS, b"k" * 600, b"a key longer than the store takes")])
@@ -73,7 +73,7 @@ def test_the_map_does_not_move_under_a_reader(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_read_at_once(tmp_path: Path) -> None:
-    """Those that are there: what has no row, or could not have one, is left out."""
+    """Only existing rows: keys that have none, or could not have one, are left out."""
     store = LmdbStore(tmp_path, [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1"), (ROWS, b"b", b""), (ROWS, b"c", b"3")])
     with store.read() as read:
@@ -146,7 +146,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
+def test_a_backup_is_an_independent_store(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "live", [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1")])
     store.backup(tmp_path / "copy")
@@ -157,8 +157,8 @@ def test_a_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
     copy.close()
 
 
-def test_files_are_their_owners_alone(tmp_path: Path) -> None:
-    """Whatever the folder and the user's mask allow."""
+def test_files_are_private_to_their_owner(tmp_path: Path) -> None:
+    """Whatever the folder and the umask allow."""
     before = os.umask(0)
     try:
         live, copy, other = (tmp_path / name for name in ("live", "copy", "other"))
@@ -186,15 +186,15 @@ def root_descriptor(folder: Path) -> int:
 
 
 def break_root(folder: Path) -> None:
-    """Let pages be written, but find no space where their root belongs."""
+    """Let pages be written, but fail with "no space" when the root is."""
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, root_descriptor(folder))
     os.close(full)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT RUN: the system has no /dev/full")
-def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) -> None:
-    """As on file systems that never write in place: the commit fails, the next one finds the store well."""
+def test_a_root_that_cannot_be_written_does_not_break_the_store(tmp_path: Path) -> None:
+    """As on copy-on-write file systems: the commit fails and the next one finds the store intact."""
     store = LmdbStore(tmp_path, [ROWS], owner="router")
     store.commit([(ROWS, b"a", b"1")])
     for turn in range(2):
@@ -209,7 +209,7 @@ def test_a_root_that_cannot_be_written_does_not_end_the_store(tmp_path: Path) ->
     again.close()
 
 
-def test_a_commit_that_reports_a_failure_and_is_there_counts_as_done(
+def test_a_commit_that_reports_failure_but_was_written_counts_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LmdbStore(tmp_path, [ROWS], owner="router")
@@ -229,7 +229,7 @@ def test_a_commit_that_reports_a_failure_and_is_there_counts_as_done(
     store.close()
 
 
-def test_a_write_that_was_cut_short_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LmdbStore(tmp_path, [ROWS], owner="router")
 
     def short(write: Write) -> None:

@@ -1,4 +1,4 @@
-"""A store belongs to one kind of server, and to one process at a time, by whatever path it is reached."""
+"""A store belongs to one kind of server and to one process at a time, by whatever path it is opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def digest(file: Path) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest()
 
 
-def test_one_process_at_a_time_has_a_store_by_whatever_path(tmp_path: Path) -> None:
+def test_one_process_at_a_time_owns_a_store_by_any_path(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = router_tables.LmdbTables(store)
     (tmp_path / "link").symlink_to(store)
@@ -42,7 +42,7 @@ def test_one_process_at_a_time_has_a_store_by_whatever_path(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_store_of_another_kind_is_refused_untouched(tmp_path: Path, named: bool) -> None:
-    """Also one from before stores had names."""
+    """Also one from before stores recorded their kind."""
     router_tables.LmdbTables(tmp_path).close()
     if not named:
         with lmdb.open(str(tmp_path), max_dbs=1) as environment, environment.begin(write=True) as change:
@@ -71,7 +71,7 @@ def test_a_file_of_another_kind_is_refused_untouched(tmp_path: Path, named: bool
 
 
 async def test_a_database_keeps_each_kind_to_itself(database: str) -> None:
-    """Each kind has a schema of its own: a delivery service leaves the router's rows as they are."""
+    """Each kind has a separate schema: a delivery service leaves the router's rows alone."""
     router = await router_postgres.PostgresTables.open(database)
     counts = router.counts()
     service = await ds_postgres.PostgresTables.open(database)

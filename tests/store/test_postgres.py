@@ -1,4 +1,4 @@
-"""One owner at a time, migrations in order, and no commit is ever taken for what it is not."""
+"""One owner at a time, migrations in order, and no commit's outcome is ever misjudged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def back(store: PostgresStore) -> None:
 
 
 async def gone(store: PostgresStore) -> None:
-    """Wait until the store has noticed that its connection is over."""
+    """Wait until the store has noticed that its connection is lost."""
     with contextlib.suppress(StoreFailedError):
         while True:
             await store.fetch("SELECT 1")
@@ -85,7 +85,7 @@ async def sleeping(dsn: str) -> None:
     raise AssertionError("nothing sleeps")
 
 
-async def test_a_commit_is_one_statement_and_survives_the_owner(database: str) -> None:
+async def test_a_commit_is_one_statement_and_outlives_its_owner(database: str) -> None:
     async with opened(database) as store:
         before = store.statements
         await store.commit([[*put(a=1, b=2), (DELETE, [["c"]])]], {})
@@ -121,7 +121,7 @@ async def test_phases_follow_each_other_in_one_transaction(database: str) -> Non
         assert (await words(store), store.counts) == ({"a": 2, "e": 1}, {"words": 7})
 
 
-async def test_what_the_database_refuses_is_known_to_be_not_there(
+async def test_a_refused_commit_is_known_not_to_be_stored(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(database) as store:
@@ -174,7 +174,7 @@ async def test_a_migration_that_fails_changes_nothing(database: str) -> None:
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-async def test_durability_is_what_the_session_asks_for(database: str, durability: Durability) -> None:
+async def test_durability_sets_synchronous_commit(database: str, durability: Durability) -> None:
     store = await PostgresStore.open(database, SCHEMA, durability)
     rows = await store.fetch("SELECT current_setting('synchronous_commit')")
     assert rows[0][0] == ("on" if durability is Durability.FULL else "off")
@@ -189,14 +189,14 @@ async def test_durability_is_what_the_session_asks_for(database: str, durability
         ("http://someone:hush%21@localhost/x?password=hush%21", "the database cannot be opened"),
     ],
 )
-async def test_what_cannot_be_opened_is_told_without_the_password(dsn: str, told: str) -> None:
+async def test_a_failure_to_open_is_reported_without_the_password(dsn: str, told: str) -> None:
     with pytest.raises(StoreFailedError, match=told) as error:
         await PostgresStore.open(dsn, SCHEMA)
     assert "hush" not in str(error.value)
     assert error.value.__suppress_context__
 
 
-async def test_the_password_is_taken_out_of_any_text() -> None:
+async def test_the_password_is_removed_from_any_text() -> None:
     store = PostgresStore("postgresql://a:p%40ss@h/x?password=other", SCHEMA, Durability.FULL)
     told = store._told(ValueError("p%40ss, p@ss and other did not help"))
     assert told == "***, *** and *** did not help"
@@ -212,7 +212,7 @@ async def kill_backend(store: PostgresStore, dsn: str) -> None:
         await connection.close()
 
 
-async def test_a_lost_connection_refuses_and_comes_back_by_itself(database: str) -> None:
+async def test_a_store_refuses_while_its_connection_is_lost_and_reconnects(database: str) -> None:
     async with opened(database) as store:
         await store.commit([put(a=1)], {})
         await kill_backend(store, database)
@@ -245,7 +245,7 @@ async def test_a_commit_whose_answer_is_lost_is_resolved(database: str, arrives:
 
 
 async def test_a_commit_that_still_runs_when_its_connection_is_lost_is_waited_for(database: str) -> None:
-    """The lock is free only when the old session is over: nothing is committed after it was looked for."""
+    """The lock is freed only when the old session ends: nothing can commit after the check."""
     text = "INSERT INTO words SELECT 'slow', 1 FROM pg_sleep({0}::float) RETURNING true AS fresh"
     async with wired(database) as (wire, dsn), opened(dsn) as store:
         slow = [(Step("words", text), [0.0])]
@@ -263,7 +263,7 @@ async def test_a_commit_that_still_runs_when_its_connection_is_lost_is_waited_fo
         assert await words(store) == {"slow": 1}
 
 
-async def test_a_statement_that_takes_too_long_is_given_up(
+async def test_a_statement_that_takes_too_long_is_abandoned(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "STATEMENT_S", 0.3)
@@ -279,9 +279,7 @@ async def test_a_statement_that_takes_too_long_is_given_up(
         assert await words(store) == {"a": 1}
 
 
-async def test_a_database_that_falls_silent_is_taken_for_lost(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_database_is_treated_as_lost(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "STATEMENT_S", 1.0)
     monkeypatch.setattr(driver, "SILENCE_S", 0.5)
     async with opened(database) as store:
@@ -291,10 +289,10 @@ async def test_a_database_that_falls_silent_is_taken_for_lost(
         assert store.connects == 1
 
 
-async def test_a_database_of_another_time_is_not_served(
+async def test_a_database_with_another_history_is_not_served(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Restored from a backup, or written by somebody else: memory and store would contradict each other."""
+    """Restored from a backup or written by another process: memory and store would disagree."""
     async with opened(database) as store:
         await store.commit([put(a=1)], {})
         other = await asyncpg.connect(database)
@@ -310,7 +308,7 @@ async def test_a_database_of_another_time_is_not_served(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-async def test_the_server_may_be_restarted(
+async def test_the_database_server_may_be_restarted(
     postgres: PostgresServer, database: str, how: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -41,7 +41,7 @@ def put(store: SqliteStore, number: int) -> None:
         sql.execute("INSERT INTO letters (number, body) VALUES (?, ?)", (number, b"letter"))
 
 
-def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
+def test_a_transaction_is_atomic(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     with pytest.raises(sqlite3.IntegrityError), store.transaction() as sql:
@@ -52,7 +52,7 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_file_is_private_to_its_owner(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
@@ -103,7 +103,7 @@ def test_two_processes_never_share_a_store(tmp_path: Path) -> None:
     SqliteStore.open(tmp_path / "a.db", [ONE], NTF).close()
 
 
-def test_a_stranger_is_not_touched(tmp_path: Path) -> None:
+def test_a_foreign_file_is_not_touched(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database, but long enough to be looked at " * 50)
     before = text.read_bytes()
@@ -136,7 +136,7 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
 
 
-def test_a_full_disk_takes_back_the_transaction(tmp_path: Path) -> None:
+def test_a_full_disk_rolls_back_the_transaction(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     store.reading.execute("PRAGMA max_page_count = 8")

@@ -41,7 +41,7 @@ class TestHttp1:
         assert told.endswith(BODY)
         assert not one.is_done
 
-    def test_requests_in_a_row_are_answered_in_their_order(self) -> None:
+    def test_pipelined_requests_are_answered_in_order(self) -> None:
         one = Http1(answer)
         one.received(get() + get("/empty") + get())
         told = said(one)
@@ -69,7 +69,7 @@ class TestHttp1:
         assert len(told) < 1_000
 
     @pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
-    def test_who_sends_a_body_is_sent_away(self, more: str) -> None:
+    def test_a_request_with_a_body_ends_the_connection(self, more: str) -> None:
         one = Http1(answer)
         one.received(get(more=more) + b"GET /smuggled HTTP/1.1\r\n\r\n")
         assert said(one).count(b"HTTP/1.1 ") == 1
@@ -84,7 +84,7 @@ class TestHttp1:
             b"x" * HEAD_MAX * 2,
         ],
     )
-    def test_nonsense_is_refused_and_ends(self, data: bytes) -> None:
+    def test_nonsense_is_refused_and_ends_the_connection(self, data: bytes) -> None:
         one = Http1(answer)
         one.received(data)
         assert said(one).startswith(b"HTTP/1.1 4")
@@ -97,7 +97,7 @@ class TestHttp1:
         assert one.is_done
 
     @given(st.lists(st.binary(max_size=100), max_size=8))
-    def test_any_bytes_end_well(self, parts: list[bytes]) -> None:
+    def test_arbitrary_bytes_are_handled(self, parts: list[bytes]) -> None:
         one = Http1(answer)
         for part in (*parts, b""):
             if not one.is_done:
@@ -147,7 +147,7 @@ class Browser:
 
 
 class TestHttp2:
-    def test_pages_are_answered_side_by_side(self) -> None:
+    def test_pages_are_answered_concurrently(self) -> None:
         one, browser = Http2(answer), Browser()
         for _ in range(STREAMS_MAX):
             browser.ask()
@@ -163,7 +163,7 @@ class TestHttp2:
         assert sum(browser.bodies.values()) <= 65_535
         assert one.more() == b""
 
-    def test_a_peer_that_takes_back_again_and_again_is_sent_away(self) -> None:
+    def test_a_peer_that_keeps_resetting_requests_is_disconnected(self) -> None:
         one, browser = Http2(answer), Browser()
         with contextlib.suppress(h2.exceptions.ProtocolError):
             for _ in range(RESETS_MAX + 5):
@@ -192,10 +192,10 @@ class TestHttp2:
         assert one.is_done
 
     @pytest.mark.parametrize("flood", ["requests", "pings", "priorities", "settings"])
-    def test_of_a_flood_in_one_write_little_is_read(
+    def test_little_is_read_of_a_flood_in_one_write(
         self, flood: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Twenty thousand tiny frames in one write would keep the router from anything else."""
+        """Twenty thousand tiny frames in one write would block the router."""
         one, browser = Http2(answer), Browser()
         browser.talk(one)
         head = bytes([0x82, 0x84, 0x87, 0x41, 1]) + b"h"
@@ -228,7 +228,7 @@ class TestHttp2:
         assert browser.statuses == []
 
     @given(st.lists(st.binary(max_size=100), max_size=8), st.booleans())
-    def test_any_bytes_end_well(self, parts: list[bytes], prefaced: bool) -> None:
+    def test_arbitrary_bytes_are_handled(self, parts: list[bytes], prefaced: bool) -> None:
         one = Http2(answer)
         if prefaced:
             one.received(Browser().connection.data_to_send())

@@ -1,4 +1,4 @@
-"""The pages in a real browser: links of every kind, their codes, on a phone, by night."""
+"""The pages in a real browser: links of every kind, their codes, on a phone, in dark mode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def links(port: int) -> list[ShortLink]:
 
 
 async def decoded(page: Page) -> str:
-    """What a phone reads from the code on the page."""
+    """What a phone decodes from the code on the page."""
     picture = Image.open(io.BytesIO(await page.locator(".qr").screenshot()))
     (code,) = zxingcpp.read_barcodes(picture)
     return str(code.text)
@@ -78,7 +78,7 @@ async def test_the_fragment_never_leaves_the_browser(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fragment", ["", "#", "#a<img src=x onerror=alert(1)>", '#x"onload="y', "#" + "a" * 3_000]
 )
-async def test_a_damaged_link_is_said_to_be_one(tmp_path: Path, fragment: str) -> None:
+async def test_a_damaged_link_is_reported_as_damaged(tmp_path: Path, fragment: str) -> None:
     async with shared_port(tmp_path) as shared, browser(tmp_path) as seen:
         page = await seen.context.new_page()
         await page.goto(f"https://localhost:{shared.port}/g{fragment}")

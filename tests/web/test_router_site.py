@@ -35,7 +35,7 @@ async def page(router: StartedRouter) -> str:
         return answer.text
 
 
-async def test_the_page_tells_the_running_settings(tmp_path: Path) -> None:
+async def test_the_page_shows_the_running_settings(tmp_path: Path) -> None:
     made = with_site(tmp_path / "router")
     async with started(tmp_path / "router") as router, await router.connect() as client:
         assert isinstance(await client.send(PING(), b""), PONG)

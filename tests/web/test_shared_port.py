@@ -45,7 +45,7 @@ async def test_a_browser_and_a_client_use_the_same_port_at_once(tmp_path: Path) 
         session.close()
 
 
-async def test_a_client_that_names_a_server_but_speaks_smp_is_no_browser(tmp_path: Path) -> None:
+async def test_a_client_with_a_server_name_that_speaks_smp_is_not_a_browser(tmp_path: Path) -> None:
     async with shared_port(tmp_path) as shared:
         reader, writer = await browse(shared.port, b"", protocols=("smp/1",))
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "smp/1"
@@ -101,7 +101,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -
         writer.close()
 
 
-async def test_a_proxy_says_for_whom_it_speaks(tmp_path: Path) -> None:
+async def test_a_proxy_tells_the_address_of_its_client(tmp_path: Path) -> None:
     proxies = (ipaddress.IPv4Network("127.0.0.0/8"),)
     async with shared_port(tmp_path, proxies=proxies) as shared:
         header = b"PROXY TCP4 192.0.2.7 192.0.2.1 51234 443\r\n"
@@ -129,7 +129,9 @@ async def test_one_address_cannot_take_all_places(tmp_path: Path, monkeypatch: p
             writer.close()
 
 
-async def test_whoever_has_most_places_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_address_with_the_most_places_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "VISITORS_MAX", 4)
     visitors = connection.Visitors(lambda host: host.partition(".")[0])
 
@@ -152,7 +154,7 @@ async def test_whoever_has_most_places_makes_room(tmp_path: Path, monkeypatch: p
     assert not visitors.here
 
 
-async def test_a_silent_visitor_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_visitor_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "QUIET_S", 0.05)
     async with shared_port(tmp_path) as shared:
         reader, writer = await browse(shared.port, b"GET / HT")

@@ -20,7 +20,7 @@ def shown(folder: Path | None = None) -> Site:
     return Site(lambda: FACTS, folder)
 
 
-def test_the_page_tells_what_the_server_is_and_who_runs_it() -> None:
+def test_the_page_shows_what_the_server_is_and_who_runs_it() -> None:
     page = shown().answer("GET", "/").body.decode()
     for text in ("smp://AAAA@localhost", "<svg", "kept for 21 days", "jane@example.org", "1.2.3"):
         assert text in page
@@ -28,7 +28,7 @@ def test_the_page_tells_what_the_server_is_and_who_runs_it() -> None:
     assert '<a href="https://example.org"' in page
 
 
-def test_what_the_operator_does_not_say_is_not_shown() -> None:
+def test_missing_operator_details_are_not_shown() -> None:
     bare = Site(lambda: Facts("host", "smp://A@host", "1", ()))
     page = bare.answer("GET", "/").body.decode()
     assert "Who runs it" not in page
@@ -36,7 +36,7 @@ def test_what_the_operator_does_not_say_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("value", ["javascript:alert(1)", "data:text/html,x", '"><script>x</script>'])
-def test_what_the_operator_says_is_text(value: str) -> None:
+def test_operator_details_are_escaped(value: str) -> None:
     page = Site(lambda: Facts("h", "smp://A@h", "1", (), Information(website=value))).answer("GET", "/").body
     assert b"<script>x" not in page
     assert b'href="javascript' not in page
@@ -54,7 +54,7 @@ def test_every_kind_of_link_has_a_page(letter: str, below: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/b", "/aa", "//", "/assets", "/assets/", "/assets/../pages.py", "/%2e%2e/x", "/a\\b", "x", ""]
 )
-def test_anything_else_is_not_there(path: str) -> None:
+def test_anything_else_is_not_found(path: str) -> None:
     assert shown().answer("GET", path).status == 404
 
 
@@ -64,7 +64,7 @@ def test_nothing_can_be_changed() -> None:
     assert ("allow", "GET, HEAD") in reply.headers
 
 
-def test_every_answer_is_guarded() -> None:
+def test_every_answer_has_security_headers() -> None:
     for path in ("/", "/a", "/assets/site.css", "/nothing"):
         headers = dict(shown().answer("GET", path).headers)
         assert "script-src 'self'" in headers["content-security-policy"]
@@ -83,7 +83,7 @@ def test_the_source_of_the_running_program_is_offered() -> None:
 
 
 class TestFolder:
-    """The operator's own files go before ours, and nothing outside their folder is ever shown."""
+    """The operator's own files take precedence over ours; nothing outside their folder is ever shown."""
 
     def folder(self, tmp_path: Path) -> Path:
         folder = tmp_path / "site"
@@ -144,13 +144,13 @@ class TestFolder:
         assert site.answer("GET", "/media/logo.svg").status == 404
         assert site.answer("GET", "/.well-known/assetlinks.json").status == 200
 
-    def test_a_folder_that_is_gone_leaves_our_pages(self, tmp_path: Path) -> None:
+    def test_without_its_folder_the_site_shows_our_pages(self, tmp_path: Path) -> None:
         assert shown(tmp_path / "nowhere").answer("GET", "/").status == 200
 
     def test_a_visit_reads_no_file_and_computes_no_hash(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What changes in the folder is taken up by `refresh`, which reads only what changed."""
+        """`refresh` picks up changes in the folder and reads only what changed."""
         folder = self.folder(tmp_path)
         site = shown(folder)
         site.answer("GET", "/source.tar.gz")
