@@ -1,7 +1,7 @@
 """Nothing that leaves the trust zone names a queue, a session, a token or an address, in any form we know.
 
-Looked at is every byte of tier P, of all that is computed outside the zone and of the report, as it is stored
-and as it is when it is unpacked. Known are the ids of a message router, a notification router and a delivery
+The search covers every byte of tier P, of all that is computed outside the zone and of the report, as stored
+and unpacked. It looks for the ids of a message router, a notification router and a delivery
 service that really ran, and of the generated fleet.
 """
 

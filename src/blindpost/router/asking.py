@@ -19,7 +19,7 @@ from blindpost.wire.transmissions import Refused
 
 
 class Asked:
-    """A request, on whose behalf it is made, and whether it was authorized by what was loaded."""
+    """A request, on whose behalf it is made, and whether what was loaded authorizes it."""
 
     __slots__ = ("authorized", "client", "inner", "keys", "opened", "record", "request", "row", "vouched")
 
@@ -31,9 +31,9 @@ class Asked:
         self.record: QueueRecord | None = None
         """The queue it names, as it was when it was verified."""
         self.keys: Keys = NOBODY
-        """Which might authorize it then."""
+        """The keys that might authorize it at that time."""
         self.vouched = False
-        """Whether the service signature is there exactly where it belongs, and valid."""
+        """Whether the service signature is present exactly where required, and valid."""
         self.opened: Forwarded | Refused | None = None
         """What was found in a command that carries another."""
         self.inner: Asked | None = None
@@ -117,7 +117,7 @@ def still_authorized(record: QueueRecord | None, verifier: Verifier, asked: Aske
 
 
 def need_all(needed: Needed, view: View, asked: Iterable[Asked]) -> None:
-    """What authorized requests may reach, and those that the batch itself may come to authorize."""
+    """What authorized requests may reach, and those that an earlier command of the batch may authorize."""
     rekeyed, refused = set(), []
     for one in asked:
         row, record = one.row, one.record

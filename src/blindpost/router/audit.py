@@ -1,4 +1,4 @@
-"""Do the sets of services agree with the queues? Differences are found, and put right from the records.
+"""Do the sets of services agree with the queues? Differences are found, and repaired from the records.
 
 A queue's own record says whose it is; counters, hashes, and the rows of members and of what waits follow
 from it. They change in one transaction, so a difference means a fault: of a disk, of a program, or of
@@ -58,7 +58,7 @@ class Findings:
 
 
 class Sums:
-    """Count and hash of each set, as a sum that ids are added to one after another."""
+    """Count and hash of each set, as a running sum of ids."""
 
     def __init__(self) -> None:
         self._counts: dict[Set, int] = defaultdict(int)
@@ -96,7 +96,7 @@ class _Walk:
         self.found = Findings()
         self.services: dict[bytes, ServiceRecord] = {}
         self.noticed: set[bytes] = set()
-        """Notifiers for which notifications wait."""
+        """Notifiers with waiting notifications."""
         self.members, self.waiting = Sums(), Sums()
         """As the queue records say."""
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 CHUNK_ITEMS = 1_000
 CHUNK_MESSAGES = 100
-"""Fewer, since each may have 16 KB."""
+"""Fewer, since each may be 16 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ async def chunks(page: Page[T], limit: int, start: bytes = b"") -> AsyncIterator
 
 
 def settled(changes: Iterable[Change]) -> list[Change]:
-    """The same changes, but each queue, service and pair of ends is written once, as it is at the end."""
+    """The same changes, but each queue, service and pair of ends is written once, in its final state."""
     kept: list[Change] = []
     places: dict[tuple[type, bytes], int] = {}
     for change in changes:
@@ -114,7 +114,7 @@ def settled(changes: Iterable[Change]) -> list[Change]:
 
 
 def _written_once(change: Change) -> tuple[type, bytes] | None:
-    """What a change writes whole, so that a later one of the same kind makes it unnecessary."""
+    """What a change writes completely, so that a later one of the same kind replaces it."""
     match change:
         case PutQueue(record):
             return PutQueue, record.recipient_id

@@ -34,7 +34,7 @@ WHERE (domain, service_id, entity_id) >= ($1, $2, $3) ORDER BY domain, service_i
 
 
 class Fetching(Protocol):
-    """What statements are sent through."""
+    """What sends statements."""
 
     async def fetch(self, statement: str, /, *arguments: Any) -> list[Any]: ...
 

@@ -49,7 +49,7 @@ class Needed:
     notifications: set[bytes] = field(default_factory=set)
 
     def head(self, recipient_id: bytes, count: int = 1) -> None:
-        """So many more messages from the head of a queue."""
+        """Ask for this many more messages from the head of a queue."""
         self.ends.add(recipient_id)
         self.messages[recipient_id] = self.messages.get(recipient_id, 0) + count
 

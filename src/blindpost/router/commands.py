@@ -101,7 +101,7 @@ class Row(Generic[C]):
     besides: Callable[[Wanted, C], None] | None = None
     """What must be loaded before it is verified, besides its queue."""
     repeats: Callable[[View, C], QueueRecord | None] | None = None
-    """The queue that it may read though it names none."""
+    """The queue that it may read although it names none."""
     heads: int = 0
     """How many messages it looks at, from the head of the queue."""
     ends: bool = False
@@ -115,7 +115,7 @@ class Row(Generic[C]):
     rekeys: bool = False
     """It may change who authorizes later commands of the same batch."""
     decides_blocked: bool = False
-    """On a blocked queue it is decided as on others; the rest are answered BLOCKED."""
+    """Decided on a blocked queue like on any other; the rest are answered BLOCKED."""
     refusal: Response = queues.AUTH
     """The answer if the request is not authorized."""
     refused: Meter | None = None

@@ -11,7 +11,7 @@ NOTIFICATION_TTL_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class RouterRules:
-    """What depends on the operator and on nothing else."""
+    """What only the operator decides."""
 
     new_queues: bool = True
     password: bytes | None = None

@@ -33,7 +33,7 @@ def holder_of(turn: Turn, record: QueueRecord) -> RouterClient | None:
 
 
 def wait(client: RouterClient, record: QueueRecord) -> None:
-    """A message is due once the connection has drained; for a service a walk finds it, without an entry."""
+    """A message is due when the connection has drained; for a service a walk finds it, without an entry."""
     if record.service_id is not None:
         walk_again(client, Domain.MESSAGES)
     else:
@@ -41,7 +41,7 @@ def wait(client: RouterClient, record: QueueRecord) -> None:
 
 
 def wait_again(client: RouterClient, recipient_ids: tuple[bytes, ...]) -> None:
-    """Queues that were to be tried again wait with the others, if the connection is still subscribed."""
+    """Queues due for a retry wait with the others, if the connection is still subscribed."""
     for recipient_id in recipient_ids:
         if recipient_id in client.subs:
             client.waiting.put(recipient_id, True)

@@ -29,7 +29,7 @@ class Serve:
     client: RouterClient
     again: tuple[bytes, ...] = ()
     tries: int = 0
-    """How often these have failed, after the first time."""
+    """How often these have failed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ EXPIRY_STEP = 256
 def expire_head(turn: Turn, recipient_id: bytes, before: int) -> int:
     """Drop ordinary messages that came before `before` from the head.
 
-    A marker, a newer one or one that cannot be read stops it.
+    A marker, a newer message or an unreadable one stops it.
     """
     ends = turn.view.ends(recipient_id)
     dropped = 0

@@ -77,7 +77,7 @@ def deliver_pending(turn: Turn, client: RouterClient, notifier_id: bytes) -> Non
 
 
 def nsub(turn: Turn, client: RouterClient, corr_id: bytes, notifier: Notifier) -> None:
-    """NSUB: take the notifications of a queue over, and what waited."""
+    """NSUB: take over the notifications of a queue, including those waiting."""
     notifier_id = notifier.notifier_id
     if notifier_id in client.notifier_ids:
         turn.count(Meter.NTF_SUB_DUPLICATE)

@@ -103,7 +103,7 @@ class RouterPlan:
 
     @property
     def outbox(self) -> Sequence[Outgoing]:
-        """What this turn will say once it is committed."""
+        """What this turn sends once it is committed."""
         return self._turn.outbox
 
     async def prepare(self, batch: Sequence[Event]) -> Cut[Event] | None:
@@ -274,7 +274,7 @@ class RouterPlan:
             turn.serve(client)
 
     def _handed_over(self, turn: Turn, client: RouterClient, recipient_id: bytes) -> bool:
-        """Whether a waiting queue could be read; one that could not holds up no other."""
+        """Whether a waiting queue could be read; an unreadable one holds up no other."""
         mark = self.undo.mark()
         try:
             delivery.deliver_waiting(turn, client, recipient_id)

@@ -93,7 +93,7 @@ SCHEMA = Schema("blindpost_router", (_FIRST,), COUNTERS)
 
 
 def _put(table: str, columns: dict[str, str], keys: int) -> Step:
-    """Rows of these columns (name: type), the first of which are the key; what was there is replaced."""
+    """Put rows with these columns (name: type), the key first; existing rows are replaced."""
     names = list(columns)
     arrays = ", ".join(f"{{{place}}}::{kind}[]" for place, kind in enumerate(columns.values()))
     replaced = ", ".join(f"{name} = excluded.{name}" for name in names[keys:])

@@ -1,4 +1,4 @@
-"""The changes of a batch, brought together by table and key, as steps of one commit in PostgreSQL.
+"""The changes of a batch, grouped by table and key, as steps of one commit in PostgreSQL.
 
 Only the last change of a key counts, so that their order within a batch is no longer needed. The one
 exception: an id that a deleted queue gives back may be taken by another queue, which starts a new phase.
@@ -117,7 +117,7 @@ class Batch:
 
 
 class _Phase:
-    """What becomes of each key; None where its row goes."""
+    """The new row of each key; None if it is deleted."""
 
     def __init__(self) -> None:
         self.queues: dict[bytes, QueueRecord | None] = {}
@@ -135,7 +135,7 @@ class _Phase:
         self.marks: dict[bytes, bytes] = {}
 
     def empty(self, recipient_id: bytes) -> None:
-        """All messages of a queue go, also those of this batch so far."""
+        """Delete all messages of a queue, including those of this batch so far."""
         self.messages.pop(recipient_id, None)
         self.emptied.add(recipient_id)
 

@@ -156,7 +156,7 @@ def may_secure(record: QueueRecord, key: PublicKey) -> bool:
 
 
 def secure(turn: Turn, record: QueueRecord, key: PublicKey) -> Response:
-    """KEY and SKEY: the first sender key stays for good."""
+    """KEY and SKEY: the first sender key is permanent."""
     if record.sender_key is None:
         turn.view.put_queue(record._replace(sender_key=key))
     elif record.sender_key != key:
@@ -208,7 +208,7 @@ def is_contact(record: QueueRecord) -> bool:
 
 
 def link_answer(turn: Turn, record: QueueRecord) -> Response:
-    """What LKEY and LGET tell about a queue."""
+    """What LKEY and LGET return about a queue."""
     data = None if record.link_id is None else turn.view.link_data.get(record.link_id)
     return AUTH if data is None else LNK(record.sender_id, data)
 
@@ -239,7 +239,7 @@ def delete(turn: Turn, client: RouterClient, record: QueueRecord) -> Response:
 
 
 def info(turn: Turn, client: RouterClient, record: QueueRecord) -> Response:
-    """QUE: for people who look for faults."""
+    """QUE: for troubleshooting."""
     recipient_id = record.recipient_id
     ends = turn.view.ends(recipient_id)
     sub = client.subs.get(recipient_id)

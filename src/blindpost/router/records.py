@@ -1,4 +1,4 @@
-"""Rows of the store: the router's values as bytes, in a layout of our own.
+"""Rows of the store: the router's values as bytes, in our own layout.
 
 The first byte of a row is its format, so that a later format can be read beside this one.
 """
@@ -38,7 +38,7 @@ _MODES: dict[int, QueueMode | None] = {
 _MARKS = {ord("0"): False, ord("1"): True}
 """Whether an optional field follows."""
 _STATUSES: dict[int, Status] = {ord("A"): Status.ACTIVE, ord("O"): Status.OFF}
-"""Others are blocked queues, with the reason."""
+"""Any other value is a blocked queue, with the reason."""
 _from_spki = PublicKey.from_spki
 _DH_PREFIX = Algorithm.X25519.spki_prefix
 _ID, _SECRET, _KEY = rb"\x18(.{24})", rb"\x20(.{32})", rb"\x2c(.{44})"
@@ -47,7 +47,7 @@ _NUMBER_SIZE = 8
 _ENDS = struct.Struct(">qqc")
 _FLAGS = {b"T": True, b"F": False}
 _MESSAGE_START = struct.Struct(">qB")
-"""When it came, and the size of the id that follows."""
+"""The time of arrival, and the size of the id that follows."""
 
 NOTIFICATIONS_WAITING_MAX = 256
 """How many notifications wait for one notifier that is not subscribed; the oldest give way."""
@@ -289,7 +289,7 @@ def is_expired_row(row: Buffer, before: int) -> bool:
 
 
 def message_key(recipient_id: bytes, number: int) -> bytes:
-    """Messages of one queue lie side by side, in their order."""
+    """Messages of one queue are adjacent and in order."""
     return message_prefix(recipient_id) + number.to_bytes(_NUMBER_SIZE, "big")
 
 
@@ -315,7 +315,7 @@ def link_from_row(row: bytes) -> tuple[bytes, LinkData]:
 
 
 def link_owner(row: Buffer) -> bytes:
-    """Only whose link it is."""
+    """Only the owner of the link."""
     return Reader(row).short()
 
 

@@ -1,4 +1,4 @@
-"""PRXY and PFWD: the proxy's half of proxying. What the relay says comes later, out of order."""
+"""PRXY and PFWD: the proxy's half of proxying. The relay's answers come later, out of order."""
 
 from __future__ import annotations
 

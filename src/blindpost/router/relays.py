@@ -66,7 +66,7 @@ RELAYS_MAX = 1000
 RELAYS_OF_ONE = 100
 """How many relays one address may be the only user of."""
 OPENING_OF_ONE = 8
-"""How many sessions are being opened at once for one address."""
+"""How many sessions may be in the process of opening for one address."""
 IDLE_S = 300.0
 """A session unused for this long makes room for others."""
 _TEXT_MAX = 255
@@ -144,7 +144,7 @@ class Relays:
         self._start(self._perform(effect))
 
     async def close(self) -> None:
-        """Give up what is under way, leave all relays, and wait until the last socket is gone."""
+        """Abandon work in progress, leave all relays, and wait until the last socket is closed."""
         for task in self._tasks - self._attending:
             task.cancel()
         await asyncio.gather(*(self._tasks - self._attending), return_exceptions=True)
@@ -281,7 +281,7 @@ class Relays:
 
 
 def _described(server: Server, client: SmpClient) -> _Session:
-    """What a sender must know of a relay, from what the relay proved to us."""
+    """What a sender must know about a relay, from what the relay proved to us."""
     agreement = client.agreement
     if agreement.version < PROXY_VERSION:
         raise errors.HandshakeVersionError("the relay is too old to be reached through a proxy")

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 """The pause before retrying the router's own work after the store refused it."""
 RETRY_MAX_S = 60.0
-"""Work that keeps failing is retried ever less often, but at least this often."""
+"""The longest pause for work that keeps failing."""
 
 
 RELAY_COMMANDS_MAX = 32
@@ -67,7 +67,7 @@ RELAY_COMMANDS_MAX = 32
 
 
 LATE = (Delivery, ForwardedAnswer)
-"""What is encrypted when it is sent, not when it is decided."""
+"""Encrypted when sent, not when decided."""
 
 
 class RouterConnection(BlockConnection[RouterClient]):
@@ -90,7 +90,7 @@ class RouterConnection(BlockConnection[RouterClient]):
         return False
 
     def relay_answered(self) -> RelayEffect | None:
-        """One has returned: the next to go in its place, if any waits."""
+        """A command has returned: the next to go in its place, if any waits."""
         if self._for_relays:
             return self._for_relays.popleft()
         self._relays_asked -= 1
@@ -171,7 +171,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         self.engine.put(connection, Commands(client, items), len(items), len(payload))
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
-        """What of a block is let through; a router with limits refuses some of it."""
+        """The items of a block that are let through; a router with limits refuses some."""
         return items
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
@@ -278,7 +278,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
 
 
 def _sealed(answer: Delivery | ForwardedAnswer) -> Response:
-    """What is encrypted at the last moment. A message goes to its recipient, with its id as the nonce."""
+    """Encrypt at the last moment: a message to its recipient, with its id as the nonce."""
     if isinstance(answer, ForwardedAnswer):
         return answer.sealed()
     message = answer.message

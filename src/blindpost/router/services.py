@@ -49,7 +49,7 @@ def find_service(
 
 
 def service_id_of(fingerprint: bytes) -> bytes:
-    """The id follows from the certificate, so that a service that was forgotten comes back under its own."""
+    """The id is derived from the certificate, so a forgotten service comes back under the same id."""
     return hashlib.sha256(b"blindpost service\0" + fingerprint).digest()[:ID_SIZE]
 
 
@@ -87,7 +87,7 @@ def subscribe_service(
 
 
 def _count_drift(turn: Turn, domain: Domain, command: SUBS | NSUBS, members: QueueSet) -> bool:
-    """Whether what the client believed is what is stored; never a reason to refuse."""
+    """Count whether the client's count and hash match the stored ones; never a reason to refuse."""
     meters = SERVICE_METERS[domain]
     more = members.count - command.count
     if command.count == UNKNOWN_COUNT or (more == 0 and members.ids_hash == command.ids_hash):

@@ -66,7 +66,7 @@ class ServiceSub(Value):
 class Walk(Value):
     """A walk over the queues of a service in which something waits.
 
-    `again`: something began to wait behind the walk, while the connection had no room for it.
+    `again`: something began to wait behind the walk while the connection was full.
     """
 
     start: bytes = b""
@@ -130,7 +130,7 @@ class RouterClient:
     ) -> None:
         self.client_id = client_id
         self.account: Hashable = None
-        """Whom what it stores is counted under. Set by the shell."""
+        """The account that what it stores is counted under. Set by the shell."""
         self.version = version
         self.layout = layout
         self.secrets = secrets
@@ -173,7 +173,7 @@ class Registry:
         return self._holders.get(entity_id)
 
     def take_over(self, entity_id: bytes, client: RouterClient) -> RouterClient | None:
-        """Make `client` the holder; the one that lost it, if it is another."""
+        """Make `client` the holder; returns the previous one, if another."""
         before = self._holders.get(entity_id)
         if before is client:
             return None
@@ -181,7 +181,7 @@ class Registry:
         return before
 
     def leave(self, entity_id: bytes, client: RouterClient) -> None:
-        """`client` goes; a newer holder stays."""
+        """Remove `client`, unless there is a newer holder."""
         if self._holders.get(entity_id) is client:
             self._holders.pop(entity_id)
 

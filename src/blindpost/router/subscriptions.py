@@ -15,7 +15,7 @@ SUBSCRIBED, DONE = SOK(None), OK()
 
 
 def subscribe(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRecord:
-    """Make `client` the subscriber; another one that was loses everything about the queue at once.
+    """Make `client` the subscriber; a previous one loses everything about the queue at once.
 
     A service takes the queue into its set, a plain connection takes it out of any.
     """

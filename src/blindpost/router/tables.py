@@ -371,7 +371,7 @@ def _notifications(read: Read, notifier_id: bytes) -> Iterator[Notification]:
 
 
 def _apply(write: Write, changes: Sequence[Change]) -> None:
-    """Changes made by every message come first, without patterns, which take as long as all the rest."""
+    """Changes made by every message come first, without pattern matching, which costs as much as the rest."""
     for change in changes:
         if isinstance(change, PutEnds):
             write.put(ENDS, change.recipient_id, ends_to_row(change.ends))

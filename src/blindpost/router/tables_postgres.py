@@ -156,7 +156,7 @@ class PostgresTables:
 
 
 def _has_to_be_asked(view: View, needed: Needed, recipient_id: bytes) -> bool:
-    """Whether more is needed of a queue than its ends, which were read with its record."""
+    """Whether a queue needs more than its ends, which were read with its record."""
     ends = view.loaded_ends(recipient_id)
     if ends is None:
         return True

@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenRelay(Value):
-    """Have a session with a relay and tell the connection about it."""
+    """Open a session with a relay and report it to the connection."""
 
     client: RouterClient
     corr_id: bytes
@@ -102,9 +102,9 @@ class Turn(engine.Turn[Meter]):
         self.in_use: list[tuple[bytes, bool]] = []
         """Queues whose messages came or went, each with whether that message asked for a notification."""
         self.compared: list[tuple[bytes, Domain, bool]] = []
-        """Services that subscribed, and whether what they believed is what is stored."""
+        """Services that subscribed, and whether their count and hash matched."""
         self.to_serve: list[RouterClient] = []
-        """Connections for which something waits that a separate turn will hand over."""
+        """Connections with something waiting, which a separate turn hands over."""
 
     def answer(
         self,
@@ -137,7 +137,7 @@ class Turn(engine.Turn[Meter]):
         self.append(self.in_use, (recipient_id, notify))
 
     def compare(self, service_id: bytes, domain: Domain, agreed: bool) -> None:
-        """A service said which queues it believes it has."""
+        """A service reported its count and hash of its queues."""
         self.append(self.compared, (service_id, domain, agreed))
 
     def acknowledged(self, after_s: int) -> None:

@@ -1,4 +1,4 @@
-"""What rows weigh: bytes counted for everything that strangers have a router store.
+"""The size of rows: bytes counted for everything that strangers make a router store.
 
 A row counts as its largest size, so that a store is weighed by its number of rows, without reading them.
 """
@@ -27,12 +27,12 @@ QUEUE, LINK = -1, -2
 
 
 def stored_bytes(counts: Mapping[str, int]) -> int:
-    """What a store with so many rows of each table holds, at most."""
+    """The most that a store with this many rows in each table holds."""
     return sum(weight * counts[table] for table, weight in _WEIGHTS.items())
 
 
 def left(stored: Stored, changes: Sequence[Change]) -> None:
-    """These changes are durable: what they removed is no longer counted against who added it."""
+    """These changes are durable: what they removed no longer counts against whoever added it."""
     for change in changes:
         match change:
             case DeleteMessage(recipient_id, number):

@@ -64,9 +64,9 @@ class Work:
 
 
 def cut(batch: Sequence[Event], work: Work) -> Cut[Event]:
-    """Small requesters first; of the others as much as there is time for, the rest later.
+    """Small requesters first; of the others as much as time allows, the rest later.
 
-    What one connection sent stays in order: nothing overtakes what was put off.
+    What one connection sent stays in order: nothing overtakes a deferred command.
     """
     works = {
         place: [work.of(one) for one in event.asked]

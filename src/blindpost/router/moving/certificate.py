@@ -25,7 +25,7 @@ Certificate = dict[str, int | str]
 
 
 class IdSet:
-    """A set of ids as count and hash; what is in it twice or was taken out again leaves no trace."""
+    """A set of ids as count and hash; an id added twice or removed again leaves no trace."""
 
     __slots__ = ("_hash", "count")
 
@@ -85,7 +85,7 @@ class Tally:
     messages: Contents = field(default_factory=Contents)
     markers: int = 0
     full: IdSet = field(default_factory=IdSet)
-    """Queues that take no message until they are empty."""
+    """Queues that accept no message until they are empty."""
     notifications: Contents = field(default_factory=Contents)
     disagreeing: int = 0
     """Rows that disagree with what they were derived from."""
@@ -226,6 +226,6 @@ async def _compare_derived(
 
 
 def differences(source: Certificate, result: Certificate) -> list[str]:
-    """The names of what is not the same on both sides."""
+    """The names of what differs between both sides."""
     names = [*source, *(name for name in result if name not in source)]
     return [name for name in names if source.get(name) != result.get(name)]

@@ -77,7 +77,7 @@ class Copier:
         return True
 
     async def finish(self) -> None:
-        """The certificates were equal: this copy is done for good."""
+        """The certificates were equal: this copy is final."""
         self.mark.checked = True
         await self._store.commit([PutMark(NAME, self.mark.encoded())])
 

@@ -1,4 +1,4 @@
-"""Export to the files of a reference router: what its formats can tell, in lines that it can read back."""
+"""Export to the files of a reference router: what its formats can express, in lines that it can read back."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _saved(message: StoredMessage) -> Saved:
 
 
 async def _notification_lines(store: BulkStore) -> AsyncIterator[bytes]:
-    """In the order in which they came."""
+    """In order of arrival."""
     waiting: list[Notification] = []
     async for notifications in chunks(store.notifications, CHUNK_ITEMS):
         for notification in notifications.items:

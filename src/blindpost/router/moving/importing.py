@@ -150,7 +150,7 @@ class Importer:
             return ledger.tally.certificate()
 
     async def finish(self) -> None:
-        """The certificates were equal: this import is done for good."""
+        """The certificates were equal: this import is final."""
         self.mark.checked = True
         await self._store.commit([PutMark(NAME, self.mark.encoded())])
 

@@ -1,7 +1,7 @@
-"""`smp-server.ini` in our words: every setting is taken over, or named as left with the reason.
+"""`smp-server.ini` in our terms: every setting is taken over, or reported as skipped with the reason.
 
-A server that asks for a password, or takes no new queues, is never opened by moving: what cannot be
-understood there stops the move.
+A server that asks for a password, or takes no new queues, is never opened by moving: a setting about this
+that cannot be parsed stops the move.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blindpost.serving.ini import (
 
 SMP_PORT = 5223
 _SECRETS = frozenset({"STORE_LOG.db_connection", "NAMES.resolver_auth"})
-"""What is not printed, besides passwords."""
+"""Settings not printed, besides passwords."""
 
 
 def adopted(ini: Mapping[str, str]) -> Adopted:
@@ -41,7 +41,7 @@ def adopted(ini: Mapping[str, str]) -> Adopted:
 
 
 def _settle(result: Adopted, ini: Mapping[str, str]) -> None:
-    """What more than one setting decides, and where the old server's default is not ours."""
+    """Settings that depend on each other, and those whose default differs from the old server's."""
     if "STORE_LOG.expire_messages_on_send" not in ini:
         result.put("rules.expire_on_send", True)
     if ini.get("INACTIVE_CLIENTS.disconnect", "").lower() == "off":

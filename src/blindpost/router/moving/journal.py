@@ -33,7 +33,7 @@ class JournalQueue:
 
 
 def queue_folders(root: Path, after: str = "") -> Iterator[tuple[str, Path]]:
-    """The folders of queues in the order of their names, from behind `after` on."""
+    """The folders of queues in the order of their names, after `after`."""
     yield from _folders(root, "", tuple(after.split("/")) if after else (), 1)
 
 
@@ -51,7 +51,7 @@ def _folders(folder: Path, name: str, after: tuple[str, ...], level: int) -> Ite
 
 
 def read_queue(name: str, folder: Path) -> JournalQueue | None:
-    """The messages that wait in a queue; None for a folder that is not of a queue."""
+    """The messages that wait in a queue; None for a folder that is not a queue's."""
     text = name.replace("/", "")
     try:
         queue = JournalQueue(unb64(text))
@@ -73,7 +73,7 @@ def read_queue(name: str, folder: Path) -> JournalQueue | None:
 
 
 def _read_state(queue: JournalQueue, path: Path) -> JournalState | None:
-    """The last line that says something possible."""
+    """The last line with a valid state."""
     if not path.exists():
         return None
     lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
@@ -90,7 +90,7 @@ def _read_state(queue: JournalQueue, path: Path) -> JournalState | None:
 
 
 def _read_messages(queue: JournalQueue, folder: Path, position: JournalPosition, start: int, end: int) -> int:
-    """Add the messages that lie in these bytes of a journal file; how many there were, readable or not."""
+    """Add the messages in these bytes of a journal file; returns how many there were, readable or not."""
     path = folder / f"{_MESSAGES}{position.journal}{_END}"
     if start >= end:
         return 0

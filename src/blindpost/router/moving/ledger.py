@@ -114,7 +114,7 @@ class Ledger:
         *,
         can_write: bool = True,
     ) -> bytes | None:
-        """Tally messages; the queue of the last one if that was a marker. `counts` are those of queues."""
+        """Tally messages; returns the last one's queue if it was a marker. `counts` are those of queues."""
         counts: dict[bytes, tuple[int, bool]] = {}
         with self._store.read() as read:
             for recipient_id, saved in found:
@@ -176,7 +176,7 @@ class _Step:
         self.services: list[NewService] = []
 
     def run(self, write: Write) -> None:
-        """May be run again, when the store had to grow."""
+        """May run again if the store had to grow."""
         self.before, self.after, self.services = {}, {}, []
         for record in self._records:
             if isinstance(record, NewService):

@@ -18,7 +18,7 @@ _EDGE = 1 << 16
 
 
 def untold(part: str, done: int, total: int | None) -> None:
-    """Nobody watches."""
+    """Report no progress."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ def is_unfinished(mark: bytes | None) -> bool:
 
 
 def identity_of(paths: Iterable[Path]) -> str:
-    """Tells sources apart: the sizes of files and what they begin and end with, or a folder's name."""
+    """Identifies a source: the sizes of files and how they begin and end, or a folder's name."""
     hashed = hashlib.sha256()
     for path in paths:
         if path.is_dir():

@@ -94,7 +94,7 @@ def notifier_of(line: NotifierRecord) -> Notifier:
 
 
 def service_of(line: NewService) -> ServiceRecord:
-    """Its queues are counted as they come."""
+    """Its queues are counted as they arrive."""
     return ServiceRecord(line.service_id, line.role, line.cert_hash, line.chain, line.created_at)
 
 
@@ -126,7 +126,7 @@ def new_service_of(service: ServiceRecord) -> NewService:
 
 
 def as_told(created: CreateQueue) -> CreateQueue:
-    """As much of a queue as lines can tell: link data has no empty part there."""
+    """As much of a queue as lines can express: link data cannot have an empty part there."""
     if created.link is None or (created.link[1].fixed and created.link[1].user):
         return created
     return replace(created, link=None)

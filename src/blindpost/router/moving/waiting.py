@@ -63,7 +63,7 @@ class Mailbag:
     """The queue that the last kept message went to, if that was a marker."""
 
     def take(self, view: View, recipient_id: bytes, saved: Saved) -> str | None:
-        """Keep a message; the reason if it is not kept."""
+        """Keep a message; returns the reason if it is not kept."""
         if recipient_id not in view.records:
             return NO_QUEUE
         message = stored_of(saved)
@@ -84,7 +84,7 @@ def is_expired(message: StoredMessage, before: int | None) -> bool:
 
 
 def take_notification(view: View, line: NotificationLine, expire_before: int) -> str | None:
-    """Keep a notification; the reason if it is not kept."""
+    """Keep a notification; returns the reason if it is not kept."""
     recipient_id = view.notifiers.get(line.notifier_id)
     queue = None if recipient_id is None else view.records.get(recipient_id)
     if queue is None or queue.notifier is None:

@@ -37,7 +37,7 @@ class Used:
     def __init__(self) -> None:
         self.days: dict[int, hll_sketch] = {}
         self.recent: dict[bytes, None] = {}
-        """Those of today since they were last folded into its sketch, in order: an estimate depends on it."""
+        """Today's queues not yet folded into its sketch, in order: an estimate depends on it."""
 
     def fold(self, day: int, salt: bytes) -> None:
         if not self.recent:

@@ -30,7 +30,7 @@ async def audit_place(place: RouterPlace, *, repairs: bool) -> Findings:
 
 
 async def _audit_snapshot(place: RouterPlace) -> Findings:
-    """The database shows its own state of one moment, whatever is written meanwhile."""
+    """The database provides a consistent snapshot, whatever is written meanwhile."""
     # Imported only when a database is used.
     from blindpost.router.bulk_postgres import PostgresBulk
     from blindpost.router.postgres_schema import SCHEMA

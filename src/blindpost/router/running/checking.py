@@ -1,4 +1,4 @@
-"""`blindpost router check`: what a router's start would meet, apart from what every server has."""
+"""`blindpost router check`: what a router's start would run into, apart from what all servers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings mean to the rooms below; apart from them, so that reading a file stays quick."""
+"""Settings as values for the packages below; a separate module, so that reading a file stays quick."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def durability(settings: Settings) -> Durability:
 
 
 def session_limits(settings: Settings) -> SessionLimits:
-    """What one connection may have waiting to be sent: congested at a thirty-second of the most."""
+    """How much one connection may have waiting to be sent; it is congested at 1/32 of the maximum."""
     outbox_max = settings.limits.outbox_kib * 1024
     high = max(outbox_max // 32, 64 * 1024)
     return SessionLimits(outbox_high=high, outbox_low=high // 4, outbox_max=outbox_max)

@@ -1,4 +1,4 @@
-"""The first settings of a router: what the person who sets it up says, and what an old server had."""
+"""The initial settings of a router: what `init` is given, and what an old server had."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PASSWORD_BYTES = 18
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What `init` was told; what it was not told is empty or None."""
+    """The options of `init`; those not given are empty or None."""
 
     hosts: Sequence[str]
     port: int | None
     addresses: Sequence[str]
     password: str | None
-    """None: one is made, or the old server's is kept."""
+    """None: generate one, or keep the old server's."""
     store: str
     dsn: str
 
@@ -57,7 +57,7 @@ def read_old(folder: Path, given: Given) -> Adopted:
 
 
 def first_settings(given: Given, fingerprint: str, old: Adopted | None) -> str:
-    """The configuration of a new router. What was given goes before what the old server had."""
+    """The configuration of a new router. Given options override the old server's."""
     taken = {} if old is None else {table: dict(names) for table, names in old.settings.items()}
     address, rules = taken.setdefault("address", {}), taken.setdefault("rules", {})
     hosts = [*given.hosts] or address.get("hosts")

@@ -1,4 +1,4 @@
-"""The router behind its limits: which connections it takes, and which commands it lets through."""
+"""The router behind its limits: which connections it accepts, and which commands it lets through."""
 
 from __future__ import annotations
 

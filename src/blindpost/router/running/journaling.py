@@ -1,4 +1,4 @@
-"""What the router says about itself once a minute: sums of everything, nothing about anybody."""
+"""What the router records about itself once a minute: sums, nothing about anybody."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RouterReadings:
         self._bulk = bulk
         self._activity = activity
         self._ordinals: dict[bytes, int] = {}
-        """Which service is which, as long as this process lives."""
+        """Which service is which, for the life of this process."""
         self._compared: dict[tuple[int, Domain], tuple[bool, int]] = {}
 
     def compared(self, service_id: bytes, domain: Domain, agreed: bool) -> None:

@@ -28,7 +28,7 @@ _WALK_STEP = 256
 
 @dataclass(slots=True)
 class Gauges:
-    """What is there at one moment."""
+    """Current values."""
 
     connections: int = 0
     handshakes: int = 0
@@ -108,7 +108,7 @@ async def look(router: GuardedRouter, server: LimitedServer) -> Gauges:
 
 
 def _note(gauges: Gauges, ages: Sequence[int]) -> None:
-    """Of a connection: how old the messages are that it has not acknowledged."""
+    """Note the age of the messages that a connection has not acknowledged."""
     gauges.in_flight += len(ages)
     gauges.in_flight_connections += 1
     gauges.in_flight_oldest_s = max(gauges.in_flight_oldest_s, *ages)

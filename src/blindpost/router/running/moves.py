@@ -37,7 +37,7 @@ class Moved:
     source: Certificate
     result: Certificate
     report: Path | None
-    """Where the lines are that were skipped or not written as they are; None if there are none."""
+    """The file with the lines that were skipped or changed; None if there are none."""
     done_before: bool = False
     """It was already complete, and nothing was checked again."""
 
@@ -61,7 +61,7 @@ async def import_files(to: RouterPlace, source: Source, report: Path, progress: 
 
 
 async def rehearse_files(to: RouterPlace, source: Source, report: Path, progress: Progress) -> Moved:
-    """The same import into a store that is thrown away."""
+    """The same import into a temporary store."""
     source = _usable(source)
     with tempfile.TemporaryDirectory(prefix="blindpost-rehearsal-", dir=to.folder) as folder:
         tables = LmdbTables(Path(folder), Durability.OS)
@@ -120,7 +120,7 @@ def save_certificate(moved: Moved, path: Path) -> None:
 
 
 def _usable(source: Source) -> Source:
-    """All files are there, and the store log is the one that the reference itself would read."""
+    """Check that all files exist and that the store log is the one the reference would read."""
     for _, path in source.parts:
         if not path.exists():
             raise OperatorError(f"{path}: there is no such file or folder.")
@@ -145,7 +145,7 @@ def _written(report: Path) -> Path | None:
 async def _opened(
     place: RouterPlace, opening: Callable[[RouterPlace], Awaitable[OpenStore]] = open_store
 ) -> AsyncIterator[tuple[RouterStore, BulkStore]]:
-    """The store of a router that does not run."""
+    """The store of a stopped router."""
     opened = await opening(place)
     try:
         yield opened.tables, opened.bulk

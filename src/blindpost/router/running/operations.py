@@ -129,7 +129,7 @@ class Operations:
         return {"outcome": text}
 
     def _note(self, action: Action, entity_id: bytes, reason: str, remark: str) -> None:
-        """It is done; a log that cannot be written is told, not a reason to say otherwise."""
+        """The action is done; if the log cannot be written, that is only reported."""
         try:
             log_of(self._service.place).note(action.value, entity_id, reason, remark)
         except OperatorError as error:

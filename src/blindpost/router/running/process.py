@@ -1,4 +1,4 @@
-"""An SMP router for the frame: its parts, and what is done with them."""
+"""An SMP router as a `Service`: its parts, and how they are run."""
 
 from __future__ import annotations
 

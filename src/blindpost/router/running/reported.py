@@ -53,7 +53,7 @@ def reported_id(text: str, fingerprint: bytes) -> bytes:
 
 
 def _check_ours(server: Server, fingerprint: bytes) -> None:
-    """A link that names its router by the host alone is taken at its word."""
+    """A link that names its router by the host alone is trusted."""
     if server.key_hash and server.key_hash != fingerprint:
         raise OperatorError("this link leads to another router.")
 
@@ -82,7 +82,7 @@ class OperatorLog:
                 os.fsync(descriptor)
 
     def blocks(self) -> dict[str, Mapping[str, Any]]:
-        """The last block of each id; lines that are not ours are passed over."""
+        """The last block of each id; lines that are not ours are skipped."""
         found: dict[str, Mapping[str, Any]] = {}
         if self._file is None or not self._file.exists():
             return found

@@ -63,7 +63,7 @@ class StoreSection(Section):
 
 
 class RulesSection(Section):
-    """`RouterRules`, in the file's words."""
+    """`RouterRules`, as the file names them."""
 
     new_queues: bool = True
     password: Annotated[str, AfterValidator(_password)] = ""
@@ -89,7 +89,7 @@ class QueuesSection(Section):
     """`[queues]`: what the operator does to queues that were reported."""
 
     log: str = ""
-    """A file in which that is noted, with their ids."""
+    """A file that records these actions, with the queues' ids."""
 
 
 class TimesSection(Section):
@@ -100,7 +100,7 @@ class TimesSection(Section):
 
 
 class InformationSection(Section):
-    """What the operator says about the server on its page; empty texts are not shown."""
+    """What the operator publishes about the server on its page; empty texts are not shown."""
 
     source_code: str = ""
     usage_conditions: str = ""

@@ -68,7 +68,7 @@ async def open_store(place: RouterPlace) -> OpenStore:
 
 
 async def open_any_store(place: RouterPlace) -> OpenStore:
-    """The store, which must be there: an empty one in its place would look like lost messages."""
+    """The store, which must exist: an empty one in its place would look like lost messages."""
     if not in_database(place) and not (place.store / DATA_FILE).exists():
         raise OperatorError(
             f"{place.store}: the router's store is missing. "

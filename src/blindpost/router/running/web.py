@@ -73,7 +73,7 @@ class RouterSite:
         return await listen_at(opened, "127.0.0.1", port)
 
     async def look(self) -> None:
-        """Take up a certificate that was renewed, and own pages that have changed."""
+        """Pick up a renewed certificate and the operator's changed pages."""
         if self._certificate is not None:
             self._certificate.renew()
         await asyncio.to_thread(self._site.refresh)
@@ -84,7 +84,7 @@ class RouterSite:
         self.visitors.close()
 
     def facts(self) -> Facts:
-        """What the page says, from the settings that hold now."""
+        """What the page says, from the current settings."""
         settings = self._place.settings
         address = settings.router_address(self._fingerprint)
         return Facts(
@@ -97,7 +97,7 @@ class RouterSite:
 
 
 def web_certificate(place: RouterPlace) -> WebCertificate | None:
-    """What browsers are shown, if the settings name it."""
+    """The certificate for browsers, if the settings name one."""
     web = place.settings.web
     if not web.certificate:
         return None
