@@ -1,18 +1,19 @@
-"""The pipeline as a whole and in parts: Spark jobs, processor seconds and rows.
+"""The pipeline as a whole and in parts: Spark jobs, processor seconds and rows, beside DuckDB.
 
-python -m benchmarks.pipeline [--rows 1e7 [--rows 1e8]] [--fleet 1e4] [--ledger 1e6]
+python -m benchmarks.pipeline [--rows 1e7 --rows 1e8] [--fleet 1e4] [--ledger 1e6] [--folder FOLDER]
 
 Whole runs, each in a process of its own, from starting Java to the report: a demonstration's size,
-`make pipeline`, and one table of many rows, of which silver's share is told. Then the sums beside DuckDB on
-the same files, a day of a large fleet with a file for each router, and the ledger when nearly all files are
-known. Processor seconds are those of Java, of Spark's Python and of the driver.
+`make pipeline`, and one table of many rows, of which silver's share is told; beside it DuckDB writes the same
+rows by day. Then the sums beside DuckDB on the same files, a day of a large fleet with a file for each
+router, and the ledger when nearly all files are known. Processor seconds are those of Java, of Spark's Python
+and of the driver. The clock of a run is an hour after the journal's last day: a run that sets anything aside
+as from the future, or loses a row on the way to silver, is an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from blindpost.journal.schema import P_COUNTERS
 from blindpost.pipeline.bench import data
 from blindpost.pipeline.bench.measure import Java, against, run
 from blindpost.pipeline.bench.rival import peak_bytes
 from blindpost.pipeline.dataset import datasets
+from blindpost.pipeline.examine import Reason
 from blindpost.pipeline.generate.fleet import JOURNAL, generate
 from blindpost.pipeline.generate.plan import DAY_S, Plan, start_s
 from blindpost.pipeline.lake import Lake
@@ -37,8 +40,7 @@ from blindpost.pipeline.sizing import is_small
 
 DEMO = Plan(routers=2, days=1, scale=0.0005)
 MAKE = Plan(routers=3, days=2, scale=0.02)
-NOW_S = start_s(MAKE.dates[-1]) + DAY_S + 3_600
-"""The fleets are of the past; a lake keeps events for some days only."""
+OVER_S = 3_600
 ONE_TABLE = ["displacement_flapping"]
 """Reads counters and little else."""
 
@@ -48,6 +50,8 @@ class Whole:
     """One run with its report."""
 
     rows: int
+    silver_rows: int
+    """Of counters."""
     jobs: int
     cpu_s: float
     stages_s: dict[str, float]
@@ -59,7 +63,7 @@ class Whole:
     """Processor seconds of a second run, in which nothing is new."""
 
 
-def child(journal: str, lake_folder: str, tables: list[str]) -> Whole:
+def child(journal: str, lake_folder: str, now_s: int, tables: list[str]) -> Whole:
     """What the process of its own does."""
     began = time.perf_counter()
     wanted = [one for name, one in datasets().items() if not tables or name in tables]
@@ -74,22 +78,27 @@ def child(journal: str, lake_folder: str, tables: list[str]) -> Whole:
             stages[step.stage] = stages.get(step.stage, 0.0) + now - at
             at = now
 
-        lake = Lake(spark, journal, lake_folder, clock=lambda: NOW_S)
-        compute(lake, wanted, None, count)
-        build(gather(lake, None, None, NOW_S))
+        lake = Lake(spark, journal, lake_folder, clock=lambda: now_s)
+        summary = compute(lake, wanted, None, count)
+        build(gather(lake, None, None, now_s))
         count(Step("report", "", ""))
-        rows = sum(folder.rows for folder in lake.ledger.folders().values())
         total, jobs, clock_s = at, java.jobs(), time.perf_counter() - began
         compute(lake, wanted)
         again_s = java.cpu_s() + time.process_time() - at
         peak = java.peak_bytes() + peak_bytes("self")
-        return Whole(rows, jobs, total, stages, clock_s, peak, again_s)
+        if ahead := [entry.path for entry in summary.set_aside if entry.reason == Reason.AHEAD.value]:
+            raise ValueError(f"{len(ahead)} files were set aside as from the future: the clock is wrong")
+        kept = lake.silver_store(P_COUNTERS).current().partitions.values()
+        silver_rows = sum(partition.rows for partition in kept)
+        return Whole(summary.rows, silver_rows, jobs, total, stages, clock_s, peak, again_s)
 
 
-def whole(journal: Path, tables: list[str]) -> dict[str, Any]:
+def whole(journal: Path, over_s: int, tables: list[str]) -> dict[str, Any]:
+    """A run over a journal whose last day was over then."""
     with tempfile.TemporaryDirectory() as lake:
-        command = [sys.executable, "-m", "benchmarks.pipeline", "--child", str(journal), lake, *tables]
-        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        now_s = str(over_s + OVER_S)
+        command = [sys.executable, "-m", "benchmarks.pipeline", "--child", str(journal), lake, now_s, *tables]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return found
 
@@ -104,46 +113,83 @@ def _told(name: str, found: dict[str, Any]) -> None:
     )
 
 
+_COPY = """
+import sys, time, duckdb
+files, target = sys.argv[1:]
+connection = duckdb.connect(config={"threads": 2})
+connection.execute("SET enable_progress_bar = false")
+began = time.process_time()
+connection.execute(
+    f"COPY (SELECT *, epoch_ms(minute_s * 1000)::DATE AS day FROM "
+    f"read_parquet('{files}', hive_partitioning = false)) "
+    f"TO '{target}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day))"
+)
+print(time.process_time() - began)
+"""
+
+
+def _many(rows: int, place: Path) -> None:
+    """One table of many rows: silver, and DuckDB writing the same rows by day without looking at them."""
+    plan = Plan(routers=data.ROUTERS)
+    journal = place / f"many-{rows}"
+    if not journal.exists():
+        data.journal(plan, rows, journal)
+    found = whole(journal, data.end_s(plan, rows), ONE_TABLE)
+    if found["rows"] != rows or found["silver_rows"] != rows:
+        raise ValueError(f"of {rows:,} rows {found['silver_rows']:,} are in silver")
+    _told(f"one table of {rows:,} rows", found)
+    with tempfile.TemporaryDirectory() as target:
+        files = journal / P_COUNTERS.tier.value / P_COUNTERS.name / "*" / "*.parquet"
+        command = [sys.executable, "-c", _COPY, str(files), f"{target}/copy"]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    print(f"the same rows written by day by DuckDB, unchecked: {float(ended.stdout):.1f} CPU s", flush=True)
+
+
+def _sums(rows: int, repeat: int, place: Path) -> None:
+    with spark_session(SparkOptions("local[2]")) as spark:
+        results = list(run(spark, place, [rows], ["audit", "meters"], 2, repeat, lambda *_: None))
+    for one in results:
+        share = against(results, one, "duckdb") or 0.0
+        print(
+            f"{one.job}, {one.rows:,} rows, {one.engine}: {one.per_cpu_s / 1e6:.1f} M rows/CPU s, "
+            f"{share:.2f} of DuckDB",
+            flush=True,
+        )
+
+
 def smallest() -> None:
     """One table of a small fleet, and a small ledger: everything once, as quickly as can be."""
     with tempfile.TemporaryDirectory() as place:
         generate(DEMO, Path(place), lambda *_: None)
-        _told("one table of a demonstration's size", whole(Path(place) / JOURNAL, ONE_TABLE))
+        journal, over_s = Path(place) / JOURNAL, start_s(DEMO.dates[-1]) + DAY_S
+        _told("one table of a demonstration's size", whole(journal, over_s, ONE_TABLE))
     _tell_ledger(20)
 
 
-def main(sizes: list[int], fleets: list[int], ledger: int, repeat: int) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
-            folder = Path(place, name)
-            generate(plan, folder, lambda *_: None)
+def main(sizes: list[int], fleets: list[int], ledger: int, repeat: int, place: Path) -> None:
+    for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
+        with tempfile.TemporaryDirectory() as folder:
+            generate(plan, Path(folder), lambda *_: None)
             for _ in range(repeat):
-                _told(name, whole(folder / JOURNAL, []))
-        for routers in fleets:
-            journal = data.fleet(Plan(), routers, Path(place, f"fleet-{routers}"))
-            _told(f"a day of {routers:,} routers, a file each", whole(journal, ONE_TABLE))
-        for rows in sizes:
-            journal = data.journal(Plan(routers=data.ROUTERS), rows, Path(place, f"many-{rows}"))
-            _told(f"one table of {rows:,} rows", whole(journal, ONE_TABLE))
-            shutil.rmtree(journal)
-            with spark_session(SparkOptions("local[2]")) as spark:
-                results = list(
-                    run(spark, Path(place), [rows], ["audit", "meters"], 2, repeat, lambda *_: None)
-                )
-            for one in results:
-                share = against(results, one, "duckdb") or 0.0
-                rate = one.per_cpu_s / 1e6
-                print(
-                    f"{one.job}, {one.rows:,} rows, {one.engine}: {rate:.1f} M rows/CPU s, "
-                    f"{share:.2f} of DuckDB"
-                )
+                _told(name, whole(Path(folder) / JOURNAL, start_s(plan.dates[-1]) + DAY_S, []))
+    for routers in fleets:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Plan()
+            journal = data.fleet(plan, routers, Path(folder))
+            _told(
+                f"a day of {routers:,} routers, a file each",
+                whole(journal, start_s(plan.first) + DAY_S, ONE_TABLE),
+            )
+    for rows in sizes:
+        _many(rows, place)
+        _sums(rows, repeat, place)
     if ledger:
         _tell_ledger(ledger)
 
 
 def _tell_ledger(files: int) -> None:
     command = [sys.executable, "-m", "blindpost.pipeline.bench.ledger", str(files), "100"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     stock = json.loads(ended.stdout)
     print(
         f"ledger of {stock['files']:,} files: {stock['known_s']:.1f} CPU s when nothing is new, "
@@ -153,18 +199,21 @@ def _tell_ledger(files: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(asdict(child(sys.argv[2], sys.argv[3], sys.argv[4:]))))
+        journal, lake, now_s, *tables = sys.argv[2:]
+        print(json.dumps(asdict(child(journal, lake, int(now_s), tables))))
     else:
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--rows", type=float, action="append", help="Rows of the large table (1e7).")
-        parser.add_argument("--fleet", type=float, action="append", help="Routers of a fleet (1e3, 1e4).")
+        parser.add_argument("--fleet", type=float, action="append", help="Routers of a fleet (none).")
         parser.add_argument("--ledger", type=float, default=1e6, help="Files of the ledger; 0 for none.")
         parser.add_argument("--repeat", type=int, default=2)
+        parser.add_argument("--folder", type=Path, help="Where large journals are kept and found again.")
         parser.add_argument("--smallest", action="store_true", help="Everything once, as quickly as can be.")
         given = parser.parse_args()
         if given.smallest:
             smallest()
         else:
             sizes = [int(rows) for rows in given.rows or [1e7] if rows]
-            fleets = [int(routers) for routers in given.fleet or [1e3, 1e4] if routers]
-            main(sizes, fleets, int(given.ledger), given.repeat)
+            fleets = [int(routers) for routers in given.fleet or [] if routers]
+            with tempfile.TemporaryDirectory() as place:
+                main(sizes, fleets, int(given.ledger), given.repeat, given.folder or Path(place))

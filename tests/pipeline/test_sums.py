@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import P_COUNTERS, S_QUEUES
 from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS, Sums, combined, of_files, summed
-from tests.support.pipeline.lakes import Row, arrow_rows, plain, seal_rows, silver_frame
+from tests.support.pipeline.lakes import Row, arrow_rows, in_order, plain, seal_rows, silver_frame
 from tests.support.pipeline.native import native
 
 pytestmark = pytest.mark.timeout(600)
@@ -68,6 +68,24 @@ def test_content_loaded_by_spark_is_read_like_a_file(spark: SparkSession, tmp_pa
     assert by_path == list(of_files(COUNTER_HOURS, [file.read_bytes()]))
     parts = spark.createDataFrame(pa.Table.from_batches(by_path))
     assert sum(row["count"] for row in combined(COUNTER_HOURS, parts).collect()) == len(rows)
+
+
+@pytest.mark.parametrize(("widest", "short"), [(7, 5), (7, 2**31), (2**62, 5)])
+def test_groups_are_found_however_many_numbers_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widest: int, short: int
+) -> None:
+    """As with dictionaries so large that a number for each combination would not fit."""
+    for table, rows, sums in (
+        (P_COUNTERS, _counters(random.Random(4), 10), COUNTER_HOURS),
+        (S_QUEUES, _queues(random.Random(4)), QUEUE_SETS),
+    ):
+        file = str(seal_rows(tmp_path / f"{table.name}-{widest}.parquet", table, rows))
+        wanted = pa.Table.from_batches(of_files(sums, [file])).to_pylist()
+        with monkeypatch.context() as patched:
+            patched.setattr("blindpost.pipeline.sums._WIDEST", widest)
+            patched.setattr("blindpost.pipeline.sums._SHORT", short)
+            found = pa.Table.from_batches(of_files(sums, [file])).to_pylist()
+        assert in_order(found) == in_order(wanted)
 
 
 def test_a_file_without_rows_has_no_sums(tmp_path: Path) -> None:

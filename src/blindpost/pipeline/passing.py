@@ -64,6 +64,9 @@ class _Day:
     """A file of a day that is being written."""
 
     path: Path
+    numbers: list[str]
+    """The columns that a reader may look for by range: only of these are the least and greatest kept, since
+    finding them among texts costs as much as writing all columns."""
     writer: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     sums: dict[Sums, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -77,7 +80,13 @@ class _Day:
         rows = pa.Table.from_batches(self.waiting).unify_dictionaries().combine_chunks()
         if self.writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.writer = pq.ParquetWriter(self.path, rows.schema, compression="zstd", store_schema=False)
+            self.writer = pq.ParquetWriter(
+                self.path,
+                rows.schema,
+                compression="zstd",
+                store_schema=False,
+                write_statistics=self.numbers,
+            )
         self.writer.write_table(rows, row_group_size=GROUP_ROWS)
         self.waiting, self.held = [], 0
 
@@ -111,7 +120,8 @@ def copy(name: str, staging: str, days: Collection[str], sources: Iterable[str])
 
 def _take(table: Table, opened: dict[int, _Day], number: int, rows: pa.RecordBatch, folder: Path) -> None:
     if number not in opened:
-        opened[number] = _Day(folder / f"part-{os.urandom(8).hex()}{SUFFIX}")
+        numbers = [one.name for one in table.columns if one.type in (Type.INT32, Type.INT64)]
+        opened[number] = _Day(folder / f"part-{os.urandom(8).hex()}{SUFFIX}", [*numbers, "day"])
         opened[number].sums.update({sums: [] for sums in KEPT if sums.table is table})
     day = opened[number]
     day.rows += len(rows)
@@ -137,7 +147,7 @@ def _by_day(table: Table, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Recor
     ]
     columns.append(pa.array(days.astype(np.int32), pa.date32()))
     whole = pa.RecordBatch.from_arrays(columns, [*table.by_name, "day"])
-    found = np.unique(days)
+    found = np.unique(days) if days.min() != days.max() else days[:1]
     for number in found:
         mine = whole if len(found) == 1 else whole.filter(pa.array(days == number))
         yield int(number), mine

@@ -54,9 +54,18 @@ def of_rows(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
             plain = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
             mixed = _mixed(_words(plain.cast(pa.int64())), found)
             found = np.where(_there(column), mixed, found) if column.null_count else mixed
+        elif isinstance(column, pa.DictionaryArray):  # what is the same for all rows of a text is done once
+            known = _stirred(np.append(_texts(column.dictionary), np.uint64(SEED)))
+            found = _joined(known[_places(column)], found)
         else:
             found = _mixed(_hashed(column), found)
     return found.view(np.int64)
+
+
+def _places(column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+    """Where in the dictionary each text is; a null is after its end."""
+    indices = column.indices.fill_null(len(column.dictionary)) if column.null_count else column.indices
+    return np.asarray(indices.to_numpy(zero_copy_only=False))
 
 
 def _hashed(column: pa.Array) -> Words:
@@ -67,10 +76,6 @@ def _hashed(column: pa.Array) -> Words:
         return np.where(_there(column), _mixed(bits, seed), seed)
     if pa.types.is_list(column.type):
         return _listed(column, seed)
-    if isinstance(column, pa.DictionaryArray):
-        known = np.append(_texts(column.dictionary), np.uint64(SEED))
-        places = column.indices.fill_null(len(column.dictionary)).to_numpy(zero_copy_only=False)
-        return np.asarray(known[places])
     return np.where(_there(column), _texts(column), seed) if column.null_count else _texts(column)
 
 
@@ -117,11 +122,22 @@ def _bits(values: npt.NDArray[np.float64]) -> Words:
 
 
 def _mixed(words: Words, seeds: Words) -> Words:
-    """Spark's hash of a number, onto another hash; in place where that saves memory."""
+    """Spark's hash of a number, onto another hash."""
+    return _joined(_stirred(words), seeds)
+
+
+def _stirred(words: Words) -> Words:
+    """The first half of it, which needs only the number."""
     found = words * np.uint64(_P2)
     found = (found << np.uint64(31)) | (found >> np.uint64(33))
     found *= np.uint64(_P1)
-    found ^= seeds + np.uint64((_P5 + 8) & _ALL)
+    return found
+
+
+def _joined(stirred: Words, seeds: Words) -> Words:
+    """The second half; in place where that saves memory."""
+    found = seeds + np.uint64((_P5 + 8) & _ALL)
+    found ^= stirred
     found = (found << np.uint64(27)) | (found >> np.uint64(37))
     found *= np.uint64(_P1)
     found += np.uint64(_P4)

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 17
 """Little enough to stay in a processor's cache."""
-TASKS_MOST = 400
+TASKS_LEAST, FILES_IN_TASK, TASKS_MOST = 16, 4, 400
+"""A task costs some hundredths of a second besides its files; with few files each is a task."""
 _EXACT = 2**53
 _DENSE = 1 << 16
-_WIDEST = 2**62
+_WIDEST, _SHORT = 2**62, 2**31
+_SPAN = "span"
 HELD_ROWS = 1 << 20
 """So many sums are held before they are added up."""
 _ARROW = {Type.STRING: pa.string(), Type.BINARY: pa.binary()}
@@ -89,11 +91,12 @@ def partial_of(sums: Sums, path: str) -> str:
 
 
 Lane = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
 
 
 def kernel(sums: Sums, rows: pa.RecordBatch) -> pa.RecordBatch:
     """A row for each group of these rows of the table."""
-    return _grouped(sums, rows, rows.column(sums.table.time).to_numpy() // sums.span_s, None)
+    return _grouped(sums, rows, rows.column(sums.table.time).to_numpy(), None)
 
 
 def merged(sums: Sums, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -102,59 +105,94 @@ def merged(sums: Sums, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if not rows.num_rows:
         return pa.RecordBatch.from_pylist([], sums.schema)
     (batch,) = rows.to_batches()
-    counts = batch.column("count").to_numpy()
-    return _grouped(sums, batch, batch.column(sums.span).to_numpy() // sums.span_s, counts)
+    return _grouped(sums, batch, batch.column(sums.span).to_numpy(), batch.column("count").to_numpy())
 
 
-def _grouped(sums: Sums, rows: pa.RecordBatch, spans: Lane, weights: Lane | None) -> pa.RecordBatch:
+def _grouped(sums: Sums, rows: pa.RecordBatch, times: Lane, weights: Lane | None) -> pa.RecordBatch:
     """The sums of these rows; `weights` says of how many rows of the table each is the sum already."""
-    first = int(spans.min())
-    codes, size = spans - first, int(spans.max()) - first + 1
+    codes = _Codes(times, sums.span_s)
     for name in sums.keys:
-        column = _encoded(rows.column(name))
-        places = len(column.dictionary) + 1
-        if places > 2 or column.null_count:  # else it is the same in all rows
-            if size * places > _WIDEST:
-                _, codes = np.unique(codes, return_inverse=True)
-                size = int(codes.max()) + 1
-            codes = codes * places + column.indices.fill_null(places - 1).to_numpy(zero_copy_only=False)
-            size *= places
-    codes, counts = _groups(codes, size)
-    one_of = np.empty(len(counts), np.int64)
-    one_of[codes] = np.arange(len(codes))
-    picked = rows.select(list(sums.keys)).take(pa.array(one_of))
-    found: dict[str, object] = {
-        name: column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
-        for name, column in zip(sums.keys, picked.columns, strict=True)
-    }
-    found[sums.span] = spans[one_of] * sums.span_s
-    found["count"] = counts if weights is None else _added(codes, len(counts), weights)
-    found |= {name: _added(codes, len(counts), rows.column(name).to_numpy()) for name in sums.added}
+        codes.add(name, _encoded(rows.column(name)))
+    codes.narrow(len(rows))
+    counts = np.bincount(codes.of_rows, minlength=codes.size)
+    there = np.flatnonzero(counts)
+    found = codes.named(there)
+    found[sums.span] = found.pop(_SPAN) * sums.span_s
+    totals = [(name, rows.column(name).to_numpy()) for name in sums.added]
+    if weights is not None:
+        totals.append(("count", weights))
+    found["count"] = counts[there]
+    found |= {name: _added(codes.of_rows, codes.size, values)[there] for name, values in totals}
     if sums.xored:
-        order = np.argsort(codes.astype(np.uint16) if len(counts) < _DENSE else codes, kind="stable")
-        starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        order = np.argsort(_small(codes.of_rows, codes.size), kind="stable")
+        starts = np.concatenate(([0], np.cumsum(counts[there])[:-1]))
         for name in sums.xored:
             found[name] = np.bitwise_xor.reduceat(rows.column(name).to_numpy()[order], starts)
     return pa.RecordBatch.from_pydict(found, schema=sums.schema)
+
+
+class _Codes:
+    """A number for each row's group: its span, then its place in the dictionary of each key."""
+
+    def __init__(self, times: Lane, span_s: int) -> None:
+        self._first = int(times.min()) // span_s
+        self.size = int(times.max()) // span_s - self._first + 1
+        self.of_rows: Numbers = np.zeros(len(times), np.int32)
+        if self.size > 1:
+            since = times - self._first * span_s
+            short = since.astype(np.int32) if self.size * span_s < _SHORT else since
+            self.of_rows = short // span_s
+        self._steps: list[tuple[str, pa.Array, int] | Numbers] = []
+
+    def add(self, name: str, column: pa.DictionaryArray) -> None:
+        places = len(column.dictionary) + (column.null_count > 0)
+        if self.size * places > _WIDEST:
+            self._number_anew()
+        self._steps.append((name, column.dictionary, places))
+        if places < 2:  # the same in all rows
+            return
+        if self.size * places > _SHORT:
+            self.of_rows = self.of_rows.astype(np.int64)
+        indices = column.indices.fill_null(places - 1) if column.null_count else column.indices
+        self.of_rows = self.of_rows * places + indices.to_numpy(zero_copy_only=False)
+        self.size *= places
+
+    def narrow(self, rows: int) -> None:
+        """Only as many numbers as can be counted in little memory."""
+        if self.size > max(4 * rows, _DENSE):
+            self._number_anew()
+
+    def _number_anew(self) -> None:
+        """Give numbers only to the groups that there are."""
+        known, self.of_rows = np.unique(self.of_rows, return_inverse=True)
+        self.size = len(known)
+        self._steps.append(known)
+
+    def named(self, groups: Lane) -> dict[str, Any]:
+        """The values of the keys of these groups, and last the number of their span."""
+        found: dict[str, Any] = {}
+        left: Numbers = groups
+        for step in reversed(self._steps):
+            if isinstance(step, np.ndarray):
+                left = step[left]
+                continue
+            name, dictionary, places = step
+            left, own = np.divmod(left, max(places, 1))
+            found[name] = dictionary.take(pa.array(own, mask=own >= len(dictionary)))
+        found[_SPAN] = left + self._first
+        return found
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
     return column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
 
 
-def _groups(codes: Lane, size: int) -> tuple[Lane, Lane]:
-    """The place of each row's code among those that there are, and how many rows each has."""
-    if size > max(4 * len(codes), _DENSE):
-        _, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        return places, counts
-    counts = np.bincount(codes, minlength=size)
-    there = np.flatnonzero(counts)
-    places = np.zeros(size, np.int64)
-    places[there] = np.arange(len(there))
-    return places[codes], counts[there]
+def _small(codes: Numbers, size: int) -> npt.NDArray[np.integer[Any]]:
+    """In as few bytes as can be: numbers of one or two bytes are sorted by counting them."""
+    return codes.astype(np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.int64)
 
 
-def _added(codes: Lane, groups: int, values: Lane) -> Lane:
+def _added(codes: Numbers, groups: int, values: Lane) -> Lane:
     """Sums are made of doubles where these are exact, which is nearly always."""
     most = int(max(values.max(), -values.min(), 1)) if len(values) else 1
     if most * len(values) < _EXACT:
@@ -210,7 +248,8 @@ def summed(spark: SparkSession, sums: Sums, paths: Sequence[str]) -> DataFrame:
     local = [local_path(path) for path in paths]
     if None not in local:
         named = spark.createDataFrame(pa.table({"path": pa.array(local, pa.string())}))
-        files = named.repartition(min(len(paths), TASKS_MOST)) if len(paths) > 1 else named
+        tasks = min(len(paths), max(TASKS_LEAST, len(paths) // FILES_IN_TASK), TASKS_MOST)
+        files = named.repartition(tasks) if tasks > 1 else named
     else:
         files = spark.read.format("binaryFile").load(list(map(literal, paths))).select("content")
     parts = files.mapInArrow(functools.partial(of_batches, sums), spark_schema)

@@ -52,6 +52,12 @@ def journal(plan: Plan, rows: int, folder: Path) -> Path:
     return made.root
 
 
+def end_s(plan: Plan, rows: int) -> int:
+    """When the last day of such a journal is over."""
+    days = (rows - 1) // NAMES // (DAY_S // 60) // ROUTERS + 1
+    return start_s(plan.first) + days * DAY_S
+
+
 def fleet(plan: Plan, routers: int, folder: Path) -> Path:
     """A day of many routers, a file each, with one minute of every hour: what counts is how many they are."""
     made = Journal(folder)
