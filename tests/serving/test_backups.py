@@ -4,14 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
-from tests.support.serving.commands import run
-from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, make, started
+from blindpost.canary import backup as canary_backup
+from blindpost.ds import backup as ds_backup
+from blindpost.ds.process import open_store as open_ds
+from blindpost.ds.settings import DsPlace
+from blindpost.ds.tables import DsStore
+from blindpost.engine.loop import StoreFailedError
+from blindpost.ntf import backup as ntf_backup
+from blindpost.ntf.process import open_store as open_ntf
+from blindpost.ntf.settings import NtfPlace
+from blindpost.ntf.tables import NtfStore
+from blindpost.ntf.tables_postgres import SCHEMA
+from blindpost.serving.backups import DUMP
+from blindpost.serving.failures import OperatorError
+from blindpost.store import dumps
+from tests.support.serving.commands import ENVIRONMENT, run
+from tests.support.serving.kinds import CANARY, DS, NTF, ROUTER, Kind, change, make, started
+from tests.support.store.postgres import PostgresServer, programs
 
 APART = {ROUTER: ["keys/ca.key"], NTF: ["keys/ca.key", "store.key"], DS: []}
+
+
+@pytest.fixture
+def client_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the server's own version."""
+    path = f"{programs()}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setitem(ENVIRONMENT, "PATH", path)
+
+
+@pytest.fixture
+def second(postgres: PostgresServer) -> Iterator[str]:
+    dsn = postgres.new_database()
+    yield dsn
+    postgres.drop(dsn)
 
 
 @pytest.mark.parametrize("kind", APART, ids=lambda kind: str(kind.word))
@@ -42,6 +75,108 @@ async def test_a_backup_of_a_running_server_is_restored(kind: Kind, tmp_path: Pa
         assert kind.kept(await again.ask("status")) == 1
     finally:
         await again.close()
+
+
+@pytest.mark.usefixtures("client_programs")
+async def test_a_running_router_in_a_database_is_backed_up_and_restored(
+    database: str, tmp_path: Path
+) -> None:
+    folder, backup = tmp_path / "my router #1 100%", tmp_path / "backup"
+    made = await asyncio.to_thread(make, ROUTER, folder, "--store", "postgres", "--dsn", database)
+    server = started(ROUTER, folder)
+    try:
+        await server.start()
+        await ROUTER.use(server, made)
+        await asyncio.to_thread(run, "router", "backup", backup, "-c", folder)
+        await ROUTER.use(server, made)
+        elsewhere = ("router", "restore", backup, "--to", tmp_path / "other")
+        busy = await asyncio.to_thread(run, *elsewhere, "--force", code=1)
+        assert "a server uses this database: stop it first" in busy.stderr
+    finally:
+        await server.close()
+    assert {file.stat().st_mode & 0o077 for file in backup.rglob("*") if file.is_file()} == {0}
+    assert "holds a store of this kind of server already" in run(*elsewhere, code=1).stderr
+    assert not (tmp_path / "other").exists()
+    moved = json.loads(run("router", "restore", backup, "--to", folder, "--force", "--json").stdout)
+    assert not (folder / DUMP).exists()
+    again = started(ROUTER, folder)
+    try:
+        await again.start()
+        assert ROUTER.kept(await again.ask("status")) == 1
+    finally:
+        await again.close()
+    rows = await asyncpg.connect(database)
+    assert await rows.fetchval(f"SELECT messages FROM {moved['schema_moved_aside']}.state") == 2  # noqa: S608
+    await rows.close()
+
+
+async def opens(opening: Awaitable[NtfStore | DsStore]) -> None:
+    (await opening).close()
+    await asyncio.sleep(0)  # the connection ends
+
+
+@pytest.mark.usefixtures("client_programs")
+@pytest.mark.parametrize("word", ["ntf", "ds"])
+def test_a_database_of_the_others_is_restored_where_it_was_empty(
+    database: str, second: str, tmp_path: Path, word: str
+) -> None:
+    folder, backup = tmp_path / "server", tmp_path / "backup"
+    kind: Kind = {"ntf": NTF, "ds": DS}[word]
+    options = ("--store", "postgres", "--dsn", database) if kind is NTF else ()
+    make(kind, folder, *options)
+    if kind is DS:
+        change(folder, DS, ("[store]\n", f'[store]\ndatabase = "{database}"\n'))
+        asyncio.run(opens(open_ds(DsPlace.read(folder))))
+    if kind is NTF:
+        ntf_backup.back_up(NtfPlace.read(folder), backup, with_ca_key=False, with_store_key=True)
+    else:
+        ds_backup.back_up(DsPlace.read(folder), backup)
+    change(backup, kind, (database, second))
+    restored = (ntf_backup if kind is NTF else ds_backup).restore(backup, tmp_path / "new", force=False)
+    assert restored == (None, None)
+    if kind is NTF:
+        asyncio.run(opens(open_ntf(NtfPlace.read(tmp_path / "new"))))
+    else:
+        asyncio.run(opens(open_ds(DsPlace.read(tmp_path / "new"))))
+
+
+def test_without_its_programs_a_database_is_not_backed_up_and_it_is_said_what_to_do(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(NTF, tmp_path / "server", "--store", "postgres", "--dsn", database)
+    place = NtfPlace.read(tmp_path / "server")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(OperatorError, match="`pg_dump` is not on the PATH: install PostgreSQL's client"):
+        ntf_backup.back_up(place, tmp_path / "backup", with_ca_key=False, with_store_key=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"server"}
+
+
+def test_a_password_is_not_among_the_words_that_every_user_can_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "pg_dump"
+    program.write_text('#!/bin/sh\necho "$@" > seen; echo "wrong password: $PGPASSWORD" >&2; exit 1\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    dsn = "postgresql://me:s%23cret@host/db?sslmode=require&password=other"
+    with pytest.raises(StoreFailedError, match=r"pg_dump failed: wrong password: \*\*\*$"):
+        dumps.dump(dsn, SCHEMA, tmp_path / "dump")
+    words = (tmp_path / "seen").read_text().split()
+    assert words[0] == "--dbname=postgresql://me@host/db?sslmode=require"
+    assert "cret" not in "".join(words)
+
+
+def test_a_restored_canary_has_its_settings_and_makes_its_connections_anew(tmp_path: Path) -> None:
+    make(CANARY, tmp_path / "canary")
+    (tmp_path / "canary" / "agents").mkdir()
+    (tmp_path / "canary" / "agents" / "home.db").write_bytes(b"used keys")
+    run("canary", "backup", tmp_path / "backup", "-c", tmp_path / "canary")
+    assert {path.name for path in (tmp_path / "backup").iterdir()} == {"canary.toml", "backup.json"}
+    told = canary_backup.restore(tmp_path / "backup", tmp_path / "canary", force=True)
+    assert {path.name for path in (tmp_path / "canary").iterdir()} == {"canary.toml"}
+    assert told.folder is not None
+    assert (told.folder / "agents" / "home.db").exists()
 
 
 def test_a_stopped_notification_router_is_backed_up_with_its_key_if_asked(tmp_path: Path) -> None:

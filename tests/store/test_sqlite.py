@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import StoreVersionError
+from blindpost.store.copying import copy_beside
 from blindpost.store.sqlite import NTF, NotOurFileError, SqliteStore, StoreInUseError
 
 ONE = """
@@ -134,6 +136,33 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
     copy.close()
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
     assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
+
+
+async def test_a_held_file_is_copied_while_commits_go_on(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
+    put(store, 1)
+    with store.held() as file:
+        put(store, 2)
+        copying = asyncio.create_task(copy_beside(file, tmp_path / "copy.db"))
+        for number in range(3, 30):
+            with store.transaction() as sql:  # in all more than the log may usually hold
+                sql.execute("INSERT INTO letters (number, body) VALUES (?, zeroblob(300000))", (number,))
+            await asyncio.sleep(0)
+        with pytest.raises(StoreFailedError, match="another copy"), store.held():
+            pass
+        await copying
+    with pytest.raises(StoreFailedError, match="exists"):
+        await copy_beside(tmp_path / "a.db", tmp_path / "copy.db")
+    copy = SqliteStore.open(tmp_path / "copy.db", [ONE], NTF)
+    assert letters(copy) == 1
+    copy.close()
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    assert letters(store) == 29
+    program = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('SELECT 1 FROM counts')"
+    words = [sys.executable, "-c", program, str(tmp_path / "a.db")]
+    other = await asyncio.to_thread(lambda: subprocess.run(words, capture_output=True, text=True))
+    assert "locked" in other.stderr, "our lock is still there"
+    store.close()
 
 
 def test_a_full_disk_rolls_back_the_transaction(tmp_path: Path) -> None:

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, JsonOption, SetOption, say, show_status, with_set
+from blindpost.cli.output import (
+    HERE,
+    BackupFolder,
+    BackupTarget,
+    ForceOption,
+    JsonOption,
+    RestoreTo,
+    SetOption,
+    say,
+    show_status,
+    tell_backup,
+    tell_restored,
+    with_set,
+)
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder, write_file
 
@@ -62,6 +75,27 @@ def start(config: ConfigOption = HERE) -> None:
     from blindpost.serving.process import serve
 
     serve(CanaryService, CanaryPlace.read(config))
+
+
+@app.command()
+def backup(folder: BackupTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Copy the configuration to a new folder. Connections are not in it: a restored canary makes new ones."""
+    from blindpost.canary.backup import back_up
+    from blindpost.canary.settings import CanaryPlace
+
+    place, target = CanaryPlace.read(config), folder.absolute()
+    tell_backup(lambda: back_up(place, target), folder, (), as_json=as_json)
+
+
+@app.command()
+def restore(
+    backup_folder: BackupFolder, to: RestoreTo, force: ForceOption = False, as_json: JsonOption = False
+) -> None:
+    """Set up a canary from a backup, while none runs in that folder."""
+    from blindpost.canary.backup import restore as restored
+
+    source, target = backup_folder.absolute(), to.absolute()
+    tell_restored(lambda: restored(source, target, force=force), to, "canary", as_json=as_json)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from blindpost.serving.place import Place, ask_running
 
 if TYPE_CHECKING:
     from blindpost.router.running.settings import RouterPlace
+    from blindpost.serving.backups import Aside
 
 
 class IdentifiedPlace(Protocol):
@@ -134,16 +135,19 @@ def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, 
         say(f"The {key} is not in it; keep it apart.")
 
 
-def tell_restored(work: Callable[[], Path | None], to: Path, word: str, *, as_json: bool) -> None:
+def tell_restored(work: Callable[[], Aside], to: Path, word: str, *, as_json: bool) -> None:
     """Restore a backup and say where what was there before is now."""
     with working("copying ..."):
-        aside = work()
+        aside, schema = work()
     if as_json:
-        typer.echo(json.dumps({"folder": str(to), "moved_aside": None if aside is None else str(aside)}))
+        moved = {"moved_aside": None if aside is None else str(aside), "schema_moved_aside": schema}
+        typer.echo(json.dumps({"folder": str(to), **moved}))
         return
     say(f"Restored to {to}. Start it with `blindpost {word} start -c {to}`.")
     if aside is not None:
         say(f"What was there before is now in {aside}; delete it when you are sure.")
+    if schema is not None:
+        say(f"What the database held before is now its schema {schema}; drop it when you are sure.")
 
 
 def show_status(place: Place[Any], *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from blindpost.ds.settings import DsPlace
 from blindpost.ds.tables import LARGE_FOLDER
 from blindpost.engine.loop import StoreFailedError
 from blindpost.serving import backups
-from blindpost.serving.backups import Contents
+from blindpost.serving.backups import Aside, Contents, Database
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 from blindpost.store.lmdb import copy_store
@@ -20,7 +20,22 @@ DATA_FILE = "data.mdb"
 
 
 def contents_of(place: DsPlace) -> Contents:
-    return Contents(place.store, DATA_FILE, files=(place.certificate, place.key), optional=(place.tokens,))
+    in_database = bool(place.settings.store.database)
+    return Contents(
+        None if in_database else place.store,
+        DATA_FILE,
+        files=(place.certificate, place.key),
+        optional=(place.tokens,),
+        database=_database(place) if in_database else None,
+    )
+
+
+def _database(place: DsPlace) -> Database:
+    # Imported only when a database is used.
+    from blindpost.ds.tables_postgres import SCHEMA
+    from blindpost.serving.databases import DatabaseCopies
+
+    return DatabaseCopies(place.settings.store.database, SCHEMA)
 
 
 def check(place: DsPlace) -> None:
@@ -29,11 +44,6 @@ def check(place: DsPlace) -> None:
 
 def back_up(place: DsPlace, target: Path) -> int:
     """Write a backup to a new folder; returns its size in bytes. The service may be running."""
-    if place.settings.store.database:
-        raise OperatorError(
-            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name}, "
-            f"{place.certificate.name}, {place.key.name} and {place.tokens.name} beside it."
-        )
     return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target)
 
 
@@ -59,6 +69,6 @@ def _copy_large(source: Path, target: Path) -> None:
                 shutil.copy2(file, copied)
 
 
-def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
+def restore(backup: Path, folder: Path, *, force: bool) -> Aside:
     """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
     return backups.restore(DsPlace, contents_of, check, backup, folder, force=force)

@@ -9,7 +9,7 @@ from blindpost.ntf.push_keys import former_files
 from blindpost.ntf.schema_sqlite import MIGRATIONS
 from blindpost.ntf.settings import NtfPlace
 from blindpost.serving import backups
-from blindpost.serving.backups import Contents
+from blindpost.serving.backups import Aside, Contents, Database
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
@@ -19,8 +19,9 @@ from blindpost.store.sqlite import NTF, UNUSABLE, SqliteStore
 def contents_of(place: NtfPlace) -> Contents:
     identity = Identity(place.keys, KIND)
     apple = place.settings.apns.key_file
+    is_file = place.settings.store.kind == "sqlite"
     return Contents(
-        place.database,
+        place.database if is_file else None,
         files=(identity.ca_certificate, identity.online),
         optional=(
             place.counters,
@@ -29,7 +30,16 @@ def contents_of(place: NtfPlace) -> Contents:
             *((place.folder / apple,) if apple else ()),
         ),
         apart={identity.ca_key: identity.ca_certificate, place.key_file: None},
+        database=None if is_file else _database(place),
     )
+
+
+def _database(place: NtfPlace) -> Database:
+    # Imported only when a database is used.
+    from blindpost.ntf.tables_postgres import SCHEMA
+    from blindpost.serving.databases import DatabaseCopies
+
+    return DatabaseCopies(place.settings.store.dsn, SCHEMA)
 
 
 def check(place: NtfPlace) -> None:
@@ -38,11 +48,6 @@ def check(place: NtfPlace) -> None:
 
 def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key: bool) -> int:
     """Write a backup to a new folder; returns its size in bytes. The router may be running."""
-    if place.settings.store.kind != "sqlite":
-        raise OperatorError(
-            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name} and "
-            f"{place.keys} beside it."
-        )
     keys = {Identity(place.keys, KIND).ca_key: with_ca_key, place.key_file: with_store_key}
     wanted = tuple(key for key, is_wanted in keys.items() if is_wanted)
     return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target, wanted)
@@ -66,6 +71,6 @@ def _copy(place: NtfPlace, target: Path) -> None:
         raise OperatorError(f"{place.database}: {error}.") from error
 
 
-def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
+def restore(backup: Path, folder: Path, *, force: bool) -> Aside:
     """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
     return backups.restore(NtfPlace, contents_of, check, backup, folder, force=force)

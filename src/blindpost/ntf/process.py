@@ -45,6 +45,7 @@ from blindpost.serving.logs import log
 from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round
 from blindpost.store.contract import Durability
+from blindpost.store.copying import copy_beside
 from blindpost.store.sqlite import UNUSABLE
 from blindpost.transport.plans import ntf_router_plan
 from blindpost.wire.ntf.tokens import PushProvider
@@ -254,15 +255,18 @@ class NtfService(RoutingService[NtfPlace]):
         return {"copy-store": self._copy_store}
 
     async def _copy_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """For a backup: no other process may open the file meanwhile."""
+        """For a backup: no other process may use the file meanwhile, and this one goes on."""
         store = self.router.store
         if not isinstance(store, SqliteTables):
-            raise OperatorError("the store is a database: back it up with pg_dump.")
+            raise OperatorError("the store is a database: nothing is copied here.")
         target = Path(str(request.get("to", "")))
         try:
-            store.store.backup(target)
+            with store.store.held() as file:
+                await copy_beside(file, target)
         except (OSError, StoreFailedError) as error:
-            raise OperatorError(f"{target}: {error}.") from error
+            raise OperatorError(
+                f"{target}: {error}. The running router writes it: its user must be allowed to write there."
+            ) from error
         return {}
 
     async def status(self) -> dict[str, Any]:

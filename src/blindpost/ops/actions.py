@@ -1,4 +1,4 @@
-"""What an operator can have done from the page: audit a router, back it up, block a link."""
+"""What an operator can have done from the page: audit a router, back up a server, block a link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK
+from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK, WITHOUT
 from blindpost.ops.wording import size
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
@@ -19,7 +19,7 @@ _ALWAYS_TOLD = ("services", "queues")
 _REASONS = ("spam", "content")
 
 
-async def audit(folder: Path, _form: Form) -> str:
+async def audit(_word: str, folder: Path, _form: Form) -> str:
     """What `blindpost router audit` would say."""
     from blindpost.router.running.auditing import audit_place
     from blindpost.router.running.settings import RouterPlace
@@ -35,22 +35,43 @@ def backups_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-backups")
 
 
-async def backup(folder: Path, _form: Form) -> str:
-    """`blindpost router backup` into a new folder beside the router's."""
-    from blindpost.router.running.backup import back_up
-    from blindpost.router.running.settings import RouterPlace
-
+async def backup(word: str, folder: Path, _form: Form) -> str:
+    """`backup` of a server into a new folder beside its own."""
     target = backups_of(folder) / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
 
     def work() -> int:
         make_folder(target.parent)
-        return back_up(RouterPlace.read(folder), target, with_ca_key=False)
+        return _BACK_UP[word](folder, target)
 
     written = await asyncio.to_thread(work)
-    return f"Backed up {size(written)} to {target}, without the CA key. Copy it to another machine."
+    return f"Backed up {size(written)} to {target}{WITHOUT[word]}. Copy it to another machine."
 
 
-async def block(folder: Path, form: Form) -> str:
+def _back_up_router(folder: Path, target: Path) -> int:
+    from blindpost.router.running.backup import back_up
+    from blindpost.router.running.settings import RouterPlace
+
+    return back_up(RouterPlace.read(folder), target, with_ca_key=False)
+
+
+def _back_up_ntf(folder: Path, target: Path) -> int:
+    from blindpost.ntf.backup import back_up
+    from blindpost.ntf.settings import NtfPlace
+
+    return back_up(NtfPlace.read(folder), target, with_ca_key=False, with_store_key=False)
+
+
+def _back_up_ds(folder: Path, target: Path) -> int:
+    from blindpost.ds.backup import back_up
+    from blindpost.ds.settings import DsPlace
+
+    return back_up(DsPlace.read(folder), target)
+
+
+_BACK_UP = {"router": _back_up_router, "ntf": _back_up_ntf, "ds": _back_up_ds}
+
+
+async def block(_word: str, folder: Path, form: Form) -> str:
     """`blindpost router queues block`, by a link or an id."""
     from blindpost.router.running.settings import RouterPlace
     from blindpost.serving.place import ask_running
@@ -62,4 +83,8 @@ async def block(folder: Path, form: Form) -> str:
     return "Blocked: nothing more is sent to this queue or received from it."
 
 
-ACTIONS: Mapping[str, Callable[[Path, Form], Awaitable[str]]] = {AUDIT: audit, BACKUP: backup, BLOCK: block}
+ACTIONS: Mapping[str, Callable[[str, Path, Form], Awaitable[str]]] = {
+    AUDIT: audit,
+    BACKUP: backup,
+    BLOCK: block,
+}

@@ -13,6 +13,8 @@ Answers = Mapping[str, Mapping[str, Any]]
 """What a server answered, by command."""
 
 AUDIT, BACKUP, BLOCK = "audit", "backup", "block"
+WITHOUT = {"router": ", without the CA key", "ntf": ", without the CA key and the key of its store", "ds": ""}
+"""What a backup that the page makes leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ KINDS = (
             Direction("received", "status/counters/notifications_received", "in"),
             Direction("delivered", "status/counters/notifications_delivered", "pushed"),
         ),
+        (BACKUP,),
     ),
     Kind(
         "ds",
@@ -216,6 +219,7 @@ KINDS = (
             Direction("enqueued", "status/counters/enqueued", "in"),
             Direction("handed_out", "status/counters/handed_out", "out"),
         ),
+        (BACKUP,),
     ),
     Kind(
         "canary",

@@ -242,7 +242,8 @@ class Page:
             return _told("This runs already; wait for its end.", 409)
         self._acting.add((number, action))
         try:
-            return _told(await ACTIONS[action](self._servers[number].folder, form))
+            server = self._servers[number]
+            return _told(await ACTIONS[action](server.kind.word, server.folder, form))
         except OperatorError as error:
             return _told(str(error), 409)
         finally:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import segno
 
 from blindpost.ops.charts import drawn
-from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK
+from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK, WITHOUT
 from blindpost.ops.model import Address, Card, Level, Snapshot, Tile, sentence_of
 from blindpost.ops.wording import shown
 
@@ -224,12 +224,12 @@ def _actions(number: int, card: Card) -> str:
         f'<button type="button" data-open="dialog-{number}-{action}">{_BUTTONS[action]}</button>'
         for action in card.actions
     )
-    dialogs = "".join(_dialog(number, action, name) for action in card.actions)
+    dialogs = "".join(_dialog(number, action, name, card.word) for action in card.actions)
     told = f'<output id="told-{number}" aria-live="polite"></output>'
     return f'<div class="actions">{buttons}{told}</div>{dialogs}'
 
 
-def _dialog(number: int, action: str, name: str) -> str:
+def _dialog(number: int, action: str, name: str, word: str) -> str:
     heading, text, fields = {
         AUDIT: (
             f"Audit {name}?",
@@ -239,8 +239,8 @@ def _dialog(number: int, action: str, name: str) -> str:
         ),
         BACKUP: (
             f"Back up {name}?",
-            "Store, settings and keys are copied to a new folder beside the router's, while it runs. "
-            "The CA key is not.",
+            "Store, settings and keys are copied to a new folder beside the server's, while it runs"
+            f"{WITHOUT.get(word, '')}.",
             "",
         ),
         BLOCK: (

@@ -6,13 +6,14 @@ one as a whole, and what was there is moved aside, never deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import blindpost
 from blindpost.serving.failures import OperatorError
@@ -20,27 +21,50 @@ from blindpost.serving.files import make_folder, read_file, sync_folder, telling
 from blindpost.serving.place import Place
 
 MANIFEST = "backup.json"
+DUMP = "database.sql.gz"
 _FORMAT = 1
 
 P = TypeVar("P", bound=Place[Any])
+
+
+class Database(Protocol):
+    """A store in PostgreSQL; what fails is an `OperatorError`."""
+
+    def dump(self, target: Path) -> None: ...
+
+    def load(self, source: Path, *, replace: bool) -> str | None:
+        """The name under which what was there before is kept, if anything was."""
+
+
+class Aside(NamedTuple):
+    """Where a restore left what was there before."""
+
+    folder: Path | None = None
+    schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What belongs to a server besides its configuration; all paths are below its folder."""
 
-    store: Path
-    """A file, or a folder with what `store_file` names in it."""
+    store: Path | None
+    """A file, or a folder with what `store_file` names in it; None if a database has it, or nobody."""
     store_file: str = ""
     files: Sequence[Path] = ()
     optional: Sequence[Path] = ()
     apart: Mapping[Path, Path | None] = field(default_factory=dict)
     """Keys that are kept apart from backups unless they are asked for. A restore keeps the one that is there,
     if the file that it belongs to is the same."""
+    database: Database | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self.store is None or (self.store / self.store_file).exists()
 
     def within(self, folder: Path) -> None:
         """Everything must be where a copy of the folder would have it."""
-        for path in (self.store, *self.files, *self.optional, *self.apart):
+        stores = () if self.store is None else (self.store,)
+        for path in (*stores, *self.files, *self.optional, *self.apart):
             if folder not in path.parents:
                 raise OperatorError(
                     f"{path}: this is outside {folder}. Copy it by hand: a backup covers one folder."
@@ -50,7 +74,7 @@ class Contents:
 def back_up(
     place: Place[Any],
     contents: Contents,
-    copy_store: Callable[[Path], None],
+    copy_store: Callable[[Path], None] | None,
     target: Path,
     with_keys: Sequence[Path] = (),
 ) -> int:
@@ -58,15 +82,17 @@ def back_up(
     if target.exists():
         raise OperatorError(f"{target}: this exists already. Name a new folder.")
     contents.within(place.folder)
-    if not (contents.store / contents.store_file).exists():
+    if not contents.is_there:
         raise OperatorError(f"{contents.store}: the store is missing, there is nothing to back up.")
     fresh = target.with_name(f".{target.name}.new")
-    with telling(target):
-        shutil.rmtree(fresh, ignore_errors=True)
+    with telling(target), _removed_if_it_fails(fresh):
         make_folder(fresh)
-        store = fresh / contents.store.relative_to(place.folder)
-        make_folder(store if contents.store_file else store.parent)
-        copy_store(store)
+        if contents.store is not None and copy_store is not None:
+            store = fresh / contents.store.relative_to(place.folder)
+            make_folder(store if contents.store_file else store.parent)
+            copy_store(store)
+        if contents.database is not None:
+            contents.database.dump(fresh / DUMP)
         write_file(fresh / place.config_name(), read_file(place.file))
         there = [file for file in contents.optional if file.exists()]
         for file in (*contents.files, *there, *with_keys):
@@ -88,7 +114,7 @@ def restore(
     folder: Path,
     *,
     force: bool,
-) -> Path | None:
+) -> Aside:
     """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
     kept = _checked(kind, contents_of, check, backup)
     place = kind(folder / kind.config_name(), kept.settings)
@@ -101,20 +127,36 @@ def restore(
         )
     fresh = folder.with_name(f".{folder.name}.new")
     aside = folder.with_name(f"{folder.name}.replaced-{int(time.time())}") if occupied else None
-    with telling(folder):
-        shutil.rmtree(fresh, ignore_errors=True)
+    database = contents_of(place).database
+    schema = None
+    with telling(folder), _removed_if_it_fails(fresh):
         make_folder(fresh.parent)
         shutil.copytree(backup, fresh)
         (fresh / MANIFEST).unlink()
-        if aside is not None:
-            with place.locked():
+        with place.locked() if aside is not None else contextlib.nullcontext():
+            if aside is not None:
                 _keep_apart(contents_of(place), folder, fresh)
+            if database is not None:
+                schema = database.load(fresh / DUMP, replace=force)
+                (fresh / DUMP).unlink()
+            if aside is not None:
                 folder.rename(aside)
-        elif folder.exists():
+        if folder.exists():
             folder.rmdir()
         fresh.rename(folder)
         sync_folder(folder.parent)
-    return aside
+    return Aside(aside, schema)
+
+
+@contextlib.contextmanager
+def _removed_if_it_fails(fresh: Path) -> Iterator[None]:
+    """Half of a folder is left neither by a full disk nor by Ctrl-C."""
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
 
 
 def _checked(
@@ -136,8 +178,8 @@ def _checked(
     file = backup / kind.config_name()
     place = kind(file, kind.parse(read_file(file), file))
     contents = contents_of(place)
-    if not (contents.store / contents.store_file).exists():
-        raise OperatorError(f"{backup}: the store is missing in this backup.")
+    if not contents.is_there or (contents.database is not None and not (backup / DUMP).exists()):
+        raise OperatorError(f"{backup}: the store is missing in this backup. Take another backup.")
     check(place)
     return place
 

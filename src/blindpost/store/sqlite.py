@@ -19,6 +19,8 @@ from blindpost.store.contract import Durability, NotTheirStoreError, Seen, Store
 from blindpost.wire.frozen import dataclass
 
 _PRIVATE = 0o600
+_LOG_PAGES = 1000
+"""How long the log may grow before it is folded into the file; SQLite's own default."""
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
 """Schema version and application in the first page of a file."""
@@ -77,6 +79,7 @@ class SqliteStore:
         self._connection = connection
         self.path = path
         self._owner = owner
+        self._is_held = False
 
     @classmethod
     def open(
@@ -164,6 +167,29 @@ class SqliteStore:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Path]:
+        """The file, whole as of now and unchanged until the end of the block: commits go to the log only.
+
+        It is for another process to copy. SQLite's locks on it would end as soon as this one closed it.
+        """
+        if self._is_held:
+            raise StoreFailedError(f"{self.path}: another copy of it is being made")
+        try:
+            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if busy:
+                raise StoreFailedError(f"{self.path}: it is being read, try again")
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        except sqlite3.OperationalError as error:
+            raise StoreFailedError(f"{self.path}: {error}") from error
+        self._is_held = True
+        try:
+            yield self.path
+        finally:
+            self._is_held = False
+            with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
     def erase(self) -> None:
         """Fold the log into the file and empty it: what was replaced or deleted is then in neither.

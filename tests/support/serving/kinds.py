@@ -121,10 +121,10 @@ def change(folder: Path, kind: Kind, *edits: tuple[str, str]) -> None:
     file.write_text(text)
 
 
-def make(kind: Kind, folder: Path) -> dict[str, Any]:
+def make(kind: Kind, folder: Path, *options: str) -> dict[str, Any]:
     """Set up a server with metrics at a port that the system chooses; what `init --json` printed."""
     at = () if kind is CANARY else ("--port", str(free_port()), "--json")
-    done = CliRunner().invoke(GROUPS[kind.word](), ["init", str(folder), *kind.options, *at])
+    done = CliRunner().invoke(GROUPS[kind.word](), ["init", str(folder), *kind.options, *options, *at])
     assert done.exit_code == 0, (done.output, done.exception)
     change(folder, kind, ('enabled = false\naddress = "127.0.0.1"', 'enabled = true\naddress = "127.0.0.1"'))
     file = folder / f"{kind.word}.toml"

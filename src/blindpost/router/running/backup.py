@@ -8,7 +8,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import DATA_FILE, in_database
 from blindpost.serving import backups
-from blindpost.serving.backups import Contents
+from blindpost.serving.backups import Aside, Contents, Database
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import copy_store
@@ -17,12 +17,21 @@ from blindpost.store.lmdb import copy_store
 def contents_of(place: RouterPlace) -> Contents:
     identity = Identity(place.keys)
     return Contents(
-        place.store,
+        None if in_database(place) else place.store,
         DATA_FILE,
         files=(identity.ca_certificate, identity.online),
         optional=(place.counters,),
         apart={identity.ca_key: identity.ca_certificate},
+        database=_database(place) if in_database(place) else None,
     )
+
+
+def _database(place: RouterPlace) -> Database:
+    # Imported only when a database is used.
+    from blindpost.router.postgres_schema import SCHEMA
+    from blindpost.serving.databases import DatabaseCopies
+
+    return DatabaseCopies(place.settings.store.dsn, SCHEMA)
 
 
 def check(place: RouterPlace) -> None:
@@ -31,11 +40,6 @@ def check(place: RouterPlace) -> None:
 
 def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> int:
     """Write a backup to a new folder; returns its size in bytes. The router may be running."""
-    if in_database(place):
-        raise OperatorError(
-            f"{place.file}: the store is a database. Back it up with pg_dump, and copy {place.file.name} and "
-            f"{place.keys} beside it."
-        )
 
     def copied(store: Path) -> None:
         try:
@@ -47,6 +51,6 @@ def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> int:
     return backups.back_up(place, contents_of(place), copied, target, keys)
 
 
-def restore(backup: Path, folder: Path, *, force: bool) -> Path | None:
+def restore(backup: Path, folder: Path, *, force: bool) -> Aside:
     """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
     return backups.restore(RouterPlace, contents_of, check, backup, folder, force=force)
