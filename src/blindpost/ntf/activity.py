@@ -1,6 +1,6 @@
 """How many tokens and queues were active today, this week and this month, without their names.
 
-Only short hashes are kept, under a key that dies with the process; a restart starts from zero.
+Only short hashes are kept, under a key that exists only in this process; a restart starts from zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Period(Enum):
 
 
 class Activity:
-    """One kind of thing that is active or not."""
+    """The activity of one kind of thing."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._key = entropy(_KEY_SIZE)

@@ -1,4 +1,4 @@
-"""`ntf-server.ini` in our words, for `blindpost ntf init --adopt`."""
+"""`ntf-server.ini` in our terms, for `blindpost ntf init --adopt`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def read_old(folder: Path) -> Adopted:
 def first_settings(
     given: Sequence[str], port: int | None, fingerprint: str, store: str, dsn: str, old: Adopted | None
 ) -> str:
-    """The configuration of a new router. What was given goes before what the old server had."""
+    """The configuration of a new router. Given options override the old server's."""
     taken = {} if old is None else {table: dict(names) for table, names in old.settings.items()}
     address = taken.setdefault("address", {})
     named = [*given] or address.get("hosts")

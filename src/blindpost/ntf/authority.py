@@ -27,7 +27,7 @@ class Asked:
     client: Client
     request: Request
     is_signed: bool = False
-    """By the key of what it names; PING needs none."""
+    """By the key of the object it names; PING needs none."""
 
 
 def want(wanted: Wanted, request: Request) -> None:
@@ -66,7 +66,7 @@ def _key_of(view: View, request: Request) -> PublicKey | None:
 
 
 def verify(view: View, verifier: Verifier, requests: Sequence[Asked]) -> None:
-    """Verify many requests at once, and say of each whether it is signed by the right key.
+    """Verify many requests at once: whether each is signed by the right key.
 
     A token keeps its key as long as it lives, so that nothing in the batch can change a verdict.
     """
@@ -88,7 +88,7 @@ def verify(view: View, verifier: Verifier, requests: Sequence[Asked]) -> None:
 
 
 def is_allowed(view: View, request: Request) -> bool:
-    """Whether what the request is about is there, and in a state that lets it be asked."""
+    """Whether the subject of the request exists, and in a state that allows it."""
     command = request.command
     if isinstance(command, TNEW | PING):
         return True

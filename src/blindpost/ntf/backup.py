@@ -54,7 +54,7 @@ def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key:
 
 
 def _copy(place: NtfPlace, target: Path) -> None:
-    """Only one process has the file open: a router that runs, or this one."""
+    """Only one process may open the file: a running router, or this one."""
     try:
         ask(place.control, "copy-store", to=str(target))
         return

@@ -1,4 +1,4 @@
-"""`blindpost ntf check`: what a notification router's start would meet, apart from what every server has."""
+"""`blindpost ntf check`: what a notification router's start would run into, besides the common checks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _told_store(place: NtfPlace, runs: bool) -> str:
 
 
 def _told_push(place: NtfPlace) -> str:
-    """Which push services there are keys for, all of which must be readable."""
+    """The push services that have keys, all of which must be readable."""
     settings = place.settings
     vapid = vapid_of(place)
     providers_of(place, Outbound(**settings.outbound.model_dump()), vapid)

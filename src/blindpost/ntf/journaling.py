@@ -1,4 +1,4 @@
-"""What the notification router says about itself once a minute: sums, nothing about a device or a queue."""
+"""What the notification router records about itself once a minute: sums, nothing about a device or queue."""
 
 from __future__ import annotations
 

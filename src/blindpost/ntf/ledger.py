@@ -1,4 +1,4 @@
-"""The ledger: a notification is accepted once, and ends once, in a state that the table names."""
+"""The ledger: a notification is accepted once and ends once, in a state of the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUNNEL = {
     LedgerEvent.DELETED: "no_token",
     LedgerEvent.CROWDED_OUT: "dropped",
 }
-"""The same events in the words of the journal."""
+"""The same events as the journal names them."""
 
 
 def end(turn: Turn, notification: Notification, event: LedgerEvent, reason: str = "") -> Notification:
@@ -31,7 +31,7 @@ def end(turn: Turn, notification: Notification, event: LedgerEvent, reason: str 
 
 
 def settle(turn: Turn, notification: Notification, event: LedgerEvent, reason: str = "") -> None:
-    """End it and keep it, for the pushes to come."""
+    """End it and keep it for later pushes."""
     ended = end(turn, notification, event, reason)
     if ended is not notification:
         turn.view.put_notification(ended)
@@ -46,7 +46,7 @@ def remove(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
 def accept(
     turn: Turn, subscription: Subscription, carrier: Carrier, nonce: bytes, encrypted_meta: bytes
 ) -> None:
-    """A new one takes the place of its queue; of too many queues the oldest make room."""
+    """A new one replaces the previous one of its queue; if there are too many queues, the oldest make room."""
     view = turn.view
     before = view.notifications.get(subscription.subscription_id)
     if before is not None:

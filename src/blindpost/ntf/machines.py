@@ -24,11 +24,11 @@ class TokenEvent(Enum):
     REPLACED = auto()
     """TRPL."""
     REFUSED = auto()
-    """The provider says that there is no such device."""
+    """The provider reports that there is no such device."""
 
 
 class TokenEffect(Enum):
-    """What a change of a token's status brings with it."""
+    """What follows from a change of a token's status."""
 
     PUSH_CODE = auto()
     NEW_CODE = auto()
@@ -90,7 +90,7 @@ class SubEvent(Enum):
 class SubStep(NamedTuple):
     next: SubState
     is_associated: bool | None
-    """None where that stays as it is."""
+    """None if unchanged."""
 
 
 _S, _V = SubState, SubEvent
@@ -117,16 +117,16 @@ class LedgerEvent(Enum):
 
     PUSH_ACCEPTED = auto()
     PUSH_REFUSED = auto()
-    """For good; an outage is not an event of the ledger."""
+    """Permanently; an outage is not an event of the ledger."""
     TOKEN_REFUSED = auto()
-    """There is no such device, says the provider."""
+    """The provider reports that there is no such device."""
     NEWER = auto()
-    """Another one of the same queue came."""
+    """A newer one of the same queue arrived."""
     AGED = auto()
     DELETED = auto()
-    """Its token or subscription was."""
+    """Its token or subscription was deleted."""
     CROWDED_OUT = auto()
-    """There are newer ones of more queues than a push may name."""
+    """Newer ones exist for as many queues as a push may name."""
 
 
 LEDGER_TABLE: dict[tuple[LedgerState, LedgerEvent], LedgerState] = {

@@ -70,7 +70,7 @@ def _live(text: Text, router: NtfRouter) -> None:
 
 
 def _subscribed(text: Text, states: list[LinkState]) -> None:
-    """At all message routers together; they are counted as others, since none is called our own."""
+    """At all message routers together; all are counted as `other`, since none is marked as our own."""
     connected = [state for state in states if state.is_connected]
     text.gauge(REFERENCE + "smp_sessions_count", "Sessions with message routers", len(connected))
     text.gauge(REFERENCE + "smp_subscribers_count_other", "Message routers in use", len(states))

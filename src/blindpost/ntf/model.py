@@ -35,14 +35,14 @@ class Token(Value):
     status: TokenStatus
     verify_key: PublicKey
     dh_key: PrivateKey
-    """The router's half; its public key is in IDTKN."""
+    """The router's private half; the public key is in IDTKN."""
     secret: Secret
     """Encrypts pushes to the device."""
     code: Secret
     code_at: int | None
-    """When the code was made, until it has come back."""
+    """When the code was made; None once it has come back."""
     code_attempts: int = 0
-    """How many wrong codes were offered for this one."""
+    """How many wrong codes were offered."""
     period_minutes: int = 0
     """Of background notifications; 0 for none."""
     period_due: int | None = None
@@ -50,7 +50,7 @@ class Token(Value):
     period_sent: int | None = None
     updated_day: int = 0
     key_name: bytes = b""
-    """Of our key that a Web Push device is subscribed to; empty if it is older than any rotation."""
+    """The name of our key that a Web Push device is subscribed to; empty if older than any rotation."""
 
     @property
     def was_verified(self) -> bool:
@@ -60,7 +60,7 @@ class Token(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Service(Value):
-    """The certificate with which one message router knows us; it gives the id when it first sees it."""
+    """The certificate by which one message router knows us; it assigns the id when it first sees it."""
 
     credentials: Credentials
     service_id: bytes | None = None
@@ -90,14 +90,14 @@ class Subscription(Value):
 
 
 class Carrier(Enum):
-    """By which kind of push provider a notification goes, as ledger, journal and metrics tell them apart."""
+    """The kind of push provider of a notification, as ledger, journal and metrics distinguish them."""
 
     APPLE = "apns"
     WEB = "webpush"
     TEST = "test"
     """The null provider: a device tests the router, and nothing is pushed."""
     NONE = "none"
-    """It came for no device of ours."""
+    """It was for no device of ours."""
 
     @classmethod
     def of(cls, device: DeviceToken) -> Carrier:
@@ -105,15 +105,15 @@ class Carrier(Enum):
 
 
 STORED_CARRIERS = (Carrier.APPLE, Carrier.WEB, Carrier.TEST)
-"""Those that the ledger has: nothing is stored for no device."""
+"""Those in the ledger: without a device nothing is stored."""
 _CARRIERS = {PushProvider.WEB_PUSH: Carrier.WEB, PushProvider.APNS_NULL: Carrier.TEST}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Notification(Value):
-    """The newest notification of a subscription. `number` tells it from those that were in its place before.
+    """The newest notification of a subscription. `number` distinguishes it from its predecessors.
 
-    It is kept after its push too: later pushes carry it beside their own.
+    It is kept after its push: later pushes carry it too.
     """
 
     subscription_id: bytes
@@ -123,13 +123,13 @@ class Notification(Value):
     nonce: bytes
     encrypted_meta: bytes
     carrier: Carrier
-    """That of its device when it came; it ends under the same."""
+    """That of its device on arrival; it ends under the same."""
     is_waiting: bool = True
     """No terminal state yet."""
 
     @property
     def name(self) -> bytes:
-        """Tells it from every other one."""
+        """Identifies it among all notifications."""
         return self.subscription_id + self.number.to_bytes(8, "big")
 
 
@@ -141,7 +141,7 @@ class LedgerState(Enum):
     ACCEPTED = "accepted"
     """The provider accepted a push that carried it."""
     SUPERSEDED = "superseded"
-    """A newer one of the same queue took its place before the provider had accepted it."""
+    """A newer one of the same queue replaced it before the provider had accepted it."""
     REJECTED = "rejected"
     """The provider refused the push, or the token."""
     EXPIRED = "expired"
@@ -167,13 +167,13 @@ class NtfRules:
     """Every bound, with its default."""
 
     test_provider: bool = False
-    """Whether tokens of the test provider (`AT`) are taken."""
+    """Whether tokens of the test provider (`AT`) are accepted."""
     web_push: bool = False
-    """Whether Web Push devices are taken."""
+    """Whether Web Push devices are accepted."""
     web_key: bytes = b""
     """The name of the key that new ones are subscribed to."""
     padded_size: int = APPLE_PADDED_SIZE
-    """To how many bytes the content of a push is padded before it is encrypted."""
+    """The size that the content of a push is padded to before encryption."""
     push_items: int = PUSH_ITEMS_MAX
     code_attempts: int = 5
     code_ttl_s: int = DAY_S
@@ -204,5 +204,5 @@ class NtfRules:
 
 
 def day_of(seconds: float) -> int:
-    """The start of the UTC day, in Unix seconds: no time that is kept about a token is finer."""
+    """The start of the UTC day, in Unix seconds: no stored time about a token is finer."""
     return int(seconds) // DAY_S * DAY_S

@@ -1,4 +1,4 @@
-"""What becomes of a push once its provider has answered."""
+"""What happens to a push once its provider has answered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def done(turn: Turn, push: Push, outcome: PushOutcome) -> None:
 
 
 def _of_key(turn: Turn, token: Token, push: Push, key_name: bytes) -> Token:
-    """Remember with which key the push service takes pushes to this device."""
+    """Remember the key with which the push service accepts pushes to this device."""
     if not key_name or key_name == token.key_name or token.device != push.device:
         return token
     token = replace(token, key_name=key_name)
@@ -95,7 +95,7 @@ def _failed(turn: Turn, token: Token, push: Push) -> Token:
 
 
 def _settle(turn: Turn, push: Push, event: LedgerEvent) -> None:
-    """What the push carried and is still in its place has ended."""
+    """End the notifications that the push carried and that were not replaced."""
     for subscription_id, number in push.carried:
         notification = turn.view.notifications.get(subscription_id)
         if notification is not None and notification.number == number:
@@ -103,7 +103,7 @@ def _settle(turn: Turn, push: Push, event: LedgerEvent) -> None:
 
 
 def _next_period(turn: Turn, token: Token) -> Token:
-    """The next future moment of the token's schedule."""
+    """The next future time of the token's schedule."""
     if not token.period_minutes or token.period_due is None:
         return token
     period_s = token.period_minutes * 60

@@ -51,7 +51,7 @@ class Commands(AnyCommands[Client, Request | Refused, Asked | Refused]):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the subscriber learned; `durable` hears when it is."""
+    """What the subscriber learned; `durable` is set once it is stored."""
 
     events: Sequence[SubscriberEvent]
     durable: asyncio.Future[None]

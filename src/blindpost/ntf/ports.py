@@ -26,7 +26,7 @@ from blindpost.wire.value import Value
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The provider took the push."""
+    """The provider accepted the push."""
 
     key: bytes = field(default=b"", compare=False)
     """The name of the key that it was signed with, where a provider has several."""
@@ -34,7 +34,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class TokenInvalid:
-    """The provider says that there is no such device: the token gets no more pushes."""
+    """The provider reports no such device: the token gets no more pushes."""
 
     reason: InvalidReason
 
@@ -52,7 +52,7 @@ class RetryLater:
 
     why: str
     after_s: float | None = None
-    """As long as the provider asked for."""
+    """The pause the provider asked for."""
 
 
 PushOutcome = Accepted | TokenInvalid | Failed | RetryLater
@@ -68,7 +68,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class ManyServices(Protocol):
-    """A provider that stands for many push services, none of which may hold up another."""
+    """A provider for many push services, none of which may hold up another."""
 
     def lane(self, token: DeviceToken) -> Hashable:
         """The push service of a device."""
@@ -87,7 +87,7 @@ class Notifier(Value):
     """A queue to subscribe, by the id and the key of its notifier."""
 
     subscription_id: bytes
-    """For the order of pages; it goes nowhere else."""
+    """For the order of pages only."""
     notifier_id: bytes
     key: EncodedPrivateKey
 
@@ -113,7 +113,7 @@ class Subscriber(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NmsgReceived(Value):
-    """NMSG: a message came to the queue."""
+    """NMSG: a message arrived in the queue."""
 
     server: Server
     notifier_id: bytes
@@ -129,7 +129,7 @@ class SubscriptionsChanged(Value):
     notifier_ids: tuple[bytes, ...]
     event: SubEvent
     error: bytes = b""
-    """The text, where the event is REFUSED."""
+    """The text, if the event is REFUSED."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,7 +150,7 @@ class ServiceMade(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceKnown(Value):
-    """A message router knows our certificate by this id. Another one than before: all associations end."""
+    """A message router knows our certificate by this id. If the id changed, all associations end."""
 
     server: Server
     service_id: bytes
@@ -172,7 +172,7 @@ SET_MAX = 1360
 
 
 class Desk(Protocol):
-    """What the subscriber reads of the store, and where it brings its events."""
+    """What the subscriber reads from the store, and where it submits its events."""
 
     async def routers(self) -> Sequence[SmpRouter]:
         """Those with a subscription that is to be subscribed at start."""

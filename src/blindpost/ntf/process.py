@@ -1,4 +1,4 @@
-"""A notification router for the frame: its parts, and what is done with them."""
+"""A notification router as a `Service`: its parts, and how they are run."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _web_push(
 def providers_of(
     place: NtfPlace, outbound: Outbound, vapid: VapidTokens | None
 ) -> dict[PushProvider, Provider]:
-    """Every push service that the configuration has a key for."""
+    """Every push service with a key in the configuration."""
     web = _web_push(place, outbound, vapid)
     apns = place.settings.apns
     if not apns.key_file:

@@ -21,7 +21,7 @@ DAY_S = 86_400
 
 
 def vapid_of(place: NtfPlace) -> VapidTokens | None:
-    """What push services know this router by; None where Web Push is off or has no key."""
+    """The keys by which push services know this router; None if Web Push is off or has no key."""
     section = place.settings.webpush
     if not section.enabled or not place.vapid_file.exists():
         return None

@@ -23,7 +23,7 @@ from blindpost.wire.ntf.tokens import PushProvider
 log = logging.getLogger(__name__)
 
 IN_HAND_MAX = 64
-"""How many pushes one provider has at a time."""
+"""How many pushes one provider handles at a time."""
 IN_HAND_OF_ONE = 8
 """The same for each push service of a provider that has many."""
 
@@ -47,7 +47,7 @@ class Pusher:
 
     @property
     def waiting(self) -> int:
-        """How many pushes are in line or in a provider's hands."""
+        """How many pushes are queued or with a provider."""
         return sum(line.size for line in self._lines.values())
 
     def perform(self, push: Push) -> None:
@@ -74,7 +74,7 @@ class Pusher:
             del self._lines[lane]
 
     async def close(self) -> None:
-        """Give up what is under way; it is found again in the store."""
+        """Abandon pushes in progress; they are found again in the store."""
         for line in tuple(self._lines.values()):
             await line.close()
         for provider in self._providers.values():

@@ -18,12 +18,12 @@ LENGTH_SIZE = 2
 
 
 def is_null(token: Token) -> bool:
-    """Whether it is a test of the router: such tokens are pushed nowhere and not counted."""
+    """Whether the token is a test of the router: such tokens get no pushes and are not counted."""
     return token.device.provider is PushProvider.APNS_NULL
 
 
 def request(turn: Turn, token: Token, kind: PushKind) -> None:
-    """Something is there to be pushed: at once, or after the push that is under way."""
+    """There is something to push: at once, or after the push in progress."""
     jobs, key = turn.state.jobs, (token.token_id, kind)
     job = jobs.get(key)
     if job is not None and key in turn.pushes:
@@ -39,7 +39,7 @@ def request(turn: Turn, token: Token, kind: PushKind) -> None:
 
 
 def hurry(turn: Turn, token: Token, kind: PushKind) -> None:
-    """As `request`, and a push that waits to be repeated waits no longer."""
+    """As `request`, and a push waiting for a retry is tried at once."""
     job = turn.state.jobs.get((token.token_id, kind))
     if job is not None and not job.in_flight:
         start(turn, token, kind)
@@ -48,7 +48,7 @@ def hurry(turn: Turn, token: Token, kind: PushKind) -> None:
 
 
 def ensure(turn: Turn, token: Token, kind: PushKind) -> None:
-    """As `request`, where nothing newer came: a push that is under way or planned is enough."""
+    """As `request`, if nothing newer arrived: a push in progress or planned is enough."""
     if (token.token_id, kind) not in turn.state.jobs:
         request(turn, token, kind)
 
@@ -66,7 +66,7 @@ def start(turn: Turn, token: Token, kind: PushKind, attempts: int = 1) -> None:
 
 
 def cancel(turn: Turn, token: Token, kind: PushKind) -> None:
-    """Nothing is to be pushed. A push that has left already is not heard of again."""
+    """There is nothing to push any more. The outcome of a push already sent is ignored."""
     turn.state.jobs.pop((token.token_id, kind))
     turn.pushes.pop((token.token_id, kind))
 
@@ -123,7 +123,7 @@ def _plain_push(token: Token, kind: PushKind, job: int, content: bytes) -> Push:
 
 
 def is_due(token: Token, now: int) -> bool:
-    """Whether the token's next periodic notification is."""
+    """Whether the token's next periodic notification is due."""
     return token.period_minutes != 0 and token.period_due is not None and token.period_due <= now
 
 

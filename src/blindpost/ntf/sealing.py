@@ -1,4 +1,4 @@
-"""What the store holds: sealed under a key that is not in it, and found again by blind names.
+"""What the store holds: sealed under a key kept elsewhere, and found by blind names.
 
 A blind name is a keyed hash. Without the key, the store reveals how many rows there are and their statuses,
 but no device, router, queue or key.
@@ -37,7 +37,7 @@ class Sealer:
         return b"".join((iv, tag, ciphertext))
 
     def unseal(self, row: bytes, sealed: bytes) -> bytes:
-        """What was sealed, or `CryptoError`."""
+        """The sealed content, or `CryptoError`."""
         iv, tag = sealed[:_IV_SIZE], sealed[_IV_SIZE : _IV_SIZE + TAG_SIZE]
         return aead.unseal(self._seal_key, iv, row, tag, sealed[_IV_SIZE + TAG_SIZE :])
 
@@ -47,5 +47,5 @@ class Sealer:
 
     @property
     def mark(self) -> bytes:
-        """What a store keeps to know its key again."""
+        """What a store keeps to recognise its key."""
         return self.blind(b"mark", b"")

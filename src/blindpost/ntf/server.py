@@ -50,7 +50,7 @@ from blindpost.wire.smp.errors import Code
 from blindpost.wire.transmissions import BAD_BLOCK, response_transmission
 
 STEP = 500
-"""How many of the tokens found in the store one turn is given."""
+"""How many of the tokens found in the store one turn handles."""
 LOOK_MAX = 100_000
 """How many tokens one scan finds at most; the next one finds the others."""
 
@@ -99,7 +99,7 @@ class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
 
     @property
     def now(self) -> float:
-        """The time of day, as the decisions have it."""
+        """The time of day, as the decisions see it."""
         return self._now()
 
     # --- sessions
@@ -221,7 +221,7 @@ class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
         await self._decided(lambda some: Due(some, kind), idle)
 
     async def _decided(self, event: Callable[[Sequence[bytes]], Event], token_ids: Sequence[bytes]) -> None:
-        """In steps, each in a separate turn, so that devices need not wait long."""
+        """Decide in steps, each in a separate turn, so that devices do not wait long."""
         for start in range(0, len(token_ids), STEP):
             self.engine.put_own(event(token_ids[start : start + STEP]))
             await self.submit(())

@@ -44,7 +44,7 @@ _DEFAULT = NtfRules()
 
 
 class AddressSection(Section):
-    """What devices are given."""
+    """The address that devices are given."""
 
     hosts: list[HostText] = Field(min_length=1)
     port: Port = NTF_PORT
@@ -82,7 +82,7 @@ class ApnsSection(Section):
     """A connection silent for this long is probed with a PING."""
     padded_size: Annotated[int, Field(ge=512, le=PADDED_SIZE)] = APPLE_PADDED_SIZE
     test_host: str = ""
-    """Your own server for devices of the test provider."""
+    """The operator's own server for devices of the test provider."""
     test_port: Port = 443
     test_ca_file: str = ""
 
@@ -111,7 +111,7 @@ class SubscriberSection(Section):
 
 
 class RulesSection(Section):
-    """`NtfRules`, in the file's words."""
+    """`NtfRules`, as the file names them."""
 
     code_attempts: Count = _DEFAULT.code_attempts
     code_ttl_s: Seconds = _DEFAULT.code_ttl_s

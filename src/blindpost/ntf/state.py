@@ -42,14 +42,14 @@ class Client:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Job(Value):
-    """A push to one token: in the provider's hands, or waiting until it is tried again."""
+    """A push to one token: with the provider, or waiting for its retry."""
 
     number: int
     """Identifies answers and alarms that belong to an earlier job."""
     in_flight: bool = True
     attempts: int = 1
     again: bool = False
-    """Something newer came while it was in flight."""
+    """Something newer arrived while it was in flight."""
     service: str = ""
     """The host of a Web Push service, which a stranger chose."""
 
@@ -100,13 +100,13 @@ _ALL_WEB = "*"
 
 
 class NtfState:
-    """All of it; every change can be taken back."""
+    """All of it; every change can be rolled back."""
 
     def __init__(self, undo: Undo) -> None:
         self.undo = undo
         self.jobs = Jobs(undo)
         self.rates = Rates(undo)
-        """Codes by device and by address, and what tokens had us do elsewhere."""
+        """Codes by device and by address, and outgoing work caused by tokens."""
         self._numbers = itertools.count(1)
 
     def new_job(self, device: DeviceToken, attempts: int = 1) -> Job:

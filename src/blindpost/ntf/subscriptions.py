@@ -1,4 +1,4 @@
-"""What devices subscribe to: SNEW SCHK SDEL, and what the subscriber tells about it."""
+"""What devices subscribe to: SNEW SCHK SDEL, and what the subscriber reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _may_go_out(turn: Turn, token: Token, is_new_router: bool) -> bool:
 
 
 def forget_unused(turn: Turn, servers: Sequence[Server]) -> None:
-    """Message routers at which nothing was subscribed when they were looked for, with what we had there."""
+    """Delete message routers at which nothing was subscribed when the scan found them."""
     for server in servers:
         turn.view.forget_router(server)
 
@@ -101,7 +101,7 @@ def unsubscribe(turn: Turn, subscription: Subscription) -> Response:
 
 
 def notified(turn: Turn, event: NmsgReceived) -> None:
-    """NMSG: it is stored, and pushed once that is durable. One that comes twice counts once."""
+    """NMSG: store it, and push it once that is durable. A repeated one counts once."""
     subscription = turn.view.of_queue(event.server, event.notifier_id)
     token = None if subscription is None else turn.view.tokens.get(subscription.token_id)
     turn.enter("received", _carrier(token))
@@ -163,7 +163,7 @@ def service_made(turn: Turn, event: ServiceMade) -> None:
 
 
 def service_known(turn: Turn, event: ServiceKnown) -> None:
-    """The id of our service. A new one has none of the queues that the former one had."""
+    """The id of our service. A new id has none of the former one's queues."""
     router = turn.view.routers.get(event.server)
     if router is None or router.service is None or router.service.service_id == event.service_id:
         return

@@ -33,11 +33,11 @@ COUNTERS = (
     "notifications",
     *(ledger_counter(carrier, state) for carrier in STORED_CARRIERS for state in LedgerState),
 )
-"""What a store counts: its rows, and where notifications are."""
+"""What a store counts: its rows, and the states of notifications."""
 
 
 class WrongKeyError(StoreFailedError):
-    """The key that was given is not the one that this store is sealed with."""
+    """The given key is not the one that this store is sealed with."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -66,19 +66,19 @@ class NtfStore(Protocol):
     ) -> list[Notifier]: ...
 
     async def periods_due(self, now: int, count: int) -> list[bytes]:
-        """Active tokens whose periodic notification is due, those due longest first."""
+        """Active tokens whose periodic notification is due, the longest overdue first."""
         ...
 
     async def waiting(self, after: bytes, count: int) -> list[bytes]:
-        """Tokens with a notification that waits, in the order of their ids."""
+        """Tokens with a waiting notification, in the order of their ids."""
         ...
 
     async def aged(self, before: int, count: int) -> list[bytes]:
-        """Tokens with a notification that waits since before then."""
+        """Tokens with a notification that has waited since before then."""
         ...
 
     async def unverified(self, before: int, count: int) -> list[bytes]:
-        """Tokens without subscriptions whose code is older and did not come back."""
+        """Tokens without subscriptions whose code is older than that and did not come back."""
         ...
 
     async def unused_routers(self, count: int) -> list[Server]:
@@ -172,7 +172,7 @@ class SetWrite:
 
 
 def writes_of(view: View, records: Records) -> Writes:
-    """What a batch changed, as rows: of each key the last value."""
+    """What a batch changed, as rows: the last value of each key."""
     writes = Writes()
     for token_id in view.changed_tokens:
         token = view.tokens.get(token_id)

@@ -29,7 +29,7 @@ PROHIBITED = ERR(CMD(CommandError.PROHIBITED))
 
 
 def advance(turn: Turn, token: Token, event: TokenEvent, reason: InvalidReason | None = None) -> Token:
-    """The token after this event, with all that the table says comes with it."""
+    """The token after this event, with all effects that the table lists."""
     step = TOKEN_TABLE.get((token.status.state, event))
     if step is None:
         return token
@@ -129,7 +129,7 @@ def check(turn: Turn, token: Token) -> Response:
 
 
 def replace_device(turn: Turn, client: Client, token: Token, command: TRPL) -> Response:
-    """TRPL: the same token for another device, as soon as the device has shown its code."""
+    """TRPL: move the token to another device, once that device has shown its code."""
     token, device = _touched(turn, token), command.token
     if _is_refused(turn, device):
         return PROHIBITED
@@ -153,7 +153,7 @@ def remove(turn: Turn, token: Token) -> Response:
 
 
 def set_period(turn: Turn, token: Token, command: TCRN) -> Response:
-    """TCRN. The first comes at some moment of the first interval, the others at that distance."""
+    """TCRN. The first one comes at a random time in the first interval, the others one interval apart."""
     token, minutes = _touched(turn, token), command.minutes
     if 0 < minutes < PERIOD_MINUTES_MIN:
         return QUOTA
@@ -208,7 +208,7 @@ def _key_name(turn: Turn, device: DeviceToken) -> bytes:
 
 
 def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
-    """Nobody can make us push to a device, or to many devices, as often as they like.
+    """Nobody can make us push to a device, or to many devices, without limit.
 
     All tests of a router use the same null device, which gets no pushes.
     """
@@ -228,7 +228,7 @@ def limited(turn: Turn) -> Response:
 
 
 def _is_spent(turn: Turn, token: Token) -> bool:
-    """Whether the code was guessed at too often, or is too old."""
+    """Whether there were too many guesses, or the code is too old."""
     if token.code_at is None:
         return False
     return (

@@ -34,20 +34,20 @@ class Push(Value):
     device: DeviceToken
     secret: Secret
     content: bytes
-    """What is encrypted; nothing for a check."""
+    """What is encrypted; empty for a check."""
     carried: tuple[tuple[bytes, int], ...] = ()
     """Notifications, by subscription and number."""
     waiting: tuple[Carrier, ...] = ()
     """The carriers of those that no provider has accepted yet."""
     since: float = 0.0
-    """When the newest of them came."""
+    """When the newest of them arrived."""
     key_name: bytes = b""
-    """Of the key that a Web Push device is subscribed to."""
+    """The name of the key that a Web Push device is subscribed to."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PushLater(Value):
-    """Have `PushAgain` come after a pause."""
+    """Schedule `PushAgain` after a pause."""
 
     token_id: bytes
     kind: PushKind
@@ -75,7 +75,7 @@ Effect = PushLater | Subscribe | Forget
 
 
 class Happened(NamedTuple):
-    """Something happened to a notification of a device that is the operator's own."""
+    """Something happened to a notification of the operator's own device."""
 
     token_id: bytes
     name: bytes
@@ -129,10 +129,10 @@ class Turn(engine.Turn[Meter]):
         self.notified: list[bytes] = []
         """Subscriptions for which notifications were accepted."""
         self.own_devices = own_devices
-        """Of canaries and load tests: what happens to each of their notifications is reported."""
+        """Devices of canaries and load tests: every event of their notifications is reported."""
         self.happened: list[Happened] = []
         self.pushes: Table[tuple[bytes, PushKind], Push] = Table(state.undo)
-        """At most one for each token and kind: what comes later in the batch is in it too."""
+        """At most one for each token and kind: it includes what comes later in the batch."""
 
     @property
     def seconds(self) -> int:
@@ -164,7 +164,7 @@ class Turn(engine.Turn[Meter]):
                 self.append(self.happened, Happened.to(notification, state))
 
     def move(self, before: str, after: str, reason: str = "") -> None:
-        """A token went from one state to another; empty if there is none."""
+        """A token changed its state; `before` or `after` is empty if there is none."""
         transitions = self.meters.transitions
         transitions[before, after, reason] += 1
         self._add_undo((transitions.subtract, {(before, after, reason): 1}))
@@ -174,5 +174,5 @@ class Turn(engine.Turn[Meter]):
         self.observe(self.meters.push_s[carrier], after_s)
 
     def fraction(self) -> float:
-        """Unpredictable, from 0 up to but not including 1."""
+        """A random number from 0 up to but not including 1."""
         return int.from_bytes(self.entropy(4), "big") / 2**32

@@ -19,7 +19,7 @@ Queue = tuple[Server, bytes]
 
 
 Registration = tuple[DeviceToken, PublicKey]
-"""What makes a token: a device and the key that speaks for it."""
+"""What identifies a token: a device and the key that authorizes its commands."""
 
 RIVALS_MAX = 1000
 """How many tokens of a device are deleted at once; limits keep every device but the null one below this."""
@@ -47,7 +47,7 @@ class Needed:
     owned: set[bytes] = field(default_factory=set)
     """Everything that these tokens own."""
     notifications: set[bytes] = field(default_factory=set)
-    """Those of these tokens, with their subscriptions."""
+    """The notifications of these tokens, with their subscriptions."""
     counted: set[bytes] = field(default_factory=set)
     """How many subscriptions these tokens have."""
 
@@ -161,7 +161,7 @@ class View:
         self._recount(token_id, 1)
 
     def put_subscription(self, subscription: Subscription) -> None:
-        """A subscription whose status changed; nothing else of it ever does."""
+        """A subscription whose status changed; nothing else in it ever does."""
         self.subscriptions.put(subscription.subscription_id, subscription)
         self.changed_subscriptions.put(subscription.subscription_id, True)
 
@@ -197,7 +197,7 @@ class View:
         self._undo.add((self.unused_routers.pop,))
 
     def change_all(self, change: SetChange) -> None:
-        """One statement of the store changes the rows that are not loaded; here are those that are."""
+        """One statement of the store changes the rows that are not loaded; this changes those that are."""
         self.set_changes.append(change)
         self._undo.add((self.set_changes.pop,))
         for subscription_id in tuple(self.subscriptions):
@@ -221,9 +221,9 @@ class View:
     # --- the ledger
 
     def next_number(self) -> int:
-        """Of a notification that is accepted now: they are counted without gaps, for ever.
+        """The number of a notification accepted now: they are counted without gaps, forever.
 
-        The change of all counts together is how many came: one that ends only moves.
+        The sum of all count changes is how many arrived: one that ends only moves.
         """
         return self._received + sum(by for _, by in self.ledger.items()) + 1
 

@@ -1,6 +1,6 @@
 """A store, written into the empty tables that an ntf-server made, and read back from there.
 
-All in one transaction of that database: it holds everything that can be told there, or nothing. Devices
+All in one transaction of that database: it holds everything it can express, or nothing. Devices
 of Web Push are left out with what they own, since ntf-server cannot read a row of theirs.
 """
 
@@ -106,7 +106,7 @@ class Exporter:
             await self._old.copy_records_to_table(table, records=rows, columns=columns)
 
     def _count_left(self) -> None:
-        """The store's own counts tell what was not written, such as a row that is damaged."""
+        """The store's own counts show what was not written, such as a damaged row."""
         counts, source = self._store.counts(), self.done.source.values()
         for name in ("tokens", "subscriptions", "notifications"):
             missing = counts[name] - int(source[name])

@@ -1,4 +1,4 @@
-"""The database of an ntf-server, read row by row into a new store, and read back to prove that it arrived.
+"""The database of an ntf-server, read row by row into a new store, and read back to prove it arrived.
 
 What it holds per row: tokens with their keys and codes, message routers with our service's certificate there,
 subscriptions, and the last notification of each. A row that cannot be understood is left out with what
@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V]):
-    """How one kind of rows is taken, stored, and found again."""
+    """How one kind of rows is read, stored and read back."""
 
     name: str
     key: str
@@ -46,11 +46,11 @@ class Importer:
         self._now = now
         self._routers: dict[int, SmpRouter] = {}
         self._left: set[bytes] = set()
-        """Tokens and subscriptions that others must be left out with."""
+        """Skipped tokens and subscriptions, whose dependents are skipped too."""
         self.done = Moved()
 
     async def run(self) -> Moved:
-        """Everything, in commits of a chunk each; what is read back is compared."""
+        """Import everything, one commit per chunk; what is read back is compared."""
         routers = Kind(
             "message routers",
             "smp_server_id",
@@ -136,7 +136,7 @@ class Importer:
 
 
 def _put_notification(view: View, one: Notification) -> None:
-    """It was pushed before: the ledger has it as accepted, and later pushes carry it."""
+    """It was pushed before: the ledger counts it as accepted, and later pushes carry it."""
     view.put_notification(one)
     view.enter(one.carrier, LedgerState.WAITING)
     view.enter(one.carrier, LedgerState.ACCEPTED)

@@ -49,7 +49,7 @@ async def export_database(place: NtfPlace, dsn: str, schema: str, certificate: P
 
 @contextlib.asynccontextmanager
 async def _opened(place: NtfPlace) -> AsyncIterator[NtfStore]:
-    """The store of a router that does not run."""
+    """The store of a stopped router."""
     with place.locked():
         store = await open_store(place)
         try:

@@ -1,4 +1,4 @@
-"""A connection to the database of an ntf-server: one transaction, which is kept whole or not at all."""
+"""A connection to the database of an ntf-server: one transaction, kept completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 async def old_database(
     dsn: str, schema: str = OLD_SCHEMA, *, writing: bool = False
 ) -> AsyncIterator[postgres.Connection]:
-    """One consistent view of the old server's tables, to be read only or to be filled."""
+    """One consistent view of the old server's tables, for reading or for filling."""
     if _SCHEMA_NAME.fullmatch(schema) is None:
         raise OperatorError("--schema: the name of a schema expected, such as ntf_server.")
     try:

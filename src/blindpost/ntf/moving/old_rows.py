@@ -170,7 +170,7 @@ def token_row(token: Token) -> tuple[Any, ...]:
 
 
 def as_told(one: Subscription) -> Subscription:
-    """As a column of text can tell it: the error of a message router may be any bytes."""
+    """As a text column can hold it: the error of a message router may be any bytes."""
     if one.status.error is None:
         return one
     readable = bytes(byte if 32 <= byte < 127 else ord("?") for byte in one.status.error)

@@ -24,9 +24,9 @@ class Allowance:
         self._left = ALLOWED_MAX
         self._bytes = 0
         self._head = b""
-        """The beginning of a frame's head that came without its end."""
+        """The received part of an incomplete frame header."""
         self._skip = 0
-        """How much of the present frame is still to come."""
+        """How much of the current frame is still to come."""
 
     def earn(self) -> None:
         self._left = min(self._left + EARNED, ALLOWED_MAX)

@@ -140,7 +140,7 @@ def _kind_headers(push: Push) -> tuple[Header, ...]:
 
 
 def _reason(body: bytes) -> str:
-    """Empty when the body says nothing that can be read."""
+    """Empty if the body holds no readable reason."""
     if not body:
         return ""
     try:

@@ -49,7 +49,7 @@ class Http1Connection(asyncio.Protocol):
     async def post(self, headers: Sequence[Header], body: bytes, timeout_s: float) -> Response:
         """The response to one request, or `ConnectionFailedError`.
 
-        The time runs from its turn: a request that waits for others does not end theirs.
+        The timeout starts with its turn: a request that waits for others does not end them.
         """
         async with self._turn:
             if self.closed:
@@ -118,7 +118,7 @@ class Http1Connection(asyncio.Protocol):
         self._take_body(response, there)
 
     def _take_body(self, response: Response, there: int) -> None:
-        """Skip what has come of the body; its end is that of the request."""
+        """Skip the received part of the body; the request ends with it."""
         if there < self._left:
             self._left -= there
             return

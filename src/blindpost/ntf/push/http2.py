@@ -35,7 +35,7 @@ RESPONSE_MAX = 64 * 1024
 """Longer bodies are not read: the answers that matter here are short."""
 
 GOODBYE_S = 2.0
-"""How long to wait for the peer to say goodbye too."""
+"""How long to wait for the peer to close TLS too."""
 
 _PING = b"are you?"
 _STREAM_IDS_LAST = 2**31 - 1
@@ -52,9 +52,9 @@ _SETTINGS = {
     SettingCodes.MAX_CONCURRENT_STREAMS: 100,
     SettingCodes.MAX_HEADER_LIST_SIZE: 16 * 1024,
 }
-"""The peer may begin no streams of its own, and its answers have short heads."""
+"""The peer may start no streams, and its answers have short headers."""
 _TABLE_MAX = 4096
-"""Of our headers the peer may have us remember so many bytes: each one more is looked through."""
+"""How many bytes of our headers the peer may have us remember: every entry is searched."""
 
 Header = tuple[bytes, bytes]
 
@@ -177,7 +177,7 @@ class Http2Connection(asyncio.Protocol):
             timer.cancel()
 
     async def close(self) -> None:
-        """Say goodbye. Requests that still wait fail."""
+        """Send GOAWAY and close. Requests that still wait fail."""
         if not self.closed:
             self._say_goodbye()
         await asyncio.shield(self._gone)
@@ -222,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
             self._gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """Nothing is read either: what the peer asks for, such as answers to PING, would pile up here."""
+        """Stop reading too: answers that the peer asks for, such as to PING, would pile up here."""
         self._writable = False
         self._transport.pause_reading()
 
@@ -238,7 +238,7 @@ class Http2Connection(asyncio.Protocol):
         self._watching = self._loop.call_at(heard_at + self._watch.idle_s, self._ask)
 
     def _ask(self) -> None:
-        """PING, unless something came meanwhile; whatever comes after it is an answer."""
+        """PING, unless something arrived meanwhile; anything that arrives after it counts as an answer."""
         now = self._loop.time()
         if now < self._heard_at + self._watch.idle_s:
             self._watch_from(self._heard_at)
@@ -291,7 +291,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport.close()
 
     def _room(self) -> bool:
-        """No new stream before the peer said what it takes, nor while the window is full for an older one."""
+        """No new stream before the peer sent its settings, nor while the window is full for an older one."""
         if not self._are_settings_known or not self._writable or self._unfinished:
             return False
         return len(self._streams) < self._h2.remote_settings.max_concurrent_streams

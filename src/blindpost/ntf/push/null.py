@@ -1,4 +1,4 @@
-"""The provider of devices that test a router: every push succeeds and goes nowhere."""
+"""The provider for devices that test a router: every push succeeds and goes nowhere."""
 
 from __future__ import annotations
 

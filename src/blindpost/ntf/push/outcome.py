@@ -32,7 +32,7 @@ _REASON_MAX = 64
 def outcome_of(status: int, reason: str, after_s: float | None = None) -> PushOutcome:
     """What an HTTP status and the reason in its body mean for the push and for its device token.
 
-    Only the four reasons that speak of the device token invalidate it. `after_s`: as long as Apple asked for.
+    Only the four reasons about the device token invalidate it. `after_s` is the pause Apple asked for.
     """
     if status == 200:
         return Accepted()

@@ -1,4 +1,4 @@
-"""The tokens by which Apple knows who pushes: JWTs signed with ES256, used again and renewed in time."""
+"""The tokens that identify us to Apple: JWTs signed with ES256, reused and renewed in time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def provider_token(signing: SigningKey, issued_at: int) -> str:
 
 
 class ProviderTokens:
-    """The token to use now. A signature costs as much as many pushes, so that one serves half an hour."""
+    """The token to use now, for half an hour: a signature costs as much as many pushes."""
 
     def __init__(self, signing: SigningKey, now: Callable[[], float]) -> None:
         self._signing = signing
@@ -77,6 +77,6 @@ class ProviderTokens:
         return self._token
 
     def refused(self, token: str) -> None:
-        """Apple says that this token has expired: the clocks disagree, and the next push gets a new one."""
+        """Apple reports this token as expired: the clocks disagree, and the next push gets a new one."""
         if token == self._token:
             self._issued_at = None

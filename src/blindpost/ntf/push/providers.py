@@ -20,7 +20,7 @@ def apple_endpoints(tls: ssl.SSLContext, topic: str = TOPIC) -> dict[Kind, Endpo
 
 
 def providers_at(endpoints: Mapping[Kind, Endpoint], tokens: ProviderTokens) -> dict[Kind, Provider]:
-    """Providers at these places, and the one that goes nowhere. Nothing is connected to yet."""
+    """Providers at these endpoints, and the null provider. Nothing is connected yet."""
     found: dict[Kind, Provider] = {Kind.APNS_NULL: NullProvider()}
     for kind, endpoint in endpoints.items():
         found[kind] = Apns(endpoint, tokens)

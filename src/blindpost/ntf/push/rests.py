@@ -1,6 +1,6 @@
-"""Push services that failed while they were asked are left alone for a while, longer each time.
+"""Push services that fail are not contacted for a while, longer each time.
 
-The outgoing policy counts connections that are not made. A service that takes a connection and then breaks
+The outgoing policy counts connections that cannot be made. A service that accepts one and then breaks
 it, floods it or does not answer would be connected to again for every push to every one of its devices.
 """
 

@@ -1,4 +1,4 @@
-"""How push services know this router (RFC 8292): its keys, and the tokens that are signed with them.
+"""How push services know this router (RFC 8292): its keys, and the tokens signed with them.
 
 Devices subscribe to one key. After a rotation the former keys are held for a while, because a push service
 refuses pushes that are signed with another key than the subscription's.
@@ -23,7 +23,7 @@ TOKEN_LIFE_S = 3600
 RENEWED_BEFORE_S = 60
 TOKENS_MAX = 1024
 TRIED_MAX = 3
-"""With how many keys one push is tried."""
+"""How many keys one push is tried with."""
 NAME_SIZE = 8
 
 
@@ -41,7 +41,7 @@ class VapidKey:
 
     @cached_property
     def name(self) -> bytes:
-        """What a token remembers it by."""
+        """The name by which a token refers to it."""
         return hashlib.sha256(point_of(self.private)).digest()[:NAME_SIZE]
 
 
@@ -65,7 +65,7 @@ class VapidTokens:
         return tuple(key for key in self.keys[1:] if self.now() < key.until)
 
     def to_try(self, name: bytes) -> tuple[VapidKey, ...]:
-        """The keys for a subscription, its own first; one that remembers none is older than all rotations."""
+        """The keys for a subscription, its own first; one with no recorded key predates all rotations."""
         held = (self.current, *self.former)
         own = [key for key in held if key.name == name] or ([] if name else [held[-1]])
         return (*own, *(key for key in held if key not in own))[:TRIED_MAX]

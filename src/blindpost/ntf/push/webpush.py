@@ -39,7 +39,7 @@ SERVICES_MAX = 256
 """How many push services' connections are kept; the least recently used is closed."""
 
 CONNECTIONS_TRIED = 8
-"""A push that was not sent is tried on so many connections, one after the other."""
+"""How many connections an unsent push is tried on, one after the other."""
 ALPN_NAMES = (ALPN, "http/1.1")
 AnyConnection = Http2Connection | Http1Connection
 
@@ -93,7 +93,7 @@ class WebPush:
         return await self.push_as(token, push, b"")
 
     async def push_as(self, token: DeviceToken, push: Push, key_name: bytes) -> PushOutcome:
-        """One attempt; a second one at once where the subscription may be to another of our keys."""
+        """One attempt; at once a second one if the subscription may be to another of our keys."""
         body = encode_web_body(push)
         if len(body) > PLAINTEXT_MAX:
             return Failed("the push is longer than push services take")
@@ -208,7 +208,7 @@ class WebPush:
                 ) from error
 
     async def _dial(self, host: str, port: int) -> AnyConnection:
-        """To an address that the policy allows, with the certificate of the name."""
+        """Connect to an address that the policy allows, verifying the certificate against the name."""
         plain = await self._way.network.connect(_Held, host, port)
         held = _Held()
         try:
@@ -235,7 +235,7 @@ def _place(subscription: Subscription) -> tuple[str, int]:
 
 
 class _Held(asyncio.Protocol):
-    """A connection until it is known what is spoken on it; what comes meanwhile is kept."""
+    """A connection until its protocol is known; data that arrives meanwhile is kept."""
 
     transport: asyncio.Transport
 

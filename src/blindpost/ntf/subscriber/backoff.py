@@ -1,4 +1,4 @@
-"""Pauses between attempts: they grow, and no two clients make the same ones."""
+"""Pauses between attempts: they grow, and are jittered so that clients do not retry together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """From the first pause on each is longer than the one before it, up to the longest; all are jittered."""
+    """Each pause is longer than the one before, up to the longest; all are jittered."""
 
     first_s: float = 1.0
     factor: float = 1.5
     max_s: float = 60.0
     jitter: float = 0.5
-    """How far a pause may be from its length, as a share of it."""
+    """The jitter, as a fraction of the pause."""
 
     def pause_s(self, failures: int, chance: Random) -> float:
         """The pause after that many failures in a row, at least one."""

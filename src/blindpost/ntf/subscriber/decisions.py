@@ -34,11 +34,11 @@ class Opening(Enum):
     SERVICE_NAMED = auto()
     """As QUEUES, once the id of our service is stored: under a new id nothing is associated yet."""
     SERVICE_LOST = auto()
-    """There were associations and the session is not that of a service: all are forgotten first."""
+    """There were associations but the session is not a service's: forget all of them first."""
 
 
 def opening_of(router: SmpRouter, session_service_id: bytes | None) -> Opening:
-    """Decided by what is stored about a message router, and by the session's service there."""
+    """How to begin, given what is stored about a message router and the session's service there."""
     stored = None if router.service is None else router.service.service_id
     if session_service_id is None:
         has_been = stored is not None or router.members.count > 0
@@ -49,7 +49,7 @@ def opening_of(router: SmpRouter, session_service_id: bytes | None) -> Opening:
 
 
 def drifted(own: QueueSet, answer: SOKS, surplus: QueueSet, version: int) -> bool:
-    """Whether the message router associates other queues with us than we do.
+    """Whether the message router's set of our queues differs from ours.
 
     `surplus` are queues that it is known to have beyond ours: deleted here, with no way to tell it.
     """
@@ -82,7 +82,7 @@ def service_answer(result: Response | Failure) -> ServiceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class QueueAnswer:
-    """What became of one NSUB."""
+    """The outcome of one NSUB."""
 
     event: SubEvent
     error: bytes = b""
@@ -101,7 +101,7 @@ _NAMED_REFUSALS: dict[SMPError, QueueAnswer] = {
 
 
 def queue_answer(result: Response | Failure, session_service_id: bytes | None) -> QueueAnswer | None:
-    """None where the answer says nothing about the queue, so that it is to be asked again."""
+    """None if the answer says nothing about the queue, so it must be asked again."""
     match result:
         case SOK(service_id=service_id) if service_id is not None and service_id == session_service_id:
             return ASSOCIATED
@@ -123,7 +123,7 @@ def queue_answer(result: Response | Failure, session_service_id: bytes | None) -
 
 
 def _refusal(error: SMPError) -> QueueAnswer | None:
-    """A router whose storage fails, or that has a bug, says nothing about the queue."""
+    """A storage failure or bug of the router says nothing about the queue."""
     if error is Code.INTERNAL or isinstance(error, STORE):
         return None
     return _NAMED_REFUSALS.get(error) or _failed("SMP error", error_text(error))

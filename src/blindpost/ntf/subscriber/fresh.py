@@ -1,4 +1,4 @@
-"""New subscriptions on their way to a session: few are remembered, more are found in the store."""
+"""New subscriptions on their way to a session: some are remembered, the rest are found in the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blindpost.ntf.ports import Notifier
 
 
 class Fresh:
-    """What became known since the store was last paged through."""
+    """What was added since the store was last paged through."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -40,14 +40,14 @@ class Fresh:
         self._notifiers.pop(notifier_id, None)
 
     def take(self, most: int) -> list[Notifier]:
-        """Some of them, in the order of their random ids: not in that in which a device named them."""
+        """Some of them, in the order of their random ids, not the order in which a device named them."""
         taken = sorted(self._notifiers.values(), key=lambda notifier: notifier.subscription_id)[:most]
         for notifier in taken:
             del self._notifiers[notifier.notifier_id]
         return taken
 
     def clear(self) -> None:
-        """The store is going to be paged through, where all of them are."""
+        """Forget them: the store, which has all of them, is about to be paged through."""
         self._notifiers.clear()
         self.is_overflowed = False
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _DOUBLINGS = 6
 _LONGEST_PAUSE = 64
-"""As if so many attempts had failed."""
+"""The pause is that after this many failed attempts."""
 
 
 class Link:
@@ -68,7 +68,7 @@ class Link:
                 self.session.forget(notifier_id)
 
     async def run(self) -> None:
-        """Until there is nothing to subscribe at this message router."""
+        """Run until there is nothing to subscribe at this message router."""
         loop = asyncio.get_running_loop()
         while self.fresh or await self._reporter.is_anything_stored():
             try:
@@ -118,7 +118,7 @@ class Link:
         return self._was_connected or (router.service is not None and router.service.service_id is not None)
 
     async def _credentials(self, router: SmpRouter) -> Credentials | None:
-        """What this message router knows us by, made and stored when it is first needed."""
+        """Our credentials at this message router, made and stored when first needed."""
         if not self._options.use_services or self._is_service_refused:
             return None
         if router.service is not None:
@@ -144,7 +144,7 @@ class Link:
         await self._reporter.changed(session.active, DISCONNECTED)
 
     async def _mark_tried(self) -> None:
-        """The message router cannot be reached: say so, once for all and then for what becomes known."""
+        """The message router cannot be reached: record that, once for all queues and then for new ones."""
         if self._is_marked:
             await self._reporter.changed(self.fresh.notifier_ids, TRIED)
             return
@@ -160,7 +160,7 @@ class Link:
             await self._reporter.changed((notifier.notifier_id for notifier in page), INCOMPATIBLE_HOST)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait; what becomes known meanwhile waits too, and the store records it as tried."""
+        """Wait; subscriptions added meanwhile wait too, and the store records them as tried."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:

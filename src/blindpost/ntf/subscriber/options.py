@@ -16,7 +16,7 @@ stored together."""
 
 @dataclass(frozen=True, slots=True)
 class SubscriberOptions:
-    """What can be chosen, with its defaults."""
+    """All options, with their defaults."""
 
     use_services: bool = True
     """Whether message routers are shown a certificate and subscribe all of our queues by one command."""

@@ -1,4 +1,4 @@
-"""The desk as a link sees it: what it reads and brings is about one message router, and a store that fails
+"""The desk as a link sees it: what it reads and submits is about one message router, and a failing store
 is asked again until it answers. Meanwhile nothing more is read from the message router."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reporter:
             after = page[-1].subscription_id
 
     async def submit(self, *events: SubscriberEvent) -> None:
-        """Bring these; they are durable when it returns."""
+        """Submit these; they are durable when it returns."""
         if events:
             await self._insist(lambda: self._desk.submit(events))
 
@@ -76,7 +76,7 @@ class Reporter:
 
 
 async def insist(ask: Callable[[], Awaitable[T]], backoff: Backoff, chance: Random) -> T:
-    """What the store answers, once it does."""
+    """Ask the store until it answers."""
     failures = 0
     while True:
         try:

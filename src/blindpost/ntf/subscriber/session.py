@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class RouterSession:
-    """What a session is subscribed to, and the work of getting there."""
+    """What a session is subscribed to, and how it gets there."""
 
     def __init__(
         self, client: SmpClient, reporter: Reporter, fresh: Fresh, options: SubscriberOptions, chance: Random
@@ -78,7 +78,7 @@ class RouterSession:
 
     @property
     def waiting(self) -> int:
-        """Queues that are asked for, or will be again."""
+        """Queues being asked for, or to be asked for again."""
         return len(self._in_flight) + len(self._again)
 
     def forget(self, notifier_id: bytes) -> None:
@@ -102,7 +102,7 @@ class RouterSession:
     # Subscribing
 
     async def _subscribe_all(self) -> None:
-        """All that is to be subscribed, then what becomes known; closes the session where that is the end."""
+        """Subscribe everything stored, then what is added; closes the session when there is nothing left."""
         try:
             if await self._open(await self._reporter.stored()):
                 await self._follow()
@@ -110,7 +110,7 @@ class RouterSession:
             await self._client.close()
 
     async def _open(self, router: SmpRouter) -> bool:
-        """Subscribe what is stored; False if the session is of no use."""
+        """Subscribe what is stored; False if the session is useless."""
         server = self._reporter.server
         match opening_of(router, self._service_id):
             case Opening.SERVICE_FIRST:
@@ -127,7 +127,7 @@ class RouterSession:
         return True
 
     async def _subscribe_service(self, own: QueueSet) -> bool:
-        """NSUBS for what is associated, and NSUB for the rest; for all of it where the two sides disagree."""
+        """NSUBS for what is associated, NSUB for the rest; NSUB for everything if the two sides disagree."""
         result = await self._ask_service(own)
         match service_answer(result):
             case ServiceAnswer.UNAVAILABLE:
@@ -150,7 +150,7 @@ class RouterSession:
         return True
 
     async def _repair(self) -> None:
-        """Subscribe first what is not associated here, which may be all the difference; then everything.
+        """Subscribe first what is not associated here, which may explain the difference; then everything.
 
         What the message router counts beyond ours in the end can only be what was deleted here.
         """
@@ -180,7 +180,7 @@ class RouterSession:
                 await asyncio.sleep(self._chance.uniform(0, 2 * self._options.repair_pause_s))
 
     async def _follow(self) -> None:
-        """Subscribe what becomes known, retrying what had no answer, until nothing is subscribed at all."""
+        """Subscribe what is added, retrying what had no answer, until nothing is subscribed at all."""
         loop = asyncio.get_running_loop()
         while True:
             if self._fresh.is_overflowed:
@@ -283,7 +283,7 @@ class RouterSession:
         return SubscriptionsChanged(self._reporter.server, (notifier_id,), event)
 
     def _late(self, notifier_id: bytes, response: Response) -> SubscriberEvent | None:
-        """An answer that nobody was waiting for any more."""
+        """An answer that nobody waits for any more."""
         result = RefusedError(response.error) if isinstance(response, ERR) else response
         answer = queue_answer(result, self._service_id)
         if answer is None:

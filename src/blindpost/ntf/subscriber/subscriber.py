@@ -31,7 +31,7 @@ class LinkState:
 
 
 class SmpSubscriber:
-    """The `ports.Subscriber`: `run` it, and tell it what is new."""
+    """The `ports.Subscriber`: `run` it, and report what is new."""
 
     def __init__(self, desk: Desk, options: SubscriberOptions, chance: Random | None = None) -> None:
         self._desk = desk
