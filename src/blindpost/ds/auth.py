@@ -1,4 +1,4 @@
-"""Who calls: tokens bound to an identity key, or whatever an operator plugs in. Refused by default."""
+"""Who calls: tokens bound to an identity key, or an operator's own authority. By default, nobody may."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Caller(Value):
 
 
 class Authority(Protocol):
-    """Tells callers apart. It is asked once for each batch, before anything else is looked at."""
+    """Identifies callers. It is asked once for each batch, before any other check."""
 
     async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
-        """The caller behind each; None for those that are refused."""
+        """The caller behind each; None if refused."""
 
 
 class Closed:
@@ -35,7 +35,7 @@ class Closed:
 
 
 class Open:
-    """Everybody may do everything, also drain every queue: for tests and closed networks."""
+    """Everybody may do everything, even drain every queue: for tests and closed networks."""
 
     async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
         return [Caller()] * len(auths)

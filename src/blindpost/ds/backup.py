@@ -48,9 +48,9 @@ def back_up(place: DsPlace, target: Path) -> int:
 
 
 def _copy(place: DsPlace, store: Path) -> None:
-    """Large payloads are files: those before the copy of the tables, and those that were completed during it.
+    """Large payloads are files: those from before the copy of the tables, and those completed during it.
 
-    One that is missing was taken by its recipient meanwhile.
+    A missing one was taken by its recipient meanwhile.
     """
     _copy_large(place.store / LARGE_FOLDER, store / LARGE_FOLDER)
     try:

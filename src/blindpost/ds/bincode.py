@@ -1,4 +1,4 @@
-"""The map of queues as the described service keeps it in a file: bincode 1, little-endian 64-bit lengths.
+"""The map of queues as the described service stores it in a file: bincode 1, little-endian 64-bit lengths.
 
 V2 maps (channel id, recipient key) to payloads, V1 maps a recipient key alone. The file has no tag: a
 reader tries V2, then V1, and takes only what consumes the file to its last byte. V1 queues belong to the
@@ -25,7 +25,7 @@ class ImportFileError(Exception):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Queue(Value):
-    """One queue of a file; its payloads are read from it when they are needed."""
+    """One queue of a file; its payloads are read when needed."""
 
     recipient_key: bytes
     channel_id: bytes

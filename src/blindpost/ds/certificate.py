@@ -1,4 +1,4 @@
-"""A certificate of the service's own, for clients that compare its fingerprint."""
+"""The service's own certificate, for clients that compare its fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`blindpost ds check`: what a delivery service's start would meet, apart from what every server has."""
+"""`blindpost ds check`: what a delivery service's start would run into, besides the common checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls are refused, and with which words, before anything is stored, drained or awaited."""
+"""Which calls are refused, and with which text, before anything is stored, drained or awaited."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_IDENTITY = Refusal("identityKey belongs to another identity")
 
 
 def queue_of(request: Request) -> bytes:
-    """The queue that a call is about; its fields are not checked yet, but cut to what can be a name."""
+    """The queue that a call is about; its fields are not checked yet, only cut to the size of a name."""
     if isinstance(request, Upload | FetchKeyPackage):
         return package_queue(request.identity_key[:KEY_SIZE])
     channel_id = request.channel_id if request.version else b""

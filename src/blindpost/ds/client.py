@@ -71,7 +71,7 @@ class DsError(Exception):
 
 
 class RefusedError(DsError):
-    """The service said no, with these words."""
+    """The service refused, with this text."""
 
     def __init__(self, reason: str, *, is_overloaded: bool) -> None:
         super().__init__(reason)
@@ -244,7 +244,7 @@ class DsClient:
         return client
 
     async def reconnect(self) -> None:
-        """Take a new connection in place of the one that is there or was lost."""
+        """Replace the current or lost connection by a new one."""
         if self._wire is not None:
             self._wire.close()
         self._wire = cast(_Wire, await self._dial())
@@ -268,7 +268,7 @@ class DsClient:
         await self._ask(request, Done)
 
     async def fetch(self, recipient_key: bytes, channel_id: bytes = b"") -> tuple[bytes, ...]:
-        """Take what is there, oldest first; there may be more. What is returned has left the queue."""
+        """Take what is in the queue, oldest first; there may be more. What is returned has left the queue."""
         return (
             await self._ask(Fetch(recipient_key, channel_id, WIRE_VERSION, self._auth), Payloads)
         ).payloads
@@ -276,7 +276,7 @@ class DsClient:
     async def fetch_wait(
         self, recipient_key: bytes, channel_id: bytes = b"", *, timeout_s: float
     ) -> tuple[bytes, ...]:
-        """As `fetch`, but wait for something to come."""
+        """As `fetch`, but wait until something arrives."""
         timeout_ms = int(timeout_s * 1000)
         request = FetchWait(recipient_key, channel_id, WIRE_VERSION, timeout_ms, self._auth)
         return (await self._ask(request, Payloads)).payloads
@@ -290,7 +290,7 @@ class DsClient:
         lease_s: float = 0.0,
         max_payloads: int = 0,
     ) -> tuple[Delivery, ...]:
-        """Take what is there for a while; what is not acknowledged in time is delivered again."""
+        """Lease what is in the queue; what is not acknowledged in time is delivered again."""
         request = Lease(
             recipient_key,
             channel_id,
@@ -303,13 +303,13 @@ class DsClient:
         return (await self._ask(request, Deliveries)).deliveries
 
     async def ack(self, recipient_key: bytes, ids: tuple[bytes, ...], channel_id: bytes = b"") -> None:
-        """Remove deliveries for good. May be repeated."""
+        """Remove deliveries permanently. May be repeated."""
         await self._ask(Ack(recipient_key, channel_id, WIRE_VERSION, ids, self._auth), Done)
 
     async def receive(
         self, recipient_key: bytes, channel_id: bytes = b"", *, lease_s: float = 0.0
     ) -> AsyncIterator[bytes]:
-        """Payloads as they come, each once; ends with `ConnectionLostError` when the connection does.
+        """Payloads as they arrive, each once; ends with `ConnectionLostError` when the connection does.
 
         A payload counts as done when the loop asks for the next one. After `reconnect` a new `receive` of
         the same client does not yield again what an earlier one did.

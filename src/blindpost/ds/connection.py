@@ -1,7 +1,7 @@
 """One caller's connection: the service's side of the RPC protocol over any byte stream.
 
 A Finish after the Return says that the caller has taken the answer; this is what a fetch waits for
-before its payloads leave the queue. A Finish before the Return takes the call back.
+before its payloads leave the queue. A Finish before the Return cancels the call.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from blindpost.wire.errors import WireError
 GREETING_S = 30.0
 """A caller that has not asked anything by then is disconnected."""
 MESSAGE_S = 120.0
-"""How long one message may take to arrive; for the largest that means 70 KB a second."""
+"""How long one message may take to arrive: for the largest, 70 KB a second."""
 QUESTIONS_MAX = 4096
-"""Calls of one connection that are not finished."""
+"""The limit on unfinished calls of one connection."""
 OUTBOX_BYTES_MAX = 32 << 20
 """A caller that lets this much pile up is disconnected; nothing it did not take is lost."""
 PIECE_BYTES = 128 << 10
-"""How much of a long answer is encrypted before others get the event loop."""
+"""How much of a long answer is encrypted before yielding to the event loop."""
 
 
 class Stream(Protocol):
-    """What a connection needs of TLS or QUIC."""
+    """What a connection needs from TLS or QUIC."""
 
     @property
     def unsent(self) -> int:
@@ -118,7 +118,7 @@ class DsConnection(Connection):
         return self._framer.waiting
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the peer, cut anywhere."""
+        """Bytes from the peer, split anywhere."""
         if not self._closed:
             if not self._framer.waiting:
                 self._since = self._clock()
@@ -156,7 +156,7 @@ class DsConnection(Connection):
             self.let_go("large")
 
     async def room(self) -> None:
-        """Wait until what was sent before has left, or the stream has ended."""
+        """Wait until everything written before is sent, or the stream has ended."""
         while self._outbox and not self._closed:
             self._room = self._room or asyncio.get_running_loop().create_future()
             await self._room
@@ -169,7 +169,7 @@ class DsConnection(Connection):
         self._stream.close()
 
     def cut(self) -> None:
-        """What is still to be sent is dropped; nothing that its caller did not take is lost."""
+        """Drop what is still to be sent; nothing that its caller did not take is lost."""
         self._outbox.clear()
         self.close()
 
@@ -222,7 +222,7 @@ class DsConnection(Connection):
             self.cut()
 
     def pump(self) -> None:
-        """Send the next piece, and the one after it when others had their turn."""
+        """Send the next piece, and the one after it when others have had their turn."""
         if self._sending or not self._outbox or self._closed or self.congested:
             return
         self._sending = True
@@ -251,7 +251,7 @@ class DsConnection(Connection):
             room.set_result(None)
 
     def _work(self) -> None:
-        """Handle complete messages, unless something must be waited for."""
+        """Handle complete messages, unless one must wait."""
         try:
             if self.held or self._closed:
                 return

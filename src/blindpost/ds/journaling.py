@@ -1,4 +1,4 @@
-"""What the delivery service says about itself once a minute: sums of everything, nothing about a queue."""
+"""What the delivery service records about itself once a minute: sums, nothing about a queue."""
 
 from __future__ import annotations
 

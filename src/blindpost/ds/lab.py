@@ -12,8 +12,8 @@ from blindpost.journal.lab import LabJournal
 class DsLab:
     """Writes what happened in the queues of these recipients, blinded; the plan passes on no others.
 
-    When a payload came is known from its own event. What was there before this process counts from the
-    first event that is seen of it.
+    A payload's arrival time is known from its own event; one from before this process counts from the
+    first event seen of it.
     """
 
     def __init__(

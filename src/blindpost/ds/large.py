@@ -1,7 +1,7 @@
-"""Large payloads of the embedded store: a file each, so that none waits for another, nor a turn for any.
+"""Large payloads of the embedded store: one file each, so that none waits for another and no turn for any.
 
 A file is written and synced before the commit that makes it part of a queue, and removed after the commit
-that takes it out. What a crash leaves between is known to no queue, and is removed at the next start.
+that takes it out. What a crash leaves in between is in no queue and is removed at the next start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile("[0-9a-f]{32}")
 
 
 def large_name(queue: bytes, tag: bytes) -> bytes:
-    """By what a large payload is known."""
+    """The name of a large payload."""
     return hashlib.blake2b(queue + tag, digest_size=16).digest()
 
 
@@ -39,11 +39,11 @@ class LargeFiles:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     async def write(self, name: bytes, payload: bytes) -> None:
-        """Have a payload on the disk, or raise `StoreFailedError` with nothing left of it."""
+        """Write a payload to disk, or raise `StoreFailedError` and leave nothing of it."""
         await self._in_thread(self._write, name, payload)
 
     async def read(self, name: bytes) -> bytes | None:
-        """A payload, unless it was removed."""
+        """A payload; None if it was removed."""
         return await self._in_thread(self.look, name)
 
     def look(self, name: bytes) -> bytes | None:
@@ -53,13 +53,13 @@ class LargeFiles:
         return None
 
     def remove(self, names: Iterable[bytes]) -> None:
-        """Begin to remove payloads that no queue knows any more; `close` waits for it."""
+        """Begin to remove payloads that are in no queue any more; `close` waits for it."""
         files = [self._file(name) for name in names]
         if files:
             self._threads.submit(_unlink, files)
 
     def tidy(self, is_known: Callable[[bytes], bool]) -> None:
-        """Remove what a crash has left; files that are not ours stay."""
+        """Remove what a crash left behind; files that are not ours stay."""
         with _failures():
             found = [file for file in self._folder.iterdir() if _NAME.fullmatch(file.name)]
             _unlink(file for file in found if not is_known(bytes.fromhex(file.name)))

@@ -79,17 +79,17 @@ class Entry(Value):
 
     @property
     def id(self) -> bytes:
-        """What an acknowledgement names it by."""
+        """The id that an acknowledgement names."""
         return delivery_id(self.number, self.tag)
 
 
 def delivery_id(number: int, tag: bytes) -> bytes:
-    """What an acknowledgement names a payload by."""
+    """The id by which an acknowledgement names a payload."""
     return number.to_bytes(8, "big") + tag
 
 
 def number_and_tag(given: bytes) -> tuple[int, bytes] | None:
-    """What a delivery id says; None if it is none."""
+    """Number and tag in a delivery id; None if it is not one."""
     if len(given) != 8 + TAG_SIZE:
         return None
     return int.from_bytes(given[:8], "big"), given[8:]

@@ -28,7 +28,7 @@ def quietly(done: int, total: int) -> None:
 async def import_file(
     path: Path, store: DsStore, progress: Progress = quietly, entropy: Entropy = system_entropy
 ) -> tuple[int, int, int]:
-    """Version of the file, how many queues and how many payloads came from it.
+    """Returns the version of the file, and how many queues and payloads came from it.
 
     Everything is one transaction: after a crash the store has all of it or nothing. The file is only read.
     The store must be empty, so that a repeated import cannot double anything.
@@ -50,7 +50,7 @@ async def import_file(
 def _changes(
     queues: Sequence[Queue], totals: PutTotals, progress: Progress, entropy: Entropy
 ) -> Iterator[list[Change]]:
-    """Everything that a file brings, in chunks; large payloads are not staged, since nobody waits."""
+    """All changes of a file, in chunks; large payloads are not staged, since nobody waits."""
     chunk: list[Change] = []
     done = size = 0
     for queue in queues:

@@ -65,7 +65,7 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Something may be there for those who wait for a queue."""
+    """There may be something for the calls that wait for a queue."""
 
     queue: bytes
 
@@ -94,13 +94,13 @@ class Shell:
     now: Callable[[], float]
     send: Callable[[Sequence[Answer]], None]
     begin: Callable[[Wait], None]
-    """Have `WaitOver` come at the wait's time."""
+    """Schedule `WaitOver` for the wait's deadline."""
     put_own: Callable[[Event], None]
     later: Callable[[float, Event], None]
     stage: Callable[[Stage], None]
-    """Write a large payload and have `Staged` come, or tell its caller why not."""
+    """Write a large payload, then put `Staged`, or tell its caller why not."""
     drop: Callable[[Stage], None]
-    """Have a written payload that is in no queue removed."""
+    """Remove a written payload that is in no queue."""
 
 
 def not_stored(error: StoreFailedError) -> Refusal:
@@ -130,7 +130,7 @@ class DsPlan:
         self._entropy = entropy
         self._shell = shell
         self.busy: set[bytes] = set()
-        """The queues that the turn which is being committed looks at."""
+        """The queues used by the turn being committed."""
         self._again: list[Event] = []
         self._wakes: dict[bytes, float] = {}
         self._turn = self._new_turn()
@@ -164,7 +164,7 @@ class DsPlan:
     # --- beside a commit
 
     def subject(self, event: Event) -> bytes | None:
-        """The queue of a call: others that are about the same are not to overtake it."""
+        """The queue of a call: others about the same queue must not overtake it."""
         return queue_of(event.request) if isinstance(event, Called) else None
 
     def takes(self, event: Event) -> bytes | None:
@@ -286,7 +286,7 @@ class DsPlan:
                 self._shell.later(RETRY_S, event)
 
     def _turn_away(self, event: Event, refused: Refusal) -> bool:
-        """Tell the caller, if somebody waits for this event's answer."""
+        """Tell the caller, if one waits for this event's answer."""
         match event:
             case Called(peer, question):
                 self._shell.send([Answer(peer, question, refused)])
@@ -318,7 +318,7 @@ class DsPlan:
             self._wake(queue, turn.now + max(delay_s, 0.0), delay_s)
 
     def _wake(self, queue: bytes, at: float, delay_s: float) -> None:
-        """At most one wake-up of a queue is on its way, the earliest that was asked for."""
+        """At most one wake-up of a queue is pending, the earliest requested."""
         if at < self._wakes.get(queue, at + 1):
             self._wakes[queue] = at
             if delay_s <= 0:

@@ -1,4 +1,4 @@
-"""A delivery service for the frame: its parts, and what is done with them."""
+"""A delivery service as a `Service`: its parts, and how they are run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def authority_of(place: DsPlace) -> Authority:
 
 
 def server_tls(place: DsPlace) -> ssl.SSLContext:
-    """What callers are shown: the service's certificate."""
+    """TLS with the service's certificate."""
     for file in (place.certificate, place.key):
         if not file.exists():
             raise OperatorError(
@@ -136,7 +136,7 @@ class DsService(EngineService[DsPlace]):
         self.service.plan.quotas.load(self.place.quotas)
 
     async def stop_listening(self) -> None:
-        """QUIC's one socket carries the open connections too, and closes when they have their answers."""
+        """QUIC's single socket carries the open connections too, and closes when they have their answers."""
         self._tls.close()
 
     async def drain(self, seconds: float) -> None:

@@ -47,7 +47,7 @@ class Available:
 
 
 def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
-    """Append a payload. A large one is only let in here: `staged` appends it when it is written."""
+    """Append a payload. A large one is only admitted here: `staged` appends it once it is written."""
     queue, tag, payload = queue_of(request), turn.entropy(TAG_SIZE), request.payload
     full = _full(turn, peer, queue, len(payload))
     if full is not None:
@@ -61,7 +61,7 @@ def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
 
 
 def staged(turn: Turn, stage: Stage) -> None:
-    """A large payload is written: now it takes its place in the queue, if there still is one."""
+    """A large payload is written: append it to the queue, if there is still room."""
     peer, question, queue, size = stage.peer, stage.question, stage.queue, len(stage.payload)
     full = _full(turn, peer, queue, size)
     if full is not None:
@@ -97,7 +97,7 @@ def _full(turn: Turn, peer: Peer, queue: bytes, size: int) -> Refusal | None:
 
 
 def _added(turn: Turn, peer: Peer, queue: bytes, size: int) -> None:
-    """The last payload of a queue is counted against the address that it came from."""
+    """Count the last payload of a queue against the address that it came from."""
     turn.stored.add(peer.account, (queue, turn.view.ends(queue).tail - 1), size)
 
 
@@ -106,7 +106,7 @@ def _full_refusal(reason: str) -> Refusal:
 
 
 def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
-    """Answer with what is there, or wait. False if the turn has not loaded enough to tell."""
+    """Answer with what is available, or wait. False if the turn has not loaded enough to tell."""
     if peer.is_gone:
         return True  # nothing may be handed out after a disconnect
     queue = queue_of(request)
@@ -197,7 +197,7 @@ def give_back(turn: Turn, hold: Hold) -> None:
 
 
 def acknowledge(turn: Turn, peer: Peer, question: int, request: Ack) -> None:
-    """Remove deliveries by id; those that are gone, or never were, are passed over."""
+    """Remove deliveries by id; unknown ids are skipped."""
     queue = queue_of(request)
     for given in request.ids:
         named = number_and_tag(given)
@@ -254,7 +254,7 @@ def wake(turn: Turn, queue: bytes) -> bool:
 
 
 def wait_over(turn: Turn, wait: Wait) -> bool:
-    """The time of a waiting call has come: it gets what is there, usually nothing.
+    """A waiting call has timed out: it gets what is available, usually nothing.
 
     False if the turn has not loaded enough to tell.
     """
@@ -291,7 +291,7 @@ def upload_package(turn: Turn, peer: Peer, question: int, request: UploadKeyPack
 def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackage) -> bool:
     """The oldest key package. False if the turn has not loaded enough to tell.
 
-    It is removed before the answer leaves: one that is lost does no harm, one that is used twice does.
+    It is removed before the answer is sent: losing one does no harm, using one twice does.
     """
     queue = queue_of(request)
     entries = turn.view.head(queue)

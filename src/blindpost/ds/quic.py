@@ -36,7 +36,7 @@ PING_S = 10.0
 CONNECT_S = 10.0
 IN_HAND_MAX = 8 << 20
 UNSENT_HIGH = 256 << 10
-"""The library may turn all that it holds into datagrams in one go, and nobody else is served meanwhile."""
+"""The library may turn all it holds into datagrams at once, and nobody else is served meanwhile."""
 _RPC_STREAM = 0
 
 
@@ -68,7 +68,7 @@ class _Quic(QuicConnectionProtocol, ABC):
         self._pinging = self._loop.call_later(PING_S, self._ping)
 
     def end(self) -> bool:
-        """Nothing more is sent; False if that was so already."""
+        """Send nothing more; False if already ended."""
         if self._over:
             return False
         self._over = True
@@ -86,7 +86,7 @@ class _Quic(QuicConnectionProtocol, ABC):
             self.begin_pings()
 
     def _say_goodbye(self) -> None:
-        """Send what can leave at once, and that this is all."""
+        """Send what can be sent at once, then the close."""
         with contextlib.suppress(QuicConnectionError):
             super().transmit()
             self._quic.close()
@@ -119,7 +119,7 @@ class QuicStream(_Quic):
         self._look()
 
     def _count(self, addr: Any) -> bool:
-        """Count the connection under its address, with its first datagram; False if there may be no more."""
+        """Count the connection under its address at its first datagram; False if the limit is reached."""
         if self._over:
             return False
         limits = self._service.limits
@@ -200,7 +200,7 @@ class QuicStream(_Quic):
 
 
 class QuicListener:
-    """Takes QUIC connections for a service, within its limits."""
+    """Accepts QUIC connections for a service, within its limits."""
 
     def __init__(self, service: DeliveryService, certificate: Path, key: Path) -> None:
         self._service = service
@@ -232,7 +232,7 @@ class QuicListener:
 
 
 class QuicDialed(_Quic):
-    """A client's side: a transport for an asyncio protocol, once it is connected."""
+    """The client's side: a transport for an asyncio protocol, once it is connected."""
 
     def __init__(self, quic: QuicConnection, protocol: asyncio.Protocol) -> None:
         super().__init__(quic)
@@ -242,7 +242,7 @@ class QuicDialed(_Quic):
         return self._over
 
     def get_extra_info(self, name: str) -> None:
-        """There is no socket of the connection's own."""
+        """The connection has no socket of its own."""
 
     def close(self) -> None:
         if not self._over:

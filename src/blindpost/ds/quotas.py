@@ -37,7 +37,7 @@ class Quotas:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._counted: dict[bytes, tuple[float, int]] = {}
-        """By what, whom and of whom, hashed: since when, and how often."""
+        """By kind, identity and other party, hashed: since when, and how often."""
         self._sweep_at = _SWEEP_AT
         self._is_saved = True
 
@@ -78,14 +78,14 @@ class Quotas:
         return {key: one for key, one in self._counted.items() if 0 <= now - one[0] < WINDOW_S}
 
     def save(self, file: Path) -> None:
-        """Write down what counts, if that changed."""
+        """Save the counts if they changed."""
         if not self._is_saved:
             kept = {key.hex(): one for key, one in self._current().items()}
             write_file(file, json.dumps(kept).encode())
             self._is_saved = True
 
     def load(self, file: Path) -> None:
-        """Go on counting where an earlier process stopped; a file that cannot be read is set aside."""
+        """Continue the counts of an earlier process; an unreadable file is set aside."""
         if not file.exists():
             return
         try:

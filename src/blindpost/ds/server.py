@@ -28,7 +28,7 @@ from blindpost.serving.limits import Limits
 log = logging.getLogger(__name__)
 
 BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, source_bytes=1 << 20)
-"""A batch ends with the payload that brings it above 1 MiB; what large payloads need happens beside it."""
+"""A batch ends with the payload that brings it above 1 MiB; large payloads are handled beside it."""
 
 
 OVERDUE_LOOK_S = 5.0
@@ -101,7 +101,7 @@ class DeliveryService(Connections[DsConnection]):
         connection.pump()
 
     def close_overdue(self) -> int:
-        """Close connections that ask nothing, or do not finish what they began to say; how many."""
+        """Close connections that ask nothing or do not finish a message; returns how many."""
         now = self._loop.time()
         return self.close_if(lambda connection: connection.is_overdue(now))
 

@@ -53,7 +53,7 @@ class StoreSection(Section):
 
 
 class LimitsSection(Section):
-    """`DsRules`, in the file's words."""
+    """`DsRules`, as the file names them."""
 
     queue_payloads: Count = _DEFAULT.queue_payloads
     queue_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.queue_bytes
@@ -131,7 +131,7 @@ CONFIG_NAME = DsPlace.config_name()
 
 
 def without_identity(text: str, identity: bytes) -> tuple[str, int]:
-    """The text of a file of tokens without those of one identity, and how many they were."""
+    """The text of a token file without those of one identity, and how many were removed."""
     lines = text.splitlines(keepends=True)
     kept = [line for line in lines if line.partition("#")[0].lower().split()[1:] != [identity.hex()]]
     return "".join(kept), len(lines) - len(kept)

@@ -24,11 +24,11 @@ class Peer:
     def __init__(self, number: int, undo: Undo) -> None:
         self.number = number
         self.account: Hashable = None
-        """Whom what it stores is counted under. Set by the shell."""
+        """The account that what it stores is counted under. Set by the shell."""
         self.is_gone = False
         """Set by the shell when the stream ends, before the corresponding event."""
         self.holds: Table[int, Hold] = Table(undo)
-        """By their own numbers: the question of a lease may be used again while the lease lasts."""
+        """By their own numbers: the question id of a lease may be reused while the lease lasts."""
         self.answered: Table[int, int] = Table(undo)
         """The hold of an answer that is not finished yet, by question."""
         self.waits: Table[int, Wait] = Table(undo)
@@ -55,7 +55,7 @@ class Hold(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Wait(Value):
-    """A call that waits until something is there, or until its time."""
+    """A call that waits for a payload, or until its deadline."""
 
     peer: Peer
     question: int
@@ -66,11 +66,11 @@ class Wait(Value):
 
 
 class DsState:
-    """All of it; every change can be taken back."""
+    """All of it; every change can be rolled back."""
 
     def __init__(self, undo: Undo) -> None:
         self.held: Table[tuple[bytes, int], Hold] = Table(undo)
-        """By queue and number: in whose hands."""
+        """By queue and number: who holds it."""
         self.waiters: Table[bytes, tuple[Wait, ...]] = Table(undo)
         self.waiting: Table[tuple[int, int], Wait] = Table(undo)
         """By connection and question."""
@@ -100,7 +100,7 @@ class DsState:
         *,
         is_lease: bool,
     ) -> None:
-        """Payloads go into the hands of a connection, by the answer to this question."""
+        """Hand payloads to a connection, by the answer to this question."""
         light = tuple(replace(entry, payload=None) for entry in entries)
         hold = Hold(next(self._numbers), peer, queue, light, until, is_lease)
         peer.holds.put(hold.number, hold)
@@ -109,7 +109,7 @@ class DsState:
             self.held.put((queue, entry.number), hold)
 
     def take_away(self, queue: bytes, number: int) -> Hold | None:
-        """A payload is no longer held; a hold that has none left ends."""
+        """Release a payload from its hold; an empty hold ends."""
         hold = self.held.pop((queue, number))
         if hold is not None and not self.in_hand(hold):
             hold.peer.holds.pop(hold.number)

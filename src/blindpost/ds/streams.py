@@ -34,7 +34,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 def client_context(authorities: Path | None = None, *, pinned: bool = False) -> ssl.SSLContext:
     """Trust these authorities, or the system's; with `pinned` the certificate is compared by the caller.
 
-    To read the system's authorities takes longer than the rest of a connection.
+    Reading the system's authorities takes longer than the rest of a connection.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -72,7 +72,7 @@ class TlsStream(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """What was written before still leaves, unless it is too much: then at once."""
+        """Send what was written before, unless that is too much: then close at once."""
         if self._transport is not None:
             if self.unsent > WRITE_HIGH:
                 self._transport.abort()
@@ -113,7 +113,7 @@ class TlsStream(asyncio.Protocol):
 
 
 def keep_alive(sock: Any) -> None:
-    """Have the system probe a silent peer."""
+    """Let the system probe a silent peer."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -123,7 +123,7 @@ def keep_alive(sock: Any) -> None:
 
 
 class _Counted(sslproto.SSLProtocol):
-    """TLS below a stream, counted by address from its first byte on: asyncio tells of it when it is done."""
+    """TLS below a stream, counted by address from its first byte: asyncio reports it after the handshake."""
 
     max_size = 32 << 10
     """The buffer that asyncio keeps for each connection; its default is eight times that."""
@@ -159,7 +159,7 @@ class _Counted(sslproto.SSLProtocol):
 
 
 class TlsListener:
-    """Takes TCP connections for a service, within its limits."""
+    """Accepts TCP connections for a service, within its limits."""
 
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._service = service
@@ -176,6 +176,6 @@ class TlsListener:
         return bound
 
     def close(self) -> None:
-        """Take no more connections; those that are open stay."""
+        """Accept no more connections; open ones stay."""
         if self._server is not None:
             self._server.close()

@@ -2,7 +2,7 @@
 
 Entries (tag and size) and payloads are apart, so that walking over a queue, or acknowledging, never
 touches a payload. What one enqueue writes does not depend on what is stored. A large payload is a file, and
-the table `large` says of which files there is an entry.
+the table `large` lists the files that have an entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENTRY = struct.Struct(">8sQ")
 _TOTALS_KEY, _TOTALS = b"totals", struct.Struct(">QQ")
 
 INLINE_BYTES_MAX = 64 << 10
-"""A commit above this is made beside the event loop, and so is one that waits for the disk."""
+"""A commit above this runs outside the event loop, as does one that waits for the disk."""
 WALK_STEP = 256
 
 IsHeld = Callable[[bytes, int], bool]
@@ -42,7 +42,7 @@ class DsStore(Protocol):
     """What the delivery service asks of a store, whichever it is."""
 
     async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
-        """Fill in what a batch will look at, within the bytes of a turn; also while a commit is under way.
+        """Fill in what a batch needs, within the bytes of a turn; may run during a commit.
 
         Of each queue that it takes from: the first entries, up to those that fill one answer, with the
         payloads of those that are neither handed out nor large.
@@ -51,7 +51,7 @@ class DsStore(Protocol):
     async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
         """Write a large payload, beside everything else, or raise `StoreFailedError`.
 
-        It is part of nothing until a commit adds the entry of this tag; if the process ends before, the next
+        It is in no queue until a commit adds the entry of this tag; if the process ends before, the next
         one removes it.
         """
 
@@ -67,7 +67,7 @@ class DsStore(Protocol):
     async def fill(self, chunks: Callable[[], Iterable[Sequence[Change]]], size: int) -> None:
         """Make all chunks of changes durable, or raise `StoreFailedError` and none of them.
 
-        They bring `size` bytes of payloads, and may be asked for more than once.
+        They hold `size` bytes of payloads, and may be iterated more than once.
         """
 
     def queues(self) -> AsyncIterator[tuple[bytes, bytes, int]]:
@@ -158,7 +158,7 @@ class LmdbTables:
         return found if found is not None else await asyncio.to_thread(self._row, _key(queue, entry.number))
 
     def _row(self, key: bytes) -> bytes | None:
-        """A payload that came by an import, or from an earlier version: a row, however large."""
+        """A payload from an import or an earlier version: a row, however large."""
         with self.store.read() as read:
             return read.get(PAYLOADS, key)
 
@@ -230,7 +230,7 @@ def _payload(read: Read, queue: bytes, number: int) -> bytes:
 
 
 def change_rows(changes: Sequence[Change]) -> Iterator[tuple[str, bytes, bytes | None]]:
-    """The changes as rows; of what is written again and again only the last."""
+    """The changes as rows; only the last write of each."""
     ends: dict[bytes, Ends] = {}
     totals: PutTotals | None = None
     for change in changes:

@@ -137,7 +137,7 @@ _PAYLOADS = (
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 _FIRST_STEP = 64
-"""How many entries of each queue the one statement for all queues reads; long ones are read on."""
+"""How many entries of each queue the one statement for all queues reads; longer queues take more reads."""
 
 
 class PostgresTables:
@@ -289,7 +289,7 @@ def _is_large_deleted(change: Change) -> TypeGuard[DeleteEntry]:
 
 
 def _work(changes: Sequence[Change]) -> tuple[Work, int]:
-    """The steps of a commit, of each key the last change, and how many bytes more are stored after it."""
+    """The steps of a commit, the last change of each key, and by how many bytes the store grows."""
     queues: dict[bytes, Ends] = {}
     payloads: dict[tuple[bytes, int], Entry | None] = {}
     more = 0

@@ -29,11 +29,11 @@ class Taken(Value):
 
     @property
     def apart(self) -> tuple[Entry, ...]:
-        """Those that are still to be read."""
+        """The payloads still to be read."""
         return tuple(entry for entry in self.entries if entry.payload is None)
 
     def result(self, read: Mapping[int, bytes]) -> Result:
-        """The answer, once those have been read. What was acknowledged meanwhile is not part of it."""
+        """The answer, once those are read, without what was acknowledged meanwhile."""
         found = [(entry.id, entry.payload or read.get(entry.number)) for entry in self.entries]
         if self.is_lease:
             return Deliveries(tuple(Delivery(id_, payload) for id_, payload in found if payload))
@@ -63,12 +63,12 @@ class Answer(Value):
 
 
 class Happened(NamedTuple):
-    """Something happened in a queue of a recipient who is the operator's own."""
+    """Something happened in a queue of the operator's own recipient."""
 
     event: str
     queue: bytes
     payload: bytes
-    """The payload's id; empty where a wait is meant."""
+    """The payload's id; empty for a wait."""
     depth: int
     """Payloads in the queue after it."""
     waited_s: float = 0.0
@@ -78,7 +78,7 @@ class Happened(NamedTuple):
 
 
 class Turn(engine.Turn[Meter]):
-    """One batch. Everything that it says or starts is taken back with it."""
+    """One batch. Everything that it sends or starts is rolled back with it."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class Turn(engine.Turn[Meter]):
         self.happened: list[Happened] = []
         self.answers: list[Answer] = []
         self.begun: list[Wait] = []
-        """Calls that wait from now on."""
+        """Calls that start to wait."""
         self.to_stage: list[Stage] = []
-        """Large payloads that are to be written, beside the turns that follow."""
+        """Large payloads to write, in parallel with later turns."""
         self.to_drop: list[Stage] = []
         """Large payloads that were written and cannot be stored."""
         self.to_wake: list[tuple[bytes, float]] = []
@@ -118,7 +118,7 @@ class Turn(engine.Turn[Meter]):
         self.append(self.answers, Answer(peer, question, outcome, is_held))
 
     def delete(self, queue: bytes, entry: Entry) -> None:
-        """A payload leaves its queue, and is no longer counted against whom it came from."""
+        """A payload leaves its queue, and no longer counts against its sender."""
         self.view.delete(queue, entry)
         self.stored.remove((queue, entry.number), entry.size)
 

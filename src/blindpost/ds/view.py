@@ -26,7 +26,7 @@ class DeleteEntry(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PutEnds(Value):
-    """The new ends of a queue; one that is empty is not kept."""
+    """The new ends of a queue; those of an empty queue are not kept."""
 
     queue: bytes
     ends: Ends
@@ -43,7 +43,7 @@ Change = AddEntry | DeleteEntry | PutEnds | PutTotals
 
 @dataclass(slots=True)
 class Wanted:
-    """What a batch will look at."""
+    """What a batch needs."""
 
     queues: set[bytes] = field(default_factory=set)
     """Whose ends it needs."""
@@ -101,7 +101,7 @@ class View:
         return self._ends.get(queue) or EMPTY
 
     def head(self, queue: bytes) -> tuple[Entry, ...]:
-        """The first entries of a queue, those of them that are still there."""
+        """The first entries of a queue that are still there."""
         entries = self._heads.get(queue) or ()
         return tuple(entry for entry in entries if (queue, entry.number) in self._entries)
 
@@ -117,7 +117,7 @@ class View:
         self._append(queue, Entry(self.ends(queue).tail, tag, len(payload), payload))
 
     def add_staged(self, queue: bytes, tag: bytes, size: int) -> None:
-        """Append a large payload that the store has already, by this tag."""
+        """Append a large payload already staged under this tag."""
         self._append(queue, Entry(self.ends(queue).tail, tag, size))
 
     def _append(self, queue: bytes, entry: Entry) -> None:

@@ -46,7 +46,7 @@ def remove(turn: Turn, notification: Notification, event: LedgerEvent) -> None:
 def accept(
     turn: Turn, subscription: Subscription, carrier: Carrier, nonce: bytes, encrypted_meta: bytes
 ) -> None:
-    """A new one replaces the previous one of its queue; if there are too many queues, the oldest make room."""
+    """A new one replaces the previous one of its queue; of too many queues, the oldest make room."""
     view = turn.view
     before = view.notifications.get(subscription.subscription_id)
     if before is not None:

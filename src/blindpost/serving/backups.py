@@ -1,7 +1,7 @@
 """Backups of any server: store, configuration and keys in one folder, whole or not at all.
 
-What its room says in `Contents` is copied beside a manifest. A folder that is restored replaces another
-one as a whole, and what was there is moved aside, never deleted.
+What the server lists in `Contents` is copied beside a manifest. A restored folder replaces another as a
+whole; the previous content is moved aside, never deleted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Contents:
         return self.store is None or (self.store / self.store_file).exists()
 
     def within(self, folder: Path) -> None:
-        """Everything must be where a copy of the folder would have it."""
+        """Refuse paths that a copy of the folder would not contain."""
         stores = () if self.store is None else (self.store,)
         for path in (*stores, *self.files, *self.optional, *self.apart):
             if folder not in path.parents:
@@ -185,7 +185,7 @@ def _checked(
 
 
 def _keep_apart(contents: Contents, old: Path, new: Path) -> None:
-    """Keys that a backup was made without stay, if they belong to what it holds."""
+    """Keys left out of a backup stay in place, if they belong to its content."""
     for key, belongs_to in contents.apart.items():
         kept = new / key.relative_to(old)
         if not key.exists() or kept.exists():

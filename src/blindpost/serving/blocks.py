@@ -57,7 +57,7 @@ class BlockConnection(Connection, Generic[ClientT]):
 
 
 class Answered(Protocol):
-    """What is said to a client."""
+    """What is sent to a client."""
 
     @property
     def client_id(self) -> int:
@@ -83,11 +83,11 @@ class BlockConnections(Connections[K], Handler, Generic[K, SaidT]):
 
     @abstractmethod
     def written(self, client: Any, said: SaidT) -> Writer:
-        """What is said, as a transmission."""
+        """An answer as a transmission."""
 
     @abstractmethod
     def in_place(self, client: Any, said: SaidT, code: Code) -> Writer:
-        """What is said where an answer cannot be: it could not be made, or is too long for a block."""
+        """What replaces an answer that could not be made or is too long for a block."""
 
     @abstractmethod
     def pack(self, client: Any, transmissions: Sequence[Writer]) -> Packed: ...
@@ -125,7 +125,7 @@ class BlockConnections(Connections[K], Handler, Generic[K, SaidT]):
     # --- saying
 
     def send(self, outbox: Sequence[SaidT]) -> None:
-        """Everything that one turn says, in the fewest blocks for each connection."""
+        """Send all answers of one turn, in the fewest blocks for each connection."""
         by_client: defaultdict[int, list[SaidT]] = defaultdict(list)
         for outgoing in outbox:
             by_client[outgoing.client_id].append(outgoing)
@@ -161,7 +161,7 @@ class BlockConnections(Connections[K], Handler, Generic[K, SaidT]):
 
 
 class _Door(Handler):
-    """Follows a session until its handshake is complete, then hands it to the room."""
+    """Follows a session until its handshake is complete, then hands it to the server."""
 
     def __init__(self, room: Handler, limits: Limits) -> None:
         self._room = room
@@ -177,7 +177,7 @@ class _Door(Handler):
 
 
 class LimitedServer(Server):
-    """Accepts sessions within a room's limits, and tells the room of those that are established."""
+    """Accepts sessions within a server's limits, and reports the established ones to it."""
 
     def __init__(self, plan: SessionPlan, room: BlockConnections[Any, Any]) -> None:
         self._limits = limits = room.limits

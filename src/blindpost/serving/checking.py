@@ -1,7 +1,7 @@
-"""What can be known of a server before it starts: looked at one by one, and nothing is changed.
+"""What can be known about a server before it starts: checked one by one, changing nothing.
 
-An error means that it would not start, or not keep what it accepts; a warning, that it would start and
-something should be seen to.
+An error means that it would not start, or not keep what it accepts; a warning means that it would start but
+something needs attention.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from blindpost.store.contract import Seen
 
 LOOKUP_S_MAX = 5.0
 ROOM_LOW = 1 << 30
-"""Below this there is room to start, and not for long."""
+"""Below this there is room to start, but not for long."""
 EXPIRES_DAYS = 30
 AHEAD_S_MAX = 120
 """A file from further in the future than this says that the clock went back."""
@@ -53,7 +53,7 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject: str
     grade: Grade
@@ -62,7 +62,7 @@ class Finding:
 
 
 class DoubtError(Exception):
-    """It would start, but this should be seen to."""
+    """It would start, but this needs attention."""
 
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(found)
@@ -81,7 +81,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What a room knows of its own server."""
+    """The checks specific to one kind of server."""
 
     connections: int
     connections_setting: str
@@ -91,15 +91,15 @@ class Checks:
     secrets: Sequence[Path] = ()
     socks: str = ""
     tries: Mapping[str, Callable[[], Awaitable[str]]] = field(default_factory=dict)
-    """What else there is: each says what it found, or raises `OperatorError` or `DoubtError`."""
+    """Further checks: each returns what it found, or raises `OperatorError` or `DoubtError`."""
 
 
 ChecksOf = Callable[[Any, bool], Checks]
-"""The checks of a place, whose server runs or not."""
+"""The checks of a place, given whether its server runs."""
 
 
 async def examine(place: Place[Any], checks_of: ChecksOf) -> list[Finding]:
-    """Everything about one server, in the order in which a start would meet it."""
+    """Check everything about one server, in the order of a start."""
     runs = _runs(place)
     checks = checks_of(place, runs)
     found = [
@@ -173,7 +173,7 @@ def _files(place: Place[Any], secrets: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Our own files; what a database or another mount keeps below is not looked into."""
+    """Our own files; databases and other mounts below are skipped."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             yield entry
@@ -217,7 +217,7 @@ def _clock(folder: Path) -> Finding:
 
 
 def _is_unsynchronised() -> bool:
-    """What the kernel says; where it may not be asked, nothing."""
+    """What the kernel reports; False if it cannot be asked."""
     try:
         return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) == _TIME_ERROR)
     except (OSError, AttributeError):
@@ -350,7 +350,7 @@ def told_certificates(certificates: Sequence[x509.Certificate], remedy: str) -> 
 
 
 def told_store(seen: Seen, known: int, name: str, *, runs: bool) -> str:
-    """What a store is; an older schema is brought up at the start, which cannot be taken back."""
+    """What a store is; an older schema is migrated at start, irreversibly."""
     if seen.in_use and not runs:
         raise OperatorError(f"{name}: another process uses this store. Stop it, or name another store.")
     if seen.version < known:
@@ -362,7 +362,7 @@ def told_store(seen: Seen, known: int, name: str, *, runs: bool) -> str:
 
 
 def told_ca_key(ca_key: Path, word: str) -> str:
-    """Whether the key of the identity lies where only an offline command needs it."""
+    """Whether the identity's key, needed only by an offline command, is kept here."""
     if ca_key.exists():
         raise DoubtError(f"{ca_key} lies beside the server", f"see `blindpost {word} move-ca-key --help`")
     return "kept elsewhere"

@@ -1,7 +1,7 @@
 """A server as a child process: started, waited for, asked and ended, always through this module.
 
 Children import nothing from the folder they are started in (`-P`). They do not outlive us: each holds the
-other end of a pipe, and stops in order when we are gone. Methods that wait block; in an event loop they are
+other end of a pipe, and stops cleanly when we are gone. Methods that wait block; in an event loop they are
 for `asyncio.to_thread`.
 """
 
@@ -30,7 +30,7 @@ STOP_S_MAX = 60.0
 _POLL_S = 0.02
 _LOG_TOLD = 2_000
 _BELOW_EPHEMERAL = range(20_000, 32_000)
-"""Ports that the system gives to no outgoing connection, so that a killed server finds its own free again."""
+"""Ports the system gives to no outgoing connection, so that a killed server finds its port free again."""
 
 
 class DidNotStartError(Exception):
@@ -38,7 +38,7 @@ class DidNotStartError(Exception):
 
 
 class Child:
-    """The server of one folder; `start` and `end` it as often as you like."""
+    """The server of one folder; it may be started and ended repeatedly."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
     ) -> None:
-        """`log` is a file for what it writes, else that goes where our own output goes."""
+        """`log` is a file for its output, which otherwise goes where ours goes."""
         self.kind = kind
         self.folder = folder
         self.log_file = log
@@ -77,7 +77,7 @@ class Child:
 
     @property
     def log(self) -> bytes:
-        """What it has written, in all its lives."""
+        """What it has written, in all its runs."""
         return self.log_file.read_bytes() if self.log_file is not None and self.log_file.exists() else b""
 
     def spawn(self) -> None:

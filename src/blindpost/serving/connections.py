@@ -17,11 +17,11 @@ from blindpost.engine.containment import contained
 from blindpost.serving.limits import Limits, LimitSizes
 
 BUFFERS_LOOK_S = 0.05
-"""How long what waits for peers may grow before it is looked at."""
+"""How long data waiting for peers may grow before it is checked."""
 WEIGHED_BYTES = 64 << 10
-"""From this on, what waits for a connection that is not congested counts."""
+"""Above this, data waiting for a connection counts even if it is not congested."""
 OUTBOX = "outbox"
-"""Why a connection is held whose peer does not read."""
+"""The reason for holding a connection whose peer does not read."""
 
 
 class Connection(ABC):
@@ -32,7 +32,7 @@ class Connection(ABC):
     def __init__(self, number: int, account: Hashable) -> None:
         self.number = number
         self.account = account
-        """Whom it is counted under."""
+        """The account it is counted under."""
         self.held: set[str] = set()
 
     @property
@@ -48,11 +48,11 @@ class Connection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it once what was said before has left."""
+        """End it once everything written before is sent."""
 
     @abstractmethod
     def cut(self) -> None:
-        """End it now, for the memory that it holds."""
+        """End it now, to free its memory."""
 
     @property
     def congested(self) -> bool:
@@ -102,7 +102,7 @@ class Connections(ABC, Generic[K]):
         self.connections[connection.number] = connection
 
     def leave(self, connection: K) -> None:
-        """A connection has ended; once is enough."""
+        """A connection has ended; repeated calls do nothing."""
         if self.connections.pop(connection.number, None) is not None:
             self._heavy.pop(connection, None)
             self.left(connection)
@@ -127,7 +127,7 @@ class Connections(ABC, Generic[K]):
         self.weigh(connection)
 
     def relieve(self, connection: K) -> None:
-        """A peer reads again. It may be held anew by what it is sent at once."""
+        """A peer reads again. What it is sent at once may fill it again."""
         if connection.congested:
             self._heavy.pop(connection, None)
             connection.held.discard(OUTBOX)
@@ -136,7 +136,7 @@ class Connections(ABC, Generic[K]):
                 connection.read_on()
 
     def weigh(self, connection: K) -> None:
-        """Much may wait for this connection: what waits for all is looked at soon."""
+        """Much may wait for this connection: schedule a check of the total."""
         if connection.number not in self.connections:
             return
         self._heavy[connection] = None

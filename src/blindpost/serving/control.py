@@ -57,7 +57,7 @@ class ControlSocket:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def listen(self) -> None:
-        """Take the place of a socket that a killed server left; the caller holds the lock of its folder."""
+        """Replace a socket that a killed server left; the caller holds the folder's lock."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ class KeptCounters(Generic[M]):
         """When the oldest of the counts began, in Unix seconds."""
 
     def load(self) -> None:
-        """Add what was counted before; a file that cannot be read is set aside: the service matters more."""
+        """Add earlier counts; an unreadable file is set aside: the service matters more."""
         self._is_loaded = True
         if not self._path.exists():
             return
@@ -56,21 +56,21 @@ class KeptCounters(Generic[M]):
             self._meters.add(meter, count)
 
     def save(self) -> None:
-        """A server that fails before it has loaded them must not write its zeros over them."""
+        """A server that fails before loading the counts must not overwrite them with zeros."""
         if not self._is_loaded:
             return
         write_counters(self._path, self.since, self._meters.counts)
 
 
 def write_counters(path: Path, since: int, counts: Mapping[M, int]) -> None:
-    """The file that a server goes on counting from."""
+    """Write the file that a server continues its counts from."""
     named = {meter.value: count for meter, count in counts.items()}
     kept = {"format": _FORMAT, "since": since, "counts": named}
     write_file(path, json.dumps(kept, indent=1).encode())
 
 
 def take_over_stats(path: Path, stats: Path, names: OldNames[M]) -> OldCounters[M]:
-    """Let a server that never ran go on from what its predecessor has counted."""
+    """Let a server that never ran continue its predecessor's counts."""
     if path.exists():
         raise OperatorError(
             f"{path}: this server has counted already. Statistics are taken over before its first start."

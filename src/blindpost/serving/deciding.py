@@ -1,4 +1,4 @@
-"""Services around an engine: what every server with connections and a store does alike."""
+"""Services around an engine: what all servers with connections and a store have in common."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Core(Protocol):
 
 
 class EngineService(Service[P]):
-    """A server that decides in turns, within limits, and keeps what it decided in a store."""
+    """A server that decides in turns, within limits, and keeps the results in a store."""
 
     def __init__(self, place: P, core: Core) -> None:
         super().__init__(place)
@@ -105,7 +105,7 @@ class RoutingService(EngineService[P]):
         await self.server.wait_empty(seconds)
 
     def renew(self, credentials: Credentials, plan: SessionPlan) -> None:
-        """Show these certificates to those who connect from now on."""
+        """Show these certificates to new connections."""
         self.credentials = credentials
         self.server.renew(plan)
 

@@ -24,7 +24,7 @@ def allow(connections: int) -> int:
 
 
 def tell(connections: int, possible: int, setting: str) -> None:
-    """Say so if there can be fewer connections than the setting asks for."""
+    """Log it if fewer connections are possible than the setting asks for."""
     if possible < connections:
         log.warning(
             "%s = %d needs %d open files, and the system does not allow so many: more than %d connections "

@@ -15,7 +15,7 @@ PUBLIC = 0o644
 
 
 def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """Put `content` in place of whatever is at `path`; after a crash there is the old file or the new one."""
+    """Replace whatever is at `path` by `content`; after a crash the old or the new file is there."""
     fresh = path.with_name(f".{path.name}.new")
     with telling(path):
         fresh.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def read_file(path: Path) -> bytes:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether a file that is there can be read by more than its owner, who may be in no safe folder."""
+    """Whether others than the owner can read an existing file, whose folder may be open."""
     try:
         return bool(path.stat().st_mode & 0o077)
     except OSError:
@@ -51,7 +51,7 @@ def readable_by_others(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """A folder of the owner's own, with those above it."""
+    """Make a private folder, with those above it."""
     with telling(path):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
 

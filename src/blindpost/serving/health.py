@@ -73,7 +73,7 @@ class Watch:
         return self.health
 
     def _machine(self) -> str | None:
-        """What the machine lacks."""
+        """What is wrong with the machine."""
         for folder in self._folders:
             try:
                 found = os.statvfs(folder)
@@ -121,7 +121,7 @@ class Watch:
         return self._refusal
 
     async def close(self) -> None:
-        """End a question to the store that was not answered."""
+        """Cancel an unanswered probe of the store."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])

@@ -16,7 +16,7 @@ _CONNECTIONS_MAX = 16
 
 
 class MetricsListener:
-    """Answers GET /metrics with what `render` says, GET /health with whether it is ready, and GET /live."""
+    """Answers GET /metrics with what `render` returns, GET /health with readiness, and GET /live."""
 
     def __init__(self, render: Callable[[], Awaitable[str]], health: Callable[[], Health]) -> None:
         self._render = render
@@ -26,7 +26,7 @@ class MetricsListener:
         self._open = 0
 
     async def move(self, metrics: MetricsSection) -> int | None:
-        """Listen where the settings say, and nowhere else; the port. If that is refused, nothing changes."""
+        """Listen only where the settings say; returns the port. If that fails, nothing changes."""
         before = self._server
         wanted = (metrics.address, metrics.port) if metrics.enabled else None
         if before is None or wanted is None or wanted != self._at:

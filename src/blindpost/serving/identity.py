@@ -1,7 +1,7 @@
-"""A server's keys on disk: its authority, which may be kept elsewhere, and what it runs with.
+"""A server's keys on disk: its authority, whose key may be kept elsewhere, and its online key.
 
 `ca.crt` is the identity that the address names. `ca.key` signs new online certificates and is needed for
-nothing else. `router.pem`, or `ntf.pem`: named for the kind of server, holds the online key and its
+nothing else. `router.pem` or `ntf.pem`, named for the kind of server, holds the online key and its
 certificate in one file, so that both are replaced at once.
 """
 
@@ -61,7 +61,7 @@ class Identity:
     def adopt(self, source: Path) -> Credentials:
         """The identity of another server, from the files that smp-server keeps: the address stays the same.
 
-        Its CA key comes too if it is there; everything is checked before anything is written.
+        Its CA key is taken over too if present; everything is checked before anything is written.
         """
         (authority,) = _certificates(source / CA_CERTIFICATE, 1)
         (leaf,) = _certificates(source / ADOPTED_CERTIFICATE, 1)
@@ -92,7 +92,7 @@ class Identity:
         return certificate
 
     def load(self, expected: bytes | None, now: int | None = None) -> Credentials:
-        """What a server runs with, after a check that all files belong together."""
+        """What a server runs with, after checking that all files belong together."""
         authority = self.authority()
         if expected is not None and not hmac.compare_digest(expected, fingerprint(authority)):
             raise OperatorError(
@@ -131,9 +131,9 @@ class Identity:
         return credentials
 
     def move_ca_key(self, target: Path) -> Path:
-        """Take the authority's key out of the server's folder; where it is now.
+        """Move the authority's key out of the server's folder; returns where it is now.
 
-        It is removed here once it is safely there. A copy that is there already must be the same key.
+        It is removed here once safely stored there. A copy already there must be the same key.
         """
         if target.is_dir():
             target = target / f"{b64(fingerprint(self.authority()))[:8]}-{CA_KEY}"

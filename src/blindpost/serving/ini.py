@@ -1,6 +1,6 @@
-"""The settings of an old server of the reference in our words: each is taken over, or left with the reason.
+"""The settings of an old reference server in our terms: each is taken over, or skipped with the reason.
 
-A room lists the settings it knows as rules; what is not listed is named as left too.
+Each kind of server lists the settings it knows as rules; unlisted ones are reported as skipped too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ DAY_S, HOUR_S = 86_400, 3_600
 
 
 class IniError(Exception):
-    """The file, or a value in it, cannot be understood; the text says which line or setting."""
+    """The file, or a value in it, cannot be parsed; the text says which line or setting."""
 
 
 class Fate(Enum):
-    """What became of a setting."""
+    """What happened to a setting."""
 
     TAKEN = "taken"
     CHANGED = "changed"
@@ -26,7 +26,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting of the old file and what became of it."""
+    """One setting of the old file and what happened to it."""
 
     key: str
     value: str
@@ -138,7 +138,7 @@ def times(name: str, unit_s: int) -> Rule:
 
 
 def hosts(result: Adopted, key: str, value: str) -> Told:
-    """Where others reach the server."""
+    """The hosts under which others reach the server."""
     named = [host.strip() for host in value.split(",") if host.strip()]
     if not named:
         raise IniError(f"{key}: a host expected.")
@@ -147,7 +147,7 @@ def hosts(result: Adopted, key: str, value: str) -> Told:
 
 
 def socks(result: Adopted, key: str, value: str) -> Told:
-    """The proxy for going out."""
+    """The proxy for outgoing connections."""
     host, _, port = value.rpartition(":")
     if not host.strip("[]"):
         raise IniError(f"{key}: host:port expected, not {value!r}.")

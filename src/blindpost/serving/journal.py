@@ -78,7 +78,7 @@ def journal_name(section: JournalSection, default: str) -> str:
 
 
 def keeping_of(section: JournalSection, folder: Path, default_name: str) -> Keeping | None:
-    """What the section asks for; None if there is to be no journal."""
+    """What the section asks for; None if there is no journal."""
     if not section.enabled:
         return None
     if not can_seal():

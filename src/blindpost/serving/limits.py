@@ -23,11 +23,11 @@ AddressKey = tuple[bytes, ...]
 
 _SWEEP_MIN = 1024
 TIGHT_SHARE = 16
-"""While memory is short, an address may have this part of its connections."""
+"""While memory is short, an address may have this fraction of its connections."""
 PER_ADDRESS = frozenset({"listen.connections_per_address", "listen.handshakes"})
 """The settings of `Taking` that can change while a server runs: the others are the sizes it was made with."""
 HANDSHAKES_SHARE = 8
-"""One address may have this part of all handshakes under way."""
+"""One address may have this fraction of all handshakes in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LimitSizes:
     memory: int = 2 << 30
     """What the process may use, not counting its store's mapped files."""
     stored: int = STORED_MAX
-    """What everything in a router's store may weigh."""
+    """The limit on the total size of a router's store."""
 
     @classmethod
     def of(cls, taking: Taking, connections: int) -> LimitSizes:
@@ -67,7 +67,7 @@ class LimitSizes:
 
 
 class AddressKeys:
-    """From the text of a peer's address to what it is counted under; None for those that are exempt."""
+    """From a peer's address as text to what it is counted under; None if exempt."""
 
     def __init__(self, exempt: Sequence[str] = ()) -> None:
         self._exempt = [ipaddress.ip_network(network) for network in exempt]
@@ -93,7 +93,7 @@ def account_of(key: AddressKey | None) -> bytes | None:
 
 
 class Bucket:
-    """Tokens that come back at a steady rate, up to a burst."""
+    """A token bucket: tokens return at a steady rate, up to a burst."""
 
     __slots__ = ("_at", "_tokens")
 
@@ -112,7 +112,7 @@ class Bucket:
 
 
 class Holders:
-    """The connections of each account, and which account has most, without looking at all of them."""
+    """The connections of each account, and which account has the most, without a search."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -121,7 +121,7 @@ class Holders:
         self._top = 0
 
     def of(self, account: bytes | None) -> dict[object, None]:
-        """What an account has, the oldest first."""
+        """The connections of an account, oldest first."""
         return {} if account is None else self._held.get(account, {})
 
     def sizes(self) -> dict[bytes, int]:
@@ -129,7 +129,7 @@ class Holders:
 
     @property
     def largest(self) -> dict[object, None]:
-        """What the account with most has."""
+        """The connections of the largest account."""
         return self._held[next(iter(self._ranks[self._top]))] if self._held else {}
 
     def add(self, account: bytes | None, who: object) -> None:
@@ -171,7 +171,7 @@ class Sockets:
 
 @dataclass(slots=True)
 class LimitMeters:
-    """What was taken and what was turned away, since the start of the process."""
+    """What was accepted and what was refused, since the start of the process."""
 
     sockets: dict[int, Sockets] = field(default_factory=dict)
     """By the port at which they came in."""
@@ -201,7 +201,7 @@ class Limits:
         self.keys = AddressKeys(exempt)
         self.meters = LimitMeters()
         self.is_tight = False
-        """Memory is short: nobody gets more than a small part of what an address may have."""
+        """Memory is short: nobody gets more than a small fraction of an address's limit."""
         self._now = now
         self._admitted: dict[object, _Admitted] = {}
         self._all = Holders()
@@ -230,7 +230,7 @@ class Limits:
 
     @property
     def limited(self) -> dict[str, int]:
-        """How often somebody was limited, by what."""
+        """How often each limit applied."""
         meters = self.meters
         return {
             "refused_total": meters.refused_total,
@@ -246,7 +246,7 @@ class Limits:
         return None if admitted is None else admitted.key
 
     def account(self, who: object) -> bytes | None:
-        """Whose turns a connection shares."""
+        """The account whose turns a connection shares."""
         return account_of(self.key_of(who))
 
     def admit_host(self, who: object, host: str | None, close: Callable[[str], None]) -> bool:
@@ -286,7 +286,7 @@ class Limits:
             self._shaking.remove(account_of(admitted.key), who)
 
     def gone(self, who: object, *, is_failure: bool = True) -> None:
-        """A connection has ended. An unfinished handshake has failed, unless the peer went elsewhere."""
+        """A connection has ended. An unfinished handshake has failed, unless the connection was diverted."""
         admitted = self._admitted.pop(who, None)
         if admitted is None:
             return
@@ -363,5 +363,5 @@ class Limits:
 
 
 def _times(prefix: bytes) -> int:
-    """How many times as much as one address the networks around it may have."""
+    """How many times the limit of one address its surrounding networks have."""
     return {7: 2, 6: 4}.get(len(prefix), 1)

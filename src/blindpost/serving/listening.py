@@ -9,7 +9,7 @@ from blindpost.serving.failures import OperatorError
 from blindpost.serving.sections import EVERYWHERE
 
 Listen = Callable[[str | None, int], Awaitable[int]]
-"""Opens a port at an address, or at all of them; the port, which the system chooses if it is 0."""
+"""Opens a port at an address, or at all addresses; returns the port, which the system chooses if 0."""
 
 
 async def listen_at(listen: Listen, address: str, port: int) -> int:

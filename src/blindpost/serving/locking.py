@@ -18,7 +18,7 @@ class RunningError(OperatorError):
 
 @contextlib.contextmanager
 def locked(lock: Path, running: str) -> Iterator[None]:
-    """Hold a folder by its lock file; `running` says who else holds it, and what to do."""
+    """Lock a folder; `running` is the message if somebody else holds it."""
     with telling(lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -29,7 +29,7 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 class Ours(logging.Filter):
-    """Only what this program says."""
+    """Only this program's own lines."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.name.partition(".")[0] == log.name
@@ -70,7 +70,7 @@ class Repeated(logging.Filter):
 
 
 def _where(record: logging.LogRecord) -> str:
-    """The failing line, so that two failures under one message are two."""
+    """The failing line, so that different failures with the same message are counted separately."""
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -142,7 +142,7 @@ refused_by_system = 0
 
 
 def keep_quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the event loop could not hand to anybody: only what happened, not to whom."""
+    """Errors that the event loop could not hand to anybody: logs what happened, not to whom."""
     global refused_by_system
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _NO_FILES:

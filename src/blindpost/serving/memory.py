@@ -16,7 +16,7 @@ LOOK_S = 1.0
 NEAR = 7 / 8
 """Room is made from this fraction of the limit on."""
 QUIET_S = 5.0
-"""How long a few closed connections wait for more of them, before their memory is given back."""
+"""How long to wait for more closed connections before freeing the memory of a few."""
 CLOSED_AT_ONCE = 256
 """How many connections one check closes at most; the next check sees the effect."""
 
@@ -60,7 +60,7 @@ class MemoryGuard:
         )
 
     def _give_back(self) -> None:
-        """Return what ended connections held: a few of them can have held much.
+        """Free what ended connections held: even a few can have held much.
 
         A failed handshake leaves a cycle behind, and collections are rare; the young ones are enough here.
         """

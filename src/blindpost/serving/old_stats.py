@@ -1,4 +1,4 @@
-"""The statistics that smp-server and ntf-server keep over restarts, under the names of our counters."""
+"""The statistics that smp-server and ntf-server keep across restarts, under the names of our counters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class OldNames(Generic[M]):
     program: str
     known: Mapping[str, M]
     first: str
-    """The counter that no such file is without."""
+    """The counter that every such file has."""
     sections: frozenset[str] = frozenset()
-    """Whose counters are known as `section.name`."""
+    """Sections whose counters are named `section.name`."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Names within sections as the old server writes them, and as they are meant."""
 
@@ -39,7 +39,7 @@ class OldCounters(Generic[M]):
 
 
 def read_stats(text: str, names: OldNames[M]) -> OldCounters[M]:
-    """Every line is taken or named as left. Who was active are hashes that only the old server can make."""
+    """Every line is taken over or reported as skipped, as are hashes of activity, which are useless here."""
     found: OldCounters[M] = OldCounters()
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):

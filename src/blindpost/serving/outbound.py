@@ -37,10 +37,10 @@ def _proxy(text: str) -> str:
 
 
 class OutboundSection(Section):
-    """`[outbound]`: where connections to hosts that others name may lead, and by which way."""
+    """`[outbound]`: where connections to hosts named by others may lead, and how."""
 
     allow: list[NetworkText] = Field(default_factory=list)
-    """Networks beside the public internet."""
+    """Networks besides the public internet."""
     socks: Annotated[str, AfterValidator(_proxy)] = ""
     """A SOCKS5 proxy such as Tor, as host:port."""
     socks_mode: Literal["onion", "always"] = "onion"
@@ -58,7 +58,7 @@ class OutboundSection(Section):
 
 
 def allowed_for(hosts: Sequence[str]) -> list[str]:
-    """What a new server allows: this machine, where its own address is on it."""
+    """What a new server allows: this machine, if its own address is on it."""
     return LOOPBACK if any(map(_is_loopback, hosts)) else []
 
 

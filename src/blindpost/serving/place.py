@@ -71,7 +71,7 @@ class Place(Generic[S]):
 
     @property
     def store_folder(self) -> Path | None:
-        """Where its store lies, in this folder or elsewhere; None if that is a database's affair."""
+        """Where its store is, in this folder or elsewhere; None for a database."""
         return None
 
     @property
@@ -81,13 +81,13 @@ class Place(Generic[S]):
 
     @property
     def written_folders(self) -> list[Path]:
-        """Whatever the server writes to; each may be on a disk of its own."""
+        """Folders the server writes to; each may be on a different disk."""
         journal = self.settings.journal
         written = [self.folder, self.store_folder, self.folder / journal.folder if journal.enabled else None]
         return [folder for folder in dict.fromkeys(written) if folder is not None and folder.is_dir()]
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the folder: there is one server, or one command that needs it stopped, at a time."""
+        """Lock the folder: one server, or one command that needs it stopped, at a time."""
         return locking.locked(
             self.lock,
             f"a {self.title} is running in this folder. Look at it with `blindpost {self.word} status`, "

@@ -1,6 +1,6 @@
 """The process of every server: from its lock to its last answer.
 
-Its room defines what a server is, as a `Service`; running one is defined here, once.
+A `Service` defines what a server is; running one is defined here, once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 
 COLLECT_AFTER = (20_000, 10, 10)
-"""A turn makes thousands of objects and hardly a cycle: looking for cycles less often is cheaper."""
+"""A turn makes thousands of objects and hardly a cycle: collecting cycles less often is cheaper."""
 MEASURE_S_MAX = 2.0
-"""What a server cannot report in this time is left out of its metrics."""
+"""What a server cannot report within this time is left out of its metrics."""
 WORK = "deciding"
 
 V = TypeVar("V", bound=Service[Any])
@@ -90,7 +90,7 @@ class Process(Generic[V]):
         return journal
 
     async def _read_meters(self, minute_s: int, with_sketches: bool) -> Reading:
-        """The service's own, and the room on its fullest disk: when that ends can be told weeks before."""
+        """The service's own meters, and the free space of its fullest disk, for forecasts."""
         reading = await self.service.read_meters(minute_s, with_sketches)
         free, size = vitals.fullest(self.place.written_folders)
         if free is not None and size is not None:
@@ -245,7 +245,7 @@ class Process(Generic[V]):
         }
 
     async def _render(self) -> str:
-        """What the server measures, if it can; what the frame knows, in any case."""
+        """What the server measures, if it can, and always what the process itself knows."""
         try:
             async with asyncio.timeout(MEASURE_S_MAX):
                 text = Text()

@@ -1,4 +1,4 @@
-"""What of a changed configuration a running server takes over, as pure decisions."""
+"""Which changes of its configuration a running server takes over, as pure decisions."""
 
 from __future__ import annotations
 

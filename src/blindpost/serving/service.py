@@ -1,4 +1,4 @@
-"""What a server room hands to the frame: its parts, opened, and what is done with them."""
+"""What a kind of server provides to the process: its opened parts, and how they are run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from blindpost.serving.prometheus import Text
 P = TypeVar("P", bound=Place[Any])
 
 Ports = Sequence[int] | Mapping[str, int]
-"""The ports that were opened, by what is spoken there if a server speaks more than one thing."""
+"""The opened ports, by protocol if a server speaks more than one."""
 
 DRAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Work that is done again and again."""
+    """Periodic work."""
 
     name: str
     every_s: float | Callable[[], float]
@@ -66,7 +66,7 @@ class Service(ABC, Generic[P]):
     # --- life
 
     async def begin(self) -> None:
-        """What must be done before anybody can connect."""
+        """Do what must precede the first connection."""
 
     @abstractmethod
     async def listen(self) -> Ports:
@@ -99,7 +99,7 @@ class Service(ABC, Generic[P]):
         return ()
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What runs all the time beside `work`, by name."""
+        """Tasks that run beside `work`, by name."""
         return {}
 
     def reload(self, place: P) -> None:
@@ -117,7 +117,7 @@ class Service(ABC, Generic[P]):
         return 0, 0
 
     def certificates(self) -> Sequence[x509.Certificate]:
-        """What those who connect are shown."""
+        """The certificates shown to clients."""
         return ()
 
     def limited(self) -> Mapping[str, int]:
@@ -125,7 +125,7 @@ class Service(ABC, Generic[P]):
         return {}
 
     def trouble(self) -> str | None:
-        """What else keeps it from serving, in one sentence."""
+        """Any other reason why it cannot serve, in one sentence."""
         return None
 
     @property
@@ -161,5 +161,5 @@ class Service(ABC, Generic[P]):
         """Everything that is measured, for Prometheus."""
 
     def commands(self) -> Mapping[str, Answer]:
-        """What an operator may ask besides what every server answers."""
+        """Control commands besides those of every server."""
         return {}

@@ -45,7 +45,7 @@ def parse(content: bytes, file: Path, settings: type[S]) -> S:
 
 
 class Lines:
-    """Where tables and keys are in the text."""
+    """The lines of tables and keys in the text."""
 
     def __init__(self, text: str) -> None:
         self._found: dict[tuple[str, ...], int] = {}
@@ -79,7 +79,7 @@ def _told(file: Path, lines: Lines, mistake: ErrorDetails, settings: type[Sectio
 
 
 def _hint(path: tuple[str, ...], settings: type[Section]) -> str:
-    """Names that would be right at this place, the nearest first."""
+    """Valid names for this place, the closest first."""
     model: type[BaseModel] = settings
     for part in path[:-1]:
         annotation: Any = model.model_fields[part].annotation

@@ -1,6 +1,6 @@
 """How much is stored, in total and newly by whom: the fuller the store, the less one address may add.
 
-An address may have stored, of late, a part of the room that is left. So whoever adds most is refused first,
+An address may recently have stored a fraction of the free room. So whoever adds most is refused first,
 and room stays for others however many fill it. Nothing is counted while half of the total is free. The counts
 live in memory only, and what leaves the store again leaves them too.
 """
@@ -12,15 +12,15 @@ from collections import OrderedDict
 from blindpost.engine.undo import Undo
 
 STORED_MAX = 256 << 30
-"""How much may be stored where an operator does not say."""
+"""The default limit on what is stored."""
 NEAR = 1 / 2
-"""The fraction of the limit from which on it is counted who adds what."""
+"""Above this fraction of the limit, additions are counted by account."""
 CALM = 3 / 8
 """Below this fraction the counts are dropped."""
 SHARE = 256
-"""One address may have added this part of the room that is left, a /48 of IPv6 twice as much."""
+"""One address may have added this fraction of the free room, an IPv6 /48 twice as much."""
 TRACKED_MAX = 50_000
-"""How many stored things it is known of who added them; the newest."""
+"""For how many stored things, the newest, it is known who added them."""
 
 Place = tuple[bytes, int]
 """What is stored: its queue, and its number there."""
@@ -58,7 +58,7 @@ class Stored:
             self._held.clear()
 
     def largest(self, count: int = 5) -> list[int]:
-        """What those who added most have stored, in bytes."""
+        """What the largest accounts have stored, in bytes."""
         return sorted(self._held.values(), reverse=True)[:count]
 
     def allows(self, account: object, size: int) -> bool:
@@ -74,7 +74,7 @@ class Stored:
         return fits
 
     def add(self, account: object, place: Place, size: int) -> None:
-        """An account adds something; taken back with the turn that does so."""
+        """An account adds something; rolled back with its turn."""
         self.total += size
         if not self.is_near:
             self.is_near = self.total > self.limit * NEAR
@@ -85,13 +85,13 @@ class Stored:
             self._count(place, (prefixes, size))
 
     def remove(self, place: Place, size: int) -> None:
-        """Something leaves the store; taken back with the turn that removes it."""
+        """Something leaves the store; rolled back with its turn."""
         if self.is_near:
             self._undo.add((self._put_back, place, size, self._added.get(place)))
             self.gone(place, size)
 
     def gone(self, place: Place, size: int) -> None:
-        """Something has left the store, for good."""
+        """Something has left the store, permanently."""
         self.total = max(0, self.total - size)
         self._leave(place)
 

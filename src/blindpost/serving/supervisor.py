@@ -1,7 +1,7 @@
-"""What systemd is told of a server: that it is ready, reloads, works or stops, in its own datagrams.
+"""What systemd is told about a server: that it is ready, reloads, works or stops, as notification datagrams.
 
-Without NOTIFY_SOCKET nobody is told. The watchdog is fed by the event loop: a server whose loop stands still
-is restarted. One that is not ready goes on: a restart would not make its disk larger.
+Without NOTIFY_SOCKET nobody is told. The watchdog is fed by the event loop: a server whose loop hangs is
+restarted. One that is not ready keeps running: a restart would not make its disk larger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 
 def unsupervised() -> dict[str, str]:
-    """Our environment for a child, which does not speak for us."""
+    """Our environment for a child, without the notification socket."""
     return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
@@ -28,7 +28,7 @@ class Supervisor:
 
     @property
     def watchdog_s(self) -> float | None:
-        """How often systemd wants to hear of this process, if it does."""
+        """How often systemd expects a sign of life, if it does."""
         microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
         if not self._address or not microseconds.isdecimal() or pid not in ("", str(os.getpid())):
             return None
@@ -38,7 +38,7 @@ class Supervisor:
         self._tell("READY=1", status)
 
     def reloading(self) -> None:
-        """With the moment at which it began, as systemd compares it with its own."""
+        """With the monotonic start time, which systemd compares with its own."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={microseconds}")
 
@@ -46,11 +46,11 @@ class Supervisor:
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """The watchdog's time begins anew: what was accepted is answered within it."""
+        """The watchdog's timeout starts again: what was accepted is answered within it."""
         self._tell(f"STOPPING=1\n{WATCHDOG}", "answering what was accepted")
 
     def alive(self, status: str) -> None:
-        """The loop turns; the status is told when it changes."""
+        """The loop runs; the status is sent when it changes."""
         if status == self._status:
             self._send(WATCHDOG)
         else:

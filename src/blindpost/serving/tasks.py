@@ -14,12 +14,12 @@ from blindpost.serving.logs import log
 
 Work = Callable[[], Awaitable[None]]
 Seconds = float | Callable[[], float]
-"""A pause, or what says how long it is now."""
+"""A pause, or a function that returns it."""
 
 FIRST_S, MOST_S = 1.0, 60.0
-"""The pause after a failure, and how long it grows to."""
+"""The first and the longest pause after a failure."""
 STEADY_S = 60.0
-"""After work that ran this long, the pause is the first one again."""
+"""After work that ran this long, pauses start from the first again."""
 
 
 class Tasks:
@@ -34,12 +34,12 @@ class Tasks:
         self._changed = asyncio.Event()
 
     def start(self, name: str, work: Work) -> None:
-        """Do `work`, and again after a pause whenever it fails; once, if it returns."""
+        """Do `work`, and again after a pause whenever it fails, until it returns."""
         self.failures[name] += 0
         self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
 
     def repeat(self, name: str, every_s: Seconds, work: Work, *, at_start: bool = False) -> None:
-        """Do `work` every so many seconds; if a function says how many, they may change."""
+        """Do `work` periodically; if the period is a function, it may change."""
 
         async def again() -> None:
             if not at_start:
@@ -51,7 +51,7 @@ class Tasks:
         self.start(name, again)
 
     def reconsider(self) -> None:
-        """How long pauses are may have changed, also that of those under way."""
+        """The pauses may have changed, including those in progress."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -67,7 +67,7 @@ class Tasks:
                     await self._changed.wait()
 
     async def finish(self, name: str) -> None:
-        """Wait until a task that was told to stop has ended; one that fails now is not begun again."""
+        """Wait until a task that was told to stop has ended; one that fails now is not restarted."""
         task = self._tasks.pop(name, None)
         if task is not None:
             self._finishing.add(name)

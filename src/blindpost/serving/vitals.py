@@ -1,4 +1,4 @@
-"""What a server has of its machine and how much is left, with the limit of each: for `status` and metrics."""
+"""The machine's resources that a server uses, what is left, and their limits: for `status` and metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One look; None where there is no such thing or no limit."""
+    """One measurement; None where there is no such thing or no limit."""
 
     memory_bytes: int
     memory_limit_bytes: int | None
@@ -60,7 +60,7 @@ _METRICS = {
 
 
 def look(service: Service[Any], folders: Sequence[Path]) -> Vitals:
-    """What there is now."""
+    """Measure now."""
     bounds = service.bounds
     free, size = fullest(folders)
     chain = service.certificates()
@@ -77,7 +77,7 @@ def look(service: Service[Any], folders: Sequence[Path]) -> Vitals:
 
 
 def fullest(folders: Sequence[Path]) -> tuple[int | None, int | None]:
-    """Room and size of the disk with the least room; none if no folder can be looked at."""
+    """Free space and size of the fullest disk; None if no folder can be read."""
     found: list[tuple[int, int]] = []
     for folder in folders:
         try:
