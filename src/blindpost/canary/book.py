@@ -1,4 +1,4 @@
-"""What became of every message: pure bookkeeping, without clock or network.
+"""What happened to every message: pure bookkeeping, without clock or network.
 
 A message is known by one blinded number of its connection for its whole life. Times are the sending time plus
 what a monotonic clock measured since, so setting the system clock neither delays nor loses a message.
@@ -39,7 +39,7 @@ class Way:
 
     @property
     def routers(self) -> tuple[str, str]:
-        """The names of both routers: the second agent on an only router is known by its mark."""
+        """The names of both routers: the second agent on a single router is recognised by its suffix."""
         return self.sender.rstrip(MIRROR), self.recipient.rstrip(MIRROR)
 
 
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(slots=True)
 class _Message:
-    """What is remembered of a message after it was sent or came."""
+    """What is remembered of a message after it was sent or arrived."""
 
     connection: int
     sent_us: int = 0
@@ -66,16 +66,16 @@ class _Message:
     """The monotonic clock at sending; None if another process sent it."""
     came: bool = False
     paused: bool = False
-    """The canary itself stood still while it was under way: its latency says nothing of routers."""
+    """The canary itself paused while it was under way: its latency says nothing about routers."""
 
 
 class Book:
-    """Messages under way, sums, and the latencies of the last ones that arrived."""
+    """Messages under way, sums, and the latest latencies."""
 
     def __init__(
         self, lost_after_us: int, steady_us: Callable[[], int] | None = None, since_us: int | None = None
     ) -> None:
-        """What was sent before `since_us` is of another process: how long that was away is no latency."""
+        """Messages sent before `since_us` are another process's: its downtime is not latency."""
         self._since_us = since_us
         self._lost_after_us = lost_after_us
         self._steady_us = steady_us
@@ -109,7 +109,7 @@ class Book:
     def delivered(
         self, way: Way, number: int, sent_us: int, at_us: int, integrity: str, connection: int = 0
     ) -> Entry:
-        """It arrived; `sent_us` and `connection` are what it says itself: a new process knows neither."""
+        """It arrived; `sent_us` and `connection` are in the message itself: a new process knows neither."""
         key = way, number
         message = self._messages.get(key)
         if message is None:
@@ -129,7 +129,7 @@ class Book:
         return self._entry(way, number, Became.ACKED, at_us)
 
     def paused(self) -> int:
-        """The canary stood still: what is under way is neither lost nor late by that; how many they are."""
+        """The canary paused: that makes messages under way neither lost nor late; returns their number."""
         for key in self._under_way:
             self._messages[key].paused = True
         count = len(self._under_way)
@@ -137,7 +137,7 @@ class Book:
         return count
 
     def overdue(self, at_us: int) -> list[Entry]:
-        """Messages whose time has run out."""
+        """Messages whose deadline has passed."""
         late = [
             key
             for key in self._under_way
@@ -171,7 +171,7 @@ class Book:
         return message
 
     def _time(self, key: tuple[Way, int], at_us: int) -> int:
-        """The time of what happens to a message now, however the clock was set since it was sent."""
+        """The time of an event now, unaffected by setting the clock since the message was sent."""
         message = self._messages.get(key)
         if message is None or message.steady_us is None or self._steady_us is None:
             return at_us

@@ -1,4 +1,4 @@
-"""`blindpost canary check`: what a canary's start would meet, apart from what every server has."""
+"""`blindpost canary check`: what a canary's start would run into, besides the common checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blindpost.store import sqlite
 from blindpost.wire.addresses import RouterAddress
 
 ANY_VERSION = 1 << 31
-"""Agents say for themselves whether they can read their stores."""
+"""Agents check themselves whether they can read their stores."""
 
 
 def checks_of(place: CanaryPlace, runs: bool) -> Checks:

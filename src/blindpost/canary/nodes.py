@@ -48,7 +48,7 @@ INTEGRITY: dict[type[Integrity], str] = {
 
 
 class Letter(NamedTuple):
-    """What a message says of itself, end-to-end encrypted, so that the receiver need remember nothing.
+    """What a message says about itself, end-to-end encrypted, so that the receiver need remember nothing.
 
     A message therefore keeps the same connection number after midnight and after a restart, and no key that
     makes such numbers is ever stored.
@@ -60,7 +60,7 @@ class Letter(NamedTuple):
 
 
 def body_of(letter: Letter, size: int) -> bytes:
-    """A message that says which it is and when it left."""
+    """A message that states its number and when it was sent."""
     return _HEAD.pack(_MAGIC, *letter).ljust(size, b".")
 
 
@@ -92,7 +92,7 @@ class Fleet:
         self._happened = happened
         self._noted = _read_pairs(pairs, agents)
         self._ends: dict[tuple[str, str], End] = {}
-        """By the name of the agent and the id of its connection."""
+        """By agent name and connection id."""
         self._changed = asyncio.Event()
 
     @property
@@ -111,7 +111,7 @@ class Fleet:
         return [(one, other) for index, one in enumerate(names) for other in names[index + 1 :]]
 
     async def listen(self, name: str) -> None:
-        """Hand on what happens at one agent, until it is closed."""
+        """Pass on the events of one agent until it is closed."""
         async for event in self._agents[name].events():
             connection: Connection | None = getattr(event, "conn", None)
             end = None if connection is None else self._ends.get((name, connection.id))
@@ -136,9 +136,9 @@ class Fleet:
             self._add(other, one, self._agents[other].connection(other_id), ready=True)
 
     async def connect(self) -> None:
-        """Every pair that has no connection yet gets one; what was begun and not noted is deleted.
+        """Connect every pair that has no connection yet; unrecorded attempts are deleted.
 
-        While a router cannot be reached its pairs are tried again; the others need not wait for it.
+        Pairs of an unreachable router are retried; the others do not wait for it.
         """
         for name, agent in self._agents.items():
             for connection in agent.connections():
@@ -166,7 +166,7 @@ class Fleet:
         self._add(other, one, joined)
 
     async def wait_ready(self) -> None:
-        """Until every pair is connected and carries messages."""
+        """Wait until every pair is connected and carries messages."""
         while len(self._noted) < len(self.wanted) or not all(end.ready for end in self.ends):
             self._changed.clear()
             await self._changed.wait()
@@ -177,7 +177,7 @@ class Fleet:
 
 
 def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Ids of connections by the names of their agents, as an earlier process noted them."""
+    """Connection ids by agent names, as an earlier process recorded them."""
     rows = json.loads(read_file(file)) if file.exists() else []
     return {
         (one, other): (one_id, other_id)
@@ -187,7 +187,7 @@ def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tup
 
 
 def node_names(routers: Mapping[str, str]) -> dict[str, str]:
-    """An agent for each router; two on the only one."""
+    """An agent for each router; two if there is only one router."""
     if len(routers) == 1:
         ((name, address),) = routers.items()
         return {name: address, name + MIRROR: address}

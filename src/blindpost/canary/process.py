@@ -1,4 +1,4 @@
-"""A canary for the frame: connect, send and record until stopped."""
+"""A canary as a `Service`: connect, send and record until stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 OURS = "blindpost_canary_"
 PAUSE_US = 5_000_000
-"""Waking up so much too late is a pause, not a load."""
+"""Waking up later than this is a pause, not load."""
 
 Microseconds = Callable[[], int]
 
@@ -59,7 +59,7 @@ def clock_us() -> int:
 
 
 def steady_us() -> int:
-    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    """A clock that nobody sets and that keeps running while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
@@ -217,7 +217,7 @@ class CanaryService(Service[CanaryPlace]):
             self._forget_pause(self._steady_us() - before_us - messages.interval_s * 1e6)
 
     def _forget_pause(self, late_us: float) -> None:
-        """A canary that was stopped or slept with its machine has measured itself, not the routers."""
+        """A canary that was stopped, or whose machine slept, has measured itself, not the routers."""
         if late_us > PAUSE_US:
             count = self.book.paused()
             told = "the canary stood still for %.0f s: %d messages that were under way are not judged"

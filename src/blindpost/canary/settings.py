@@ -42,7 +42,7 @@ class MessagesSection(Section):
     size: Annotated[int, Field(ge=SIZE_MIN, le=SIZE_MAX)] = 1_000
     lost_after_s: Seconds = 600.0
     proxy: bool = False
-    """Send through the sender's router, as users do who hide from the recipient's."""
+    """Send through the sender's router, like users who hide from the recipient's."""
 
 
 class CanaryMetricsSection(MetricsSection):

@@ -23,7 +23,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BESIDE = "beside"
-"""Why a source is held while one of its events is decided beside a commit."""
+"""The reason for holding a source while one of its events is decided beside a commit."""
 
 
 class Taker(Protocol[E_contra, T]):
@@ -37,10 +37,10 @@ class Taker(Protocol[E_contra, T]):
 
     @property
     def busy(self) -> Container[Hashable]:
-        """The subjects that the turn which is being committed knows of."""
+        """The subjects of the turn being committed."""
 
     async def prepare_beside(self, events: Sequence[E_contra]) -> T:
-        """Load what the events need, without the connection that commits."""
+        """Load what the events need, without using the committing connection."""
 
     def take(self, prepared: T, event: E_contra) -> bool:
         """Decide one event; False if it must wait for a turn after all."""
@@ -48,11 +48,11 @@ class Taker(Protocol[E_contra, T]):
     def failed(self, event: E_contra) -> None: ...
 
     def release_beside(self, prepared: T) -> None:
-        """Say what was decided."""
+        """Send what was decided."""
 
 
 class Beside(Generic[E, T]):
-    """Which events are decided beside the commit that is under way."""
+    """Which events are decided beside the commit in progress."""
 
     def __init__(self, taker: Taker[E, T], undo: Undo) -> None:
         self._taker = taker
@@ -62,20 +62,20 @@ class Beside(Generic[E, T]):
         self._takes: list[tuple[Source | None, E]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.put: Callable[[Source | None, E], None]
-        """Takes what must wait for a turn; set by the engine."""
+        """Receives what must wait for a turn; set by the engine."""
 
     @property
     def at_work(self) -> bool:
         return bool(self._tasks)
 
     async def done(self) -> None:
-        """Wait until all that was begun is decided, or handed back to the engine."""
+        """Wait until everything begun is decided or handed back to the engine."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """While a commit is under way. One in doubt counts as ended: later takes wait for its outcome."""
+        """Held during a commit. One in doubt counts as ended: later takes wait for its outcome."""
         self._commit = object()
         try:
             yield

@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def contained(what: str, work: Callable[..., object], *arguments: object) -> bool:
-    """Do one piece of work; returns whether it succeeded. A failure is logged and stops nothing else."""
+    """Run `work`; returns whether it succeeded. A failure is logged and stops nothing else."""
     try:
         work(*arguments)
     except Exception:

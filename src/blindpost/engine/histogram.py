@@ -9,7 +9,7 @@ LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 
 
 class Histogram:
-    """`counts` has one place more than `bounds`: what is above all of them."""
+    """`counts` has one element more than `bounds`, for values above all of them."""
 
     __slots__ = ("bounds", "counts", "maximum", "total")
 

@@ -19,7 +19,7 @@ from blindpost.wire.frozen import dataclass
 E = TypeVar("E")
 
 FULL = "inbox"
-"""Why a source is held whose queue is full."""
+"""The reason for holding a source whose queue is full."""
 DEBT_MAX = 1024.0
 """Above this an account is served after the others."""
 DEBT_CAP = 16 * DEBT_MAX
@@ -38,10 +38,10 @@ class Source(Protocol):
         """The account its work is counted under; None if it is its own."""
 
     def hold(self, reason: str) -> None:
-        """Bring nothing more while there is a reason."""
+        """Pause for this reason."""
 
     def let_go(self, reason: str) -> None:
-        """One reason less."""
+        """Remove this reason; resume if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Budget:
 
     batch_commands: int = 1024
     batch_bytes: int = 512 << 10
-    """What a processor's cache holds, with its copies: larger batches save commits and lose more."""
+    """What fits a processor's cache, with its copies: larger batches save commits and lose more than that."""
     source_commands: int = 512
     source_bytes: int = 128 << 10
 
@@ -102,7 +102,7 @@ class Inbox(Generic[E]):
         self._own.append(event)
 
     def put(self, source: Source, event: E, commands: int, size: int) -> None:
-        """An event of `source` that stands for so many commands and bytes."""
+        """An event of `source` that stands for this many commands and bytes."""
         waiting = self._waiting.get(source)
         if waiting is None:
             waiting = self._waiting[source] = _Waiting(source, self._account_of(source))
@@ -114,7 +114,7 @@ class Inbox(Generic[E]):
         self._pause_if_full(waiting)
 
     def put_back(self, events: Sequence[tuple[int, E]]) -> None:
-        """Events of the last batch, by their places in it, come again before all that their sources brought.
+        """Return events of the last batch, by their places in it, ahead of all others of their sources.
 
         An event may be a part of the one that was collected; the rest of it was decided.
         """
@@ -205,7 +205,7 @@ class Inbox(Generic[E]):
         return _Account(source if key is None else key)
 
     def _line_up(self, waiting: _Waiting[E]) -> None:
-        """A source that had nothing waiting has something: its account takes turns."""
+        """A source has its first waiting event: its account takes turns."""
         account = waiting.account
         account = waiting.account = self._accounts.setdefault(account.key, account)
         account.turns.append(waiting)

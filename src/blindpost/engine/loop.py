@@ -1,7 +1,7 @@
 """One turn after another: collect, load, verify, decide, commit, release.
 
 The loop owns the order of these steps and what happens when one of them fails; what they mean is up to the
-room. Nothing is answered OK before the commit has returned.
+server. Nothing is answered OK before the commit has returned.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Cut(Generic[E]):
 
 
 class Plan(Protocol[E]):
-    """What a server room does in each step of a turn.
+    """What a server does in each step of a turn.
 
     `prepare` loads what the batch names in one read, verifies authorizations, and loads what the verified
     commands may reach. A batch that asks for too much work is cut: what it returns then is decided later.
     `decide` is synchronous and pure apart from the state and the turn it fills; it is
-    called once for each event, and an exception in it takes back that event alone. Whatever it changes,
+    called once for each event, and an exception in it rolls back only that event. Whatever it changes,
     replies to be released included, leaves its inverse in the engine's `Undo`. `commit` makes the writes of
     the whole turn durable or raises `StoreFailedError`; then everything is taken back and `refuse` answers.
     `refuse` touches no state and answers at once: it is also called for what arrives while a commit that
@@ -97,9 +97,9 @@ class EngineMeters:
     events_failed: int = 0
     turns_refused: int = 0
     turns_cut: int = 0
-    """Turns that left some of their batch to later ones, since it was too much work."""
+    """Turns that left part of their batch to later ones because it was too much work."""
     releases_failed: int = 0
-    """Turns after which something could not be said or done."""
+    """Turns after which something could not be sent or done."""
     batch_events_max: int = 0
     turn_s: Histogram = field(default_factory=Histogram)
     """From the start of a turn until its answers are released."""
@@ -136,7 +136,7 @@ class Engine(Generic[E]):
 
     @property
     def in_debt(self) -> int:
-        """How many accounts are served after the others, for the work they asked for."""
+        """How many accounts are served after the others because of the work they asked for."""
         return self._inbox.in_debt
 
     async def settled(self) -> None:
@@ -263,7 +263,7 @@ class Engine(Generic[E]):
         meters.turn_s.observe(clock() - started)
 
     async def _prepared(self, batch: list[E]) -> list[E]:
-        """What is decided now of a batch; what cannot be prepared is found by halves and left in it alone."""
+        """What is decided now of a batch; what cannot be prepared is isolated by halving the batch."""
         while True:
             try:
                 cut = await self._plan.prepare(batch)
@@ -280,7 +280,7 @@ class Engine(Generic[E]):
                 del batch[half:]
 
     def _cut(self, cut: Cut[E]) -> list[E]:
-        """What is left of a batch. Sources of the rest are served after those that asked for less."""
+        """Put back the rest of a batch. Its sources are served after those that asked for less."""
         self.meters.turns_cut += 1
         for place, debt in cut.debts:
             self._inbox.charge(place, debt)
@@ -332,6 +332,6 @@ class Engine(Generic[E]):
             self._contained("answering a failed event", self._plan.failed, event)
 
     def _contained(self, what: str, work: Callable[..., object], *arguments: object) -> None:
-        """What follows from a turn concerns many connections: a failure there must not end the loop."""
+        """Effects of a turn concern many connections: a failure there must not end the loop."""
         if not contained(what, work, *arguments):
             self.meters.releases_failed += 1

@@ -1,4 +1,4 @@
-"""What every turn has: it collects what follows from its decisions, and all of it can be taken back."""
+"""What every turn has: it collects the effects of its decisions, and all of them can be rolled back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Turn(Generic[M]):
-    """One batch, as its decisions see it; a room adds what its own decisions share."""
+    """One batch, as its decisions see it; each server adds what its own decisions share."""
 
     def __init__(self, undo: Undo, meters: Meters[M]) -> None:
         self._add_undo = undo.add
         self._add_count = meters.add
 
     def append(self, items: list[T], item: T) -> None:
-        """Collect something that is said or done once the batch is committed."""
+        """Collect something to send or do once the batch is committed."""
         items.append(item)
         self._add_undo((items.pop,))
 

@@ -1,8 +1,8 @@
-"""Memory that can be taken back.
+"""Memory that can be rolled back.
 
 Decisions change memory at once, so that the commands of one batch see each other. Each change leaves
 its inverse in an `Undo`; a command that fails is rolled back to its mark, and a batch whose commit
-fails is rolled back whole.
+fails is rolled back completely.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Undo:
             inverse(*arguments)
 
     def forget(self, mark: int = 0) -> None:
-        """The changes since `mark` are durable: they can no longer be taken back."""
+        """The changes since `mark` are durable: they can no longer be rolled back."""
         del self._steps[mark:]
 
 
 class Table(Generic[K, V]):
-    """A dict whose changes can be taken back."""
+    """A dict whose changes can be rolled back."""
 
     __slots__ = ("_add_undo", "_rows", "fill", "get")
 
@@ -56,7 +56,7 @@ class Table(Generic[K, V]):
         self._add_undo = undo.add
         self.get: Callable[[K], V | None] = self._rows.get
         self.fill: Callable[[K, V], None] = self._rows.__setitem__
-        """Set a row that was merely loaded: there is nothing to take back."""
+        """Set a row that was merely loaded: there is nothing to roll back."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,7 +75,7 @@ class Table(Generic[K, V]):
         return iter(self._rows.items())
 
     def empty(self) -> None:
-        """Forget all rows, for good."""
+        """Forget all rows; this cannot be rolled back."""
         self._rows.clear()
 
     def put(self, key: K, value: V) -> V | None:

@@ -30,7 +30,7 @@ ROW_GROUP = 128 << 10
 
 
 class ForeignFileError(Exception):
-    """A Parquet file that no journal of this program's version wrote."""
+    """A Parquet file that no journal of this version wrote."""
 
 
 def schema_of(table: Table, version: int | None = None) -> pa.Schema:
@@ -74,7 +74,7 @@ class Sealed:
 
 
 def seal(path: Path, table: Table, rows: pa.Table, sources: Sequence[str] = (), inputs: str = "") -> None:
-    """Write rows to a file that is visible when it is whole."""
+    """Write rows to a file that becomes visible when complete."""
     times = pc.min_max(rows[table.time])
     metadata = {
         **(rows.schema.metadata or {}),
@@ -112,7 +112,7 @@ def look(path: Path) -> Sealed:
 
 
 def read(found: Sealed) -> pa.Table:
-    """The rows of a file, with the columns of today."""
+    """The rows of a file, with the current columns."""
     rows = pq.read_table(found.path, partitioning=None)
     schema = schema_of(found.table)
     missing = [name for name in schema.names if name not in rows.column_names]

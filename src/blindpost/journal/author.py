@@ -40,5 +40,5 @@ class Author:
 
     @property
     def stem(self) -> str:
-        """How the names of its files begin."""
+        """The prefix of its file names."""
         return f"{self.router}-{self.role}-{self.boot}"

@@ -1,4 +1,4 @@
-"""Numbers in place of names, by day: tier L tells the things of a day apart and no more.
+"""Numbers in place of names, by day: tier L distinguishes the things of one day and no more.
 
 The key of a day is random, lives in memory only and is forgotten two days later: after that nobody can
 say which number stood for what, and the numbers of two days have nothing in common.

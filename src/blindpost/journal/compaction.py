@@ -1,4 +1,4 @@
-"""Small files of an hour become one, and in the end those of a day."""
+"""Small files of an hour are merged into one, and later those of a day."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stem_of(name: str) -> str:
 
 
 def _without_covered(files: list[Sealed]) -> list[Sealed]:
-    """Remove files whose rows are in others: a compaction was killed before it could do so."""
+    """Remove files whose rows are in others, left by a killed compaction."""
     covered = {name for file in files for name in file.sources}
     for file in files:
         if file.path.name in covered:

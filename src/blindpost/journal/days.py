@@ -52,7 +52,7 @@ def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
 
 
 def _mark(paths: list[Path]) -> str:
-    """A mark of what a day is computed from: another file, or another file of the same name, changes it."""
+    """A fingerprint of what a day is computed from: any added or replaced file changes it."""
     digest = hashlib.sha256()
     for path in paths:
         known = path.stat()
@@ -103,7 +103,7 @@ def _sums(day_s: int, counters: list[Sealed], gauges: list[Sealed]) -> pa.Table:
 
 
 def _sketches(day_s: int, files: list[Sealed]) -> pa.Table:
-    """The last sketch about each day that was written on this one."""
+    """The last sketch of each day that was written on this day."""
     rows = _read(P_SKETCHES, files)
     rows = rows.filter(pc.equal(rows["day_s"], day_s))
     found = sorted(_last(rows, [*_WHO, "name"]), key=lambda row: (row["boot"], row["name"]))
@@ -112,7 +112,7 @@ def _sketches(day_s: int, files: list[Sealed]) -> pa.Table:
 
 
 def _last(rows: pa.Table, by: list[str]) -> list[dict[str, Any]]:
-    """Of each group the row of its latest record."""
+    """The row of the latest record of each group."""
     latest: dict[tuple[Any, ...], dict[str, Any]] = {}
     ends = rows.group_by(by).aggregate([("seq", "max")])
     keep = {tuple(row[name] for name in by): row["seq_max"] for row in ends.to_pylist()}

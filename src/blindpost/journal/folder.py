@@ -3,7 +3,7 @@
     segments/               what is being written, and what waits to be sealed
     P/p_counters/date=2031-05-01/<router>-<role>-<boot>-<first>-<last>.parquet
 
-A file with a final name is complete and never changes. Everything else begins with a dot: Spark passes over
+A file with a final name is complete and never changes. Everything else begins with a dot: Spark skips
 such names, and a glob of `*.parquet` does not match them.
 """
 
@@ -27,7 +27,7 @@ PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def reason_of(error: Exception) -> str:
-    """What may be told of a failure: the system's own words; any other text may hold a user's data."""
+    """What may be reported about a failure: the system's own text; any other may hold a user's data."""
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
@@ -50,7 +50,7 @@ def partition(root: Path, table: Table, day_s: int) -> Path:
 
 
 def partitions(root: Path, table: Table) -> list[tuple[int, Path]]:
-    """The days of a table that are there, each with its folder."""
+    """The existing days of a table, each with its folder."""
     found = []
     folder = table_folder(root, table)
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -91,7 +91,7 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def published(path: Path) -> Iterator[Path]:
-    """Where to write what becomes visible as `path`, whole, when the block ends well."""
+    """Where to write what becomes visible as `path`, complete, when the block succeeds."""
     make_folder(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -110,7 +110,7 @@ def published(path: Path) -> Iterator[Path]:
 
 
 def remove_partition(folder: Path) -> None:
-    """Delete the rows of a day: at once for readers, even when it is interrupted."""
+    """Delete the rows of a day: atomically for readers, even if interrupted."""
     hidden = folder.with_name(f".{folder.name}.deleted")
     shutil.rmtree(hidden, ignore_errors=True)
     folder.rename(hidden)
@@ -119,7 +119,7 @@ def remove_partition(folder: Path) -> None:
 
 
 def sweep(root: Path, table: Table) -> None:
-    """Remove what killed writers left; only the holder of the folder's lock may call this."""
+    """Remove what killed writers left behind; only the holder of the folder's lock may call this."""
     folder = table_folder(root, table)
     for path in folder.glob(f".{DATE}*.deleted"):
         shutil.rmtree(path)

@@ -45,7 +45,7 @@ class SegmentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column as it is in a frame; texts are places in a list of words."""
+    """A column in a frame; texts are indexes into a list of words."""
 
     column: Column
     code: str
@@ -56,7 +56,7 @@ class Field:
 
 
 class Layout:
-    """How the events of a table are in their frames."""
+    """How the events of a table are laid out in frames."""
 
     def __init__(self, table: Table, version: int | None = None) -> None:
         self.table = table
@@ -102,7 +102,7 @@ class Header:
 
 
 class _Segment:
-    """An open segment: locked, appended to, renamed when it is whole."""
+    """An open segment: locked, appended to, renamed when complete."""
 
     def __init__(self, root: Path, header: Header) -> None:
         folder = root / SEGMENTS
@@ -124,7 +124,7 @@ class _Segment:
             raise
 
     def append(self, content: bytes) -> None:
-        """All of it, or, when the disk is full, nothing of it."""
+        """Append all of it, or nothing if the disk is full."""
         view = memoryview(content)
         try:
             while view:
@@ -135,7 +135,7 @@ class _Segment:
         self.size += len(content)
 
     def close(self) -> None:
-        """Whole from now on, and there after a power loss."""
+        """Make it complete and durable."""
         os.fsync(self._descriptor)
         self._path.rename(self._closed)
         sync_folder(self._path.parent)
@@ -157,7 +157,7 @@ class EventWriter:
         self._segment_bytes = segment_bytes
         self._bodies: list[bytes] = []
         self._index = 0
-        """Of the next frame in its segment."""
+        """The number of the next frame in its segment."""
         self._words: dict[str, dict[str, int]] = {
             field.column.name: {}
             for field in self._layout.fields
@@ -165,14 +165,14 @@ class EventWriter:
         }
         self._segment: _Segment | None = None
         self.events = 0
-        """How many were handed to the system."""
+        """How many frames were handed to the system."""
 
     def code(self, column: str, value: str) -> int:
         """The number of a legal value."""
         return self._table.by_name[column].values.index(value)
 
     def word(self, column: str, text: str) -> int:
-        """The number of a free text. A new one begins a new segment, so keep the number."""
+        """The number of a free text. A new text starts a new segment, so keep the number."""
         words = self._words[column]
         if text not in words:
             self.close()
@@ -203,13 +203,13 @@ class EventWriter:
             self.close()
 
     def close(self) -> None:
-        """Hand over what there is; it can be sealed."""
+        """Hand over everything; it can then be sealed."""
         finish = self.cut()
         if finish is not None:
             finish()
 
     def cut(self) -> Callable[[], None] | None:
-        """What follows begins a new segment; what this returns lets the old one be sealed, in any thread."""
+        """Start a new segment; calling what this returns, in any thread, lets the old one be sealed."""
         self.flush()
         segment, self._segment, self._index = self._segment, None, 0
         return None if segment is None else segment.close
@@ -233,7 +233,7 @@ class RecordWriter:
         self.records += 1
 
     def close(self) -> None:
-        """What was added can be sealed; the next record begins a new segment."""
+        """What was added can be sealed; the next record starts a new segment."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None
@@ -242,7 +242,7 @@ class RecordWriter:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What was read: the header, good frames with their numbers in the boot, and how much was not good."""
+    """What was read: the header, good frames with their numbers in the boot, and how much was damaged."""
 
     header: Header
     numbers: Sequence[int]
@@ -250,7 +250,7 @@ class Segment:
     damaged: int
     """Frames of fixed width before the last good one that did not pass their check."""
     torn_bytes: int
-    """Behind the last good frame."""
+    """Bytes after the last good frame."""
 
 
 def read_segment(content: bytes) -> Segment:
@@ -285,7 +285,7 @@ def _header(content: bytes) -> tuple[Header, int]:
 
 
 def _is_sound(header: Header) -> bool:
-    """Whether the values that were read are of the types that are expected."""
+    """Whether the decoded values have the expected types."""
     if not isinstance(header.content, str) or not isinstance(header.words, dict):
         return False
     if any(type(number) is not int or not 0 <= number < 1 << 63 for number in (header.version, header.first)):

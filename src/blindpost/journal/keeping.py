@@ -1,4 +1,4 @@
-"""The journal of a running server: a record each minute, and now and then a process that seals."""
+"""The journal of a running server: a record each minute, and periodically a process that seals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Read = Callable[[int, bool], Awaitable[Reading]]
 
 
 class JournalKeeper:
-    """Asks `read` for the meters at the end of each minute and writes down what changed.
+    """Asks `read` for the meters at the end of each minute and records what changed.
 
     A journal that cannot be written must not disturb the server: the failure is logged once, and writing is
     retried.
@@ -72,13 +72,13 @@ class JournalKeeper:
         self._labs: list[LabJournal] = []
 
     def lab(self, table: Table) -> LabJournal:
-        """Where events of this table go; they are sealed with the records."""
+        """A journal for the events of this table; they are sealed with the records."""
         journal = LabJournal(self._keeping.folder, table, self.author)
         self._labs.append(journal)
         return journal
 
     async def run(self) -> None:
-        """Until it is cancelled; `close` writes the last record."""
+        """Run until cancelled; `close` writes the last record."""
         await self._guarded(self._begin)
         while True:
             now = self._now()

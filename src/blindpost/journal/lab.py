@@ -1,7 +1,7 @@
 """Tier L of a running server: whole events, of the operator's own canaries and load tests only.
 
-The server decides which things are the operator's own; what comes in here is about nothing else.
-Their names become numbers that mean something for one day.
+The server decides which things are the operator's own; nothing else gets here.
+Their names become numbers that are valid for one day.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tier P: what a server says about itself once a minute, from meters that it keeps anyway.
+"""Tier P: what a server records about itself once a minute, from meters that it keeps anyway.
 
 Only names, numbers and sketches come in here: nothing about a queue, a user, an address or a session can
-leave through it. Counters come as they stand; what is written is by how much they grew.
+leave through it. Counters are passed as totals; what is written is their increments.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What was in use on a day so far."""
+    """A sketch of what was in use on a day so far."""
 
     name: str
     day_s: int
@@ -105,7 +105,7 @@ class _Counted:
 class MinuteJournal:
     """Writes one record a minute.
 
-    The first one, about what was there before, has levels and no growth: counters may continue from an
+    The first one is the baseline, with levels and no increments: counters may continue from an
     earlier process.
     """
 

@@ -61,12 +61,12 @@ class Column:
     """The version of the table that has it first."""
     values: tuple[str, ...] = ()
     unlike: bool = False
-    """Nearly every row has another value: files hold them as they are, and no dictionary of them."""
+    """Nearly every row has a different value: files store them without a dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One data set: its columns in their order, and by which of them a row is known."""
+    """One data set: its columns in order, and which of them identify a row."""
 
     name: str
     tier: Tier
@@ -77,7 +77,7 @@ class Table:
     columns: tuple[Column, ...]
     version: int = 1
     days_kept: int | None = None
-    """How many days files are kept where nothing else is configured; None: for ever."""
+    """How many days files are kept by default; None: forever."""
     by_name: dict[str, Column] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Table:
             raise ValueError(f"table {self.name}: its version is that of its youngest column")
 
     def with_dictionary(self, names: Sequence[str]) -> bool | list[str]:
-        """Which of these columns of a file get a dictionary, as Arrow's writer wants to be told it."""
+        """Which of these columns get a dictionary, as Arrow's writer takes it."""
         unlike = {column.name for column in self.columns if column.unlike}
         return [name for name in names if name not in unlike] if unlike else True
 
@@ -108,7 +108,7 @@ ROLES = ("smp", "ntf", "ds", "canary", "load")
 """Which program wrote: message router, notification router, delivery service, canary, load test."""
 
 SERVICE_ROLES = ("messaging", "notifier")
-"""By what a queue belongs to a service: its recipient id (SUBS) or its notifier id (NSUBS)."""
+"""The id by which a queue belongs to a service: recipient id (SUBS) or notifier id (NSUBS)."""
 
 SIDES = ("router", "subscriber")
 
@@ -544,7 +544,7 @@ class DailyColumn:
     metric: str = ""
     """Name of the counter, gauge or sketch."""
     days: int = 1
-    """Over how many days, this one with those before it."""
+    """Over how many days, up to and including this one."""
 
 
 DAILY_GAUGES = {

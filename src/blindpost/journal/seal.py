@@ -1,11 +1,11 @@
-"""Seals what servers wrote: segments become Parquet, small files become large ones, old ones go.
+"""Seals what servers wrote: segments become Parquet, small files are merged, old ones removed.
 
     python -m blindpost.journal.seal FOLDER
 
 Servers start this as a short process of low priority, so that they need no Arrow themselves. It may be killed
 at any moment: a file becomes visible whole, what it was made from is removed after that, and everything is
-done again from what is there. A file that was made from others names them; where both are visible, the others
-go.
+repeated from what is there. A file made from others names them; if both are visible, the others are
+removed.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from blindpost.journal.schema import ALL_TABLES, DAYS_LAB, DAYS_MINUTES, TABLES,
 LOCK = ".lock"
 BAD = ".bad"
 _HIDDEN_S = 3_600
-"""A segment that never got its name is removed after this long."""
+"""A segment that never got its final name is removed after this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How many days before today are kept; what is kept for ever is kept whatever this says."""
+    """How many days before today are kept; tables kept forever ignore this."""
 
     minute_days: int = DAYS_MINUTES
     lab_days: int = DAYS_LAB
@@ -175,7 +175,7 @@ def _events(table: Table, segment: Segment) -> pa.Table:
 
 
 def _records(segment: Segment) -> list[tuple[Table, pa.Table]]:
-    """Each record has the rows of several tables, without the columns that it says once."""
+    """Each record has rows of several tables, without the columns that it states once."""
     rows: defaultdict[str, list[list[Any]]] = defaultdict(list)
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for number, body in zip(segment.numbers, segment.bodies, strict=True):

@@ -72,11 +72,11 @@ class StateWriter:
         self._add(S_QUEUES, role, (role, queue_id, *lanes(digest), *known))
 
     def add_claim(self, service_id: bytes, role: str, count: int, ids_hash: bytes) -> None:
-        """What this side says of a service's queues."""
+        """What this side claims about a service's queues."""
         self._add(S_SERVICE_CLAIMS, None, (service_id, role, count, *lanes(ids_hash)))
 
     def finish(self) -> None:
-        """Write what waits, then the manifest."""
+        """Write the rest, then the manifest."""
         for (table, _), listed in self._waiting.items():
             self._write(table, listed)
         self._waiting.clear()

@@ -1,7 +1,7 @@
 """The embedded store: LMDB, one writer, sorted keys, crash-safe without a log.
 
 A commit takes a list of changes and makes all of them durable or none. Readers are short: long walks
-go in chunks, because a reader that stays open keeps old pages from being used again. The map grows
+go in chunks, because a reader that stays open keeps old pages from being reused. The map grows
 between transactions when it is full, after the readers of other threads; `writemap` is never used, so
 that a stray pointer or a lost machine cannot tear a page.
 """
@@ -128,7 +128,7 @@ class LmdbStore:
         migrations: Sequence[Migration] = (),
         map_size: int = _MAP_START,
     ) -> None:
-        """`owner` is the kind of server whose store this is; one of another kind is refused untouched."""
+        """`owner` is the kind of server whose store this is; a store of another kind is refused untouched."""
         self._folder = folder
         self._owner = owner
         self._names = (META, *tables)
@@ -146,7 +146,7 @@ class LmdbStore:
             raise
 
     def _locked(self) -> int:
-        """Lock the store itself, whatever path it was reached by; one process at a time writes."""
+        """Lock the store itself, by whatever path it was opened; one process at a time writes."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
@@ -207,7 +207,7 @@ class LmdbStore:
             return self._begin(write=write)
 
     def read(self) -> Reading:
-        """A short look at what is committed; `StoreFailedError` if it cannot be read."""
+        """A short read of committed data; `StoreFailedError` if it cannot be read."""
         return Reading(self)
 
     def begin_reading(self) -> lmdb.Transaction[bytes]:
@@ -230,7 +230,7 @@ class LmdbStore:
         return Read(transaction, self._tables)
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Make all `changes` durable, in order, or raise `StoreFailedError` with none of them there."""
+        """Make all `changes` durable, in order, or raise `StoreFailedError` and none of them."""
         self.write(lambda write: write.apply(changes))
 
     def probe(self) -> None:
@@ -238,7 +238,7 @@ class LmdbStore:
         self.write(lambda write: write.put(META, _PROBE_KEY, b""))
 
     def write(self, work: Callable[[Write], None]) -> None:
-        """Run `work` in one transaction; it may be run again when the map had to grow."""
+        """Run `work` in one transaction; it may run again if the map had to grow."""
         while True:
             number = None
             try:
@@ -254,7 +254,7 @@ class LmdbStore:
                 raise StoreFailedError(_explained(error)) from error
 
     def _is_there(self, number: int) -> bool:
-        """Whether a commit that failed is there anyway: its root was written, and syncing failed."""
+        """Whether a failed commit was stored anyway: its root was written, but syncing failed."""
         try:
             with self._begin() as transaction:
                 if transaction.id() < number:
@@ -354,9 +354,9 @@ def snapshot(folder: Path, tables: Sequence[str], version: int, *, lock: bool = 
 
 
 def look(folder: Path, owner: str, known: int, *, runs: bool) -> Seen:
-    """Whose store it is and of which schema, changing nothing.
+    """Whose store it is and its schema version, changing nothing.
 
-    While its server runs it is read as any reader does; otherwise not even the lock file is written.
+    While its server runs it is opened like by any reader; otherwise not even the lock file is written.
     """
     if not (folder / _DATA_FILE).exists():
         raise StoreFailedError(f"there is no store in {folder}")

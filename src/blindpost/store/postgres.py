@@ -33,10 +33,10 @@ STATEMENT_S = 30.0
 SILENCE_S = 40.0
 """A database that does not answer for this long counts as lost."""
 LOCK_WAIT_S = 10.0
-"""How long a killed predecessor's connection may take to end; longer means that it is not dead."""
+"""How long a killed predecessor's connection may take to end; after that it is assumed alive."""
 MIGRATION_S = 86_400.0
 ASIDE_MAX = 4
-"""How many connections there are besides the owner's, for what need not wait for it."""
+"""How many connections there are besides the owner's, for work that need not wait for it."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -44,7 +44,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 AWAY = "the database is away"
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _ENDINGS = ("08", "57P")
-"""Classes of errors with which the connection ends, whatever became of the statement."""
+"""Classes of errors that end the connection, whatever happened to the statement."""
 
 
 class DatabaseInUseError(StoreFailedError):
@@ -65,7 +65,7 @@ class Step:
 
 
 Work = Sequence[tuple[Step, Sequence[Any]]]
-"""Steps with their arguments; they see nothing of each other."""
+"""Steps with their arguments; they do not see each other's effects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class PostgresStore:
 
     @classmethod
     async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
-        """Own the database and bring its schema up to date, or say why not."""
+        """Own the database and migrate its schema, or raise why not."""
         store = cls(dsn, schema, durability)
         try:
             connection = await store._connect()
@@ -256,7 +256,7 @@ class PostgresStore:
         self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        """Own the database again as soon as it lets us, and find out what became of the last commit."""
+        """Own the database again as soon as possible, and find out what happened to the last commit."""
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -342,7 +342,7 @@ class PostgresStore:
         return row["commits"], {name: row[name] for name in self._schema.counters}
 
     def _told(self, error: Exception) -> str:
-        """What a log may say about an error: no password, and no ids, which are in its details."""
+        """What may be logged about an error: no password, and no ids, which are in its details."""
         is_detailed = isinstance(error, asyncpg.PostgresError) and error.args
         text = str(error.args[0] if is_detailed else error) or type(error).__name__
         for password in _passwords(self._dsn):
@@ -376,7 +376,7 @@ async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
 
 
 async def look(dsn: str, schema: Schema) -> Seen:
-    """Whose database it is and of which schema, by one connection that reads."""
+    """Whose database it is and its schema version, by one read-only connection."""
     reader = PostgresStore(dsn, schema, Durability.FULL)
     try:
         connection = await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=SILENCE_S)
@@ -397,7 +397,7 @@ async def look(dsn: str, schema: Schema) -> Seen:
 
 @functools.lru_cache(maxsize=256)
 def _composed(shape: tuple[tuple[Step, int], ...], adjusted: tuple[str, ...]) -> str:
-    """One statement that takes all these steps, counts them and numbers the commit, which is `$1`."""
+    """One statement that performs all these steps, counts them and numbers the commit, which is `$1`."""
     parts: list[str] = []
     changed: dict[str, str] = {}
     used = 1
@@ -420,7 +420,7 @@ def _composed(shape: tuple[tuple[Step, int], ...], adjusted: tuple[str, ...]) ->
 
 
 def _may_be_over(connection: Connection, error: Exception) -> bool:
-    """Whether the connection may have ended with this error, so that the statement's fate is not known."""
+    """Whether the connection may have ended with this error, leaving the statement's outcome unknown."""
     if connection.is_closed() or isinstance(error, OSError | asyncpg.InternalClientError):
         return True
     return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "08").startswith(_ENDINGS)

@@ -1,7 +1,7 @@
 """The relational store: SQLite in one file, for the agent and for a notification router on one host.
 
 Every transaction is short, synchronous and the only one: `with store.transaction() as sql:` commits when
-the block ends and takes everything back when it raises. WAL with `synchronous=FULL` means that what was
+the block ends and rolls everything back when it raises. WAL with `synchronous=FULL` means that what was
 committed survives `kill -9` and power loss.
 """
 
@@ -25,7 +25,7 @@ _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
 """Schema version and application in the first page of a file."""
 _UNNAMED = 0x426C706F
-"""`Blpo`: a file of ours from before files named their owner; it is recognised by a table."""
+"""`Blpo`: our file from before files named their owner; its kind is recognised by a table."""
 
 _OF_THE_DISK = (
     sqlite3.SQLITE_FULL,
@@ -34,7 +34,7 @@ _OF_THE_DISK = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
 )
-"""Errors that the machine's owner can do something about; any other is our bug."""
+"""Errors that the machine's owner can fix; any other is our bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StoreInUseError(Exception):
 
 
 UNUSABLE = (StoreVersionError, StoreFailedError, NotOurFileError, StoreInUseError)
-"""Why a store is not opened; a person can do something about each of them."""
+"""Reasons for not opening a store; a person can fix each of them."""
 
 
 class SqliteStore:
@@ -90,7 +90,7 @@ class SqliteStore:
         durability: Durability = Durability.FULL,
         connection_type: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> SqliteStore:
-        """The store at `path`, created if there is none, brought to the newest schema version.
+        """The store at `path`, created if there is none, migrated to the newest schema version.
 
         The file is locked as long as it is open, so that two processes never work on one store.
         """
@@ -207,7 +207,7 @@ class SqliteStore:
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> None:
-    """Before anything is written: only an empty file, or one of this owner."""
+    """Before anything is written: accept only an empty file, or one of this owner."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if not tables or application == owner.application:
@@ -224,7 +224,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> No
 
 
 def look(path: Path, owner: Owner, known: int) -> Seen:
-    """Whose file it is and of which schema, by its header: opening it would write beside it."""
+    """Whose file it is and its schema version, from its header: opening it would write beside it."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEADER.size)

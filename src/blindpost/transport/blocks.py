@@ -1,4 +1,4 @@
-"""Blocks out of a TLS stream and into it: the only place where they are cut, sealed and opened."""
+"""Blocks from and into a TLS stream: the only place where they are cut, sealed and opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Blocks:
 
     @property
     def inside(self) -> bool:
-        """Whether a part of a block has come and the rest has not."""
+        """Whether only part of a block has arrived."""
         return self._partial is not None
 
     def write(self, parts: list[Buffer], count: int) -> None:
@@ -44,7 +44,7 @@ class Blocks:
 
     @property
     def received(self) -> bool:
-        """Whether there may be another block among the bytes that were received."""
+        """Whether the received bytes may contain another block."""
         return self._tls.pending
 
     def read(self) -> bytes | None:
@@ -59,7 +59,7 @@ class Blocks:
             raise BlockError from error
 
     def _assembled(self) -> memoryview | None:
-        """The next block; the view is good until the next call of anything here."""
+        """The next block; the view is valid until the next call of anything here."""
         size, partial = self.size, self._partial
         read = self._tls.read
         if partial is None:

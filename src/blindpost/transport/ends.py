@@ -75,7 +75,7 @@ class Server(Keeper):
         self._stopping = False
 
     async def listen(self, host: str | None, port: int, network: Network = TCP) -> int:
-        """Accept connections at this place too; the port, which the system chooses when it is 0."""
+        """Accept connections here too; returns the port, which the system chooses if 0."""
         listener = await network.listen(self._accept, host, port)
         self._listeners.append(listener)
         return listener.ports[0]
@@ -95,7 +95,7 @@ class Server(Keeper):
         await self.emptied()
 
     async def wait_empty(self, timeout_s: float) -> None:
-        """Close every session; those whose peers do not read in time are cut."""
+        """Close every session; those whose peers do not read in time are aborted."""
         stopping = asyncio.ensure_future(self.stop())
         done, _ = await asyncio.wait([stopping], timeout=timeout_s)
         if not done:

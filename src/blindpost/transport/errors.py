@@ -21,7 +21,7 @@ class TransportError(Exception):
         super().__init__(message or self.default)
 
     def again(self) -> TransportError:
-        """The same error for another raise: one instance must not collect tracebacks."""
+        """A copy of the error to raise again: one instance must not collect tracebacks."""
         return type(self)(str(self))
 
 

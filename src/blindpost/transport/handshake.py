@@ -149,7 +149,7 @@ Effect = Send | FindService | Established | Failed
 
 
 class Handshake(ABC):
-    """One side of one handshake. The effects that a method returns must be carried out in their order."""
+    """One side of one handshake. The effects that a method returns must be executed in order."""
 
     table: Table
     state = HandshakeState.TLS
@@ -159,7 +159,7 @@ class Handshake(ABC):
         """TLS is complete."""
 
     def received(self, payload: Buffer) -> list[Effect]:
-        """A block came."""
+        """A block arrived."""
         try:
             return self._read(payload)
         except HandshakeError as error:

@@ -14,7 +14,7 @@ TRIM_AFTER = 128
 
 
 def _keep(room: int) -> None:
-    """This allocator cannot be asked."""
+    """Do nothing: this allocator cannot be asked."""
 
 
 give_back = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
@@ -22,7 +22,7 @@ give_back = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
 
 
 class Keeper:
-    """Looks after the sessions of one owner: knows them, and gives back the memory of idle ones."""
+    """Tracks the sessions of one owner and frees the memory of idle ones."""
 
     def __init__(self, release_after_s: float) -> None:
         self._release_after_s = release_after_s

@@ -10,8 +10,8 @@ LISTEN_BACKLOG = 1024
 ACCEPT_AT_ONCE = 1
 """How many connections asyncio takes before it looks at anything else.
 
-It tries as often when no file can be opened, and each failure schedules its own retry a second later: with
-more than one at a time the retries multiply without end.
+It tries this often even when no file can be opened, and each failure schedules its own retry a second later:
+with more than one at a time the retries multiply without end.
 """
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)

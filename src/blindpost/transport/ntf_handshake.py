@@ -50,7 +50,7 @@ class NtfRouter:
 
 @dataclass(frozen=True, slots=True)
 class NtfClient:
-    """What a client brings: the router it means to reach and the versions it knows."""
+    """What a client brings: the router it wants to reach and the versions it knows."""
 
     key_hash: bytes
     versions: VersionRange = NTF_VERSIONS

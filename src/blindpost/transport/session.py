@@ -65,10 +65,10 @@ class Handler:
         session.service_refused()
 
     def block_received(self, session: Session, payload: bytes) -> None:
-        """One block came, with this payload."""
+        """One block arrived, with this payload."""
 
     def block_failed(self, session: Session, error: errors.BlockError) -> None:
-        """One block came and could not be opened; the session continues."""
+        """One block arrived and could not be opened; the session continues."""
 
     def drained(self, session: Session) -> None:
         """The session was congested and is not any more."""
@@ -187,14 +187,14 @@ class Session(asyncio.BufferedProtocol):
         self._flush()
 
     def pause_reading(self) -> None:
-        """Deliver no more blocks; the peer is held up once the network's buffers are full."""
+        """Deliver no more blocks; the peer stalls once the network's buffers are full."""
         if not self._paused_reading and self.stage is not Stage.CLOSED:
             self._paused_reading = True
             if self.stage is not Stage.CLOSING:
                 self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Deliver blocks again, those that already came first, from the next turn of the loop on."""
+        """Deliver blocks again from the next turn of the loop, those already received first."""
         if self._paused_reading:
             self._paused_reading = False
             if self.stage is not Stage.CLOSED:
@@ -214,7 +214,7 @@ class Session(asyncio.BufferedProtocol):
             self._guarded(self._apply, self._handshake.service_refused())
 
     def close(self) -> None:
-        """Send what is queued, say goodbye, and close; `Handler.closed` follows within the time limit."""
+        """Send what is queued, notify the peer, and close; `Handler.closed` follows within the time limit."""
         self._close(errors.ClosedHereError())
 
     def abort(self, reason: errors.TransportError | None = None) -> None:
@@ -313,7 +313,7 @@ class Session(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _pump(self) -> None:
-        """Do all that the received bytes allow."""
+        """Process the received bytes as far as possible."""
         if self.stage is Stage.TLS and not self._shake_tls():
             return
         read = self._blocks.read
@@ -352,7 +352,7 @@ class Session(asyncio.BufferedProtocol):
         return done
 
     def _apply(self, effects: list[Effect]) -> None:
-        """Do what the handshake asks for."""
+        """Execute what the handshake asks for."""
         for effect in effects:
             match effect:
                 case Send(payload):
@@ -410,7 +410,7 @@ class Session(asyncio.BufferedProtocol):
         self._relieved()
 
     def _write_out(self) -> None:
-        """Hand everything that TLS produced to the network, in one piece."""
+        """Hand everything that TLS produced to the network in one write."""
         self._unsent = 0
         data = self._tls.outgoing()
         if data:
@@ -426,7 +426,7 @@ class Session(asyncio.BufferedProtocol):
                 self.handler.drained(self)
 
     def _fail(self, error: errors.TransportError) -> None:
-        """End the session for `error`; what must still reach the peer, an alert say, does."""
+        """End the session for `error`; what must still reach the peer, such as an alert, does."""
         self._close(error)
 
     def _close(self, reason: errors.TransportError) -> None:
@@ -469,7 +469,7 @@ class Session(asyncio.BufferedProtocol):
         self._keeper.warmed(self)
 
     def cool(self, idle_since: float) -> bool:
-        """Give back buffers if nothing has moved since then; whether they were given back."""
+        """Free buffers if there was no traffic since then; returns whether they were freed."""
         if max(self.last_received, self.last_sent) > idle_since:
             return False
         self._warm = not self._tls.release()

@@ -72,7 +72,7 @@ class SmpRouter:
 
 @dataclass(frozen=True, slots=True)
 class SmpClient:
-    """What a client brings: the router it means to reach, and who it is itself.
+    """What a client brings: the router it wants to reach, and its own identity.
 
     Without `offer_key` blocks are not encrypted inside TLS.
     """
@@ -135,7 +135,7 @@ class _RouterHandshake(Handshake):
         return [FindService(service.role, identity_fingerprint(chain), chain)]
 
     def _check_service(self, proof: CertKey) -> None:
-        """The certificate must be the one of TLS, and its owner must have signed the session key."""
+        """The certificate must be the one used in TLS, and its owner must have signed the session key."""
         signed = proof.signed_key
         if proof.chain != self._peer.chain:
             raise errors.HandshakeBadAuthError

@@ -27,7 +27,7 @@ GROUPS = b"X25519:X448"
 SIGNATURE_SCHEMES = b"ed448:ed25519"
 RECORD_MAX = 16384
 RECEIVE_MAX = 4 * (RECORD_MAX + 22)
-"""How much is taken from a socket at once: four full records."""
+"""How much is read from a socket at once: four full records."""
 
 ChainCheck = Callable[[tuple[bytes, ...]], None]
 """Raises a `CertificateError` for a chain (DER, leaf first) that must not be accepted."""
@@ -112,7 +112,7 @@ def _accept_any(connection: SSL.Connection, certificate: object, error: int, dep
 
 
 def _check_router(connection: SSL.Connection, certificate: object, error: int, depth: int, good: int) -> bool:
-    """Whether the router is who it should be. OpenSSL asks several times; the first answer stands."""
+    """Whether the router has the expected identity. OpenSSL asks several times; the first answer stands."""
     tls: Tls = connection.get_app_data()
     return tls.accepts_peer(connection)
 
@@ -163,7 +163,7 @@ class Tls:
         self.certificate_sent = False
 
     def accepts_peer(self, connection: SSL.Connection) -> bool:
-        """Judge the router's chain, once, while the handshake is under way."""
+        """Check the router's chain, once, during the handshake."""
         if not self.peer_chain:
             self.peer_chain = _ders(connection.get_peer_cert_chain(as_cryptography=True))
             self._verdict = self._judge()
@@ -238,7 +238,7 @@ class Tls:
         return waiting > 0
 
     def write(self, data: Buffer | bytearray) -> None:
-        """Encrypt `data`; what comes of it waits in `outgoing`."""
+        """Encrypt `data`; the result waits in `outgoing`."""
         count = len(data)
         source = data if type(data) is bytes else _ffi.from_buffer(data)
         if _lib.SSL_write(self._ssl, source, count) != count:
@@ -263,9 +263,9 @@ class Tls:
         self._connection.set_app_data(None)
 
     def release(self) -> bool:
-        """Give back the memory of an idle connection, whose buffers grew with the largest burst.
+        """Free the memory of an idle connection, whose buffers grew with the largest burst.
 
-        Whether that was done: bytes that wait in a buffer keep it.
+        Returns whether that was done: a buffer with waiting bytes is kept.
         """
         pointer = scratch.pointer
         if _lib.BIO_get_mem_data(self._into, pointer) or _lib.BIO_get_mem_data(self._from, pointer):

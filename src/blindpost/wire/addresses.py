@@ -58,7 +58,7 @@ class Host:
 def _scan_host(text: str, start: int) -> tuple[HostKind, str, int]:
     """The host at `start` and where it ends.
 
-    The kinds are tried in turn and the first that matches a prefix is taken for good, so `1.2.3.4.5` is an
+    The kinds are tried in turn and the first that matches a prefix is final, so `1.2.3.4.5` is an
     IPv4 host with something wrong behind it, not a domain.
     """
     if (found := _IPV4.match(text, start)) is not None:

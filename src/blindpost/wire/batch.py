@@ -1,6 +1,6 @@
 """Blocks and batches: many transmissions in one padded block, and back, without copying them.
 
-Nothing here knows a protocol. SMP and NTF differ in the size of a block and in nothing else.
+Nothing here depends on a protocol. SMP and NTF differ only in the size of a block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SMP_BLOCK_SIZE = 16384
 NTF_BLOCK_SIZE = 512
 
 TAG_SIZE = 16
-"""What the encryption of a block adds; room for it is kept whether a connection encrypts or not."""
+"""What the encryption of a block adds; room for it is reserved whether or not a connection encrypts."""
 
 PADDING_SIZE = 2
 BATCH_COUNT_MAX = 255
@@ -33,17 +33,17 @@ NTF_BATCH_LIMIT = batch_limit(NTF_BLOCK_SIZE)
 
 
 class Packed(NamedTuple):
-    """Payloads to send in this order, and the places of the transmissions that fit into no block."""
+    """Payloads to send in this order, and the indexes of the transmissions that fit into no block."""
 
     payloads: tuple[Writer, ...]
     oversize: tuple[int, ...]
 
 
 def pack(transmissions: Sequence[Writer], limit: int) -> Packed:
-    """Put transmissions into the fewest payloads, in their order.
+    """Put transmissions into the fewest payloads, in order.
 
     Filling begins with the last one, so that a short payload comes first, as peers do it; a transmission
-    that is too large alone is reported by its place and does not hold up the others.
+    that is too large by itself is reported by its index and does not hold up the others.
     """
     if len(transmissions) == 1 and 2 + transmissions[0].size <= limit:
         return Packed((batch_of_one(transmissions[0]),), ())

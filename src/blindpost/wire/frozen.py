@@ -69,7 +69,7 @@ def _made(cls: type, *, repr: bool) -> type:  # noqa: A002  # the decorator's ow
 
 
 class _Factory:
-    """The default of a parameter whose value is made anew for each instance."""
+    """The default of a parameter whose value is made for each instance."""
 
     def __repr__(self) -> str:
         return "<factory>"

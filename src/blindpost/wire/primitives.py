@@ -166,7 +166,7 @@ class Reader:
             raise WireError(f"{literal!r} expected")
 
     def skip(self, literal: bytes) -> bool:
-        """Pass over these bytes if they come next; whether they did."""
+        """Skip these bytes if they come next; returns whether they did."""
         stop = self.position + len(literal)
         if stop > self.limit or self.data[self.position : stop] != literal:
             return False

@@ -27,7 +27,7 @@ _PREFIX_SIZE = 16
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class EncodedPrivateKey:
-    """A private key on its way to where it is used. Prints its algorithm only; compares in constant time."""
+    """An encoded private key. Prints its algorithm only; compares in constant time."""
 
     algorithm: Algorithm
     raw: bytes

@@ -21,7 +21,7 @@ _STREAM = 1
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """Where a proxied connection comes from, and how many bytes said so."""
+    """Where a proxied connection comes from, and the size of the header."""
 
     address: tuple[str, int] | None
     """None when the proxy speaks for itself, such as in a health check."""

@@ -189,7 +189,7 @@ def write_sender_address(writer: Writer, address: SenderAddress) -> None:
 
 
 def read_queue_info(reader: Reader) -> QueueInfo:
-    """The next byte is taken for the mode when it can be one: what follows must not look like it."""
+    """The next byte is read as the mode if it can be one: what follows must not look like a mode."""
     version = reader.u16()
     if version < HOSTS_CLIENT_VERSION:
         server = with_onion_host(read_legacy_server(reader))
@@ -209,7 +209,7 @@ def write_queue_info(writer: Writer, info: QueueInfo) -> None:
 
 
 def swallows(info: QueueInfo, following: Buffer) -> bool:
-    """Whether a reader of `info` would take the first byte of `following` for its mode."""
+    """Whether a reader of `info` would read the first byte of `following` as its mode."""
     return bool(following) and not _info_mode(info) and following[0] in _MODE_BYTES
 
 
@@ -222,7 +222,7 @@ def _info_mode(info: QueueInfo) -> bytes:
 
 
 def read_queue_uri(reader: Reader) -> QueueUri:
-    """The next byte is taken for the mode when it can be one, as in `read_queue_info`."""
+    """The next byte is read as the mode if it can be one, as in `read_queue_info`."""
     versions = read_version_range(reader)
     return QueueUri(versions, _read_address(reader, read_server(reader)))
 

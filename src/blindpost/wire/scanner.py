@@ -31,7 +31,7 @@ class Scanner:
         self._pos = 0
 
     def skip(self, literal: str) -> bool:
-        """Pass over `literal` if it comes next; whether it did."""
+        """Skip `literal` if it comes next; returns whether it did."""
         if self._text.startswith(literal, self._pos):
             self._pos += len(literal)
             return True

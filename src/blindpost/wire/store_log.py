@@ -40,7 +40,7 @@ class NotifierRecord(Value):
 
 
 class Activity(Enum):
-    """Whether a queue takes messages; a blocked one has `BLOCKED` with its reason instead."""
+    """Whether a queue accepts messages; a blocked one has `BLOCKED` with its reason instead."""
 
     ACTIVE = "active"
     OFF = "off"
@@ -150,7 +150,7 @@ class Party(Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QueueService(Value):
-    """The service of a queue or of its notifier changed, or went away."""
+    """The service of a queue or of its notifier changed or was removed."""
 
     recipient_id: bytes
     party: Party

@@ -23,7 +23,7 @@ ED448_SIGNATURE_SIZE = 114
 _ABSENT, _PRESENT = b"01"
 
 AUTHORIZATION_SIZES = frozenset({0, ED25519_SIGNATURE_SIZE, AUTHENTICATOR_SIZE, ED448_SIGNATURE_SIZE})
-"""The length of an authorization tells its kind; no other length has a meaning."""
+"""The length of an authorization determines its kind; other lengths are invalid."""
 
 
 class AuthorizationLengthError(WireError):
@@ -110,7 +110,7 @@ def _service_signature(data: Buffer, pos: int) -> tuple[bytes | None, int]:
 
 
 def check_authorization(authorization: bytes, corr_id: bytes) -> None:
-    """Refuse an authorization whose length tells no kind."""
+    """Refuse an authorization whose length matches no kind."""
     if len(authorization) not in AUTHORIZATION_SIZES:
         raise AuthorizationLengthError(corr_id)
 

@@ -1,4 +1,4 @@
-"""The base of every value that travels: it prints as lengths, so that a log cannot leak it."""
+"""The base of every transmitted value: it prints as lengths, so that a log cannot leak it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Version ranges: how both sides of anything say what they understand."""
+"""Version ranges: how both sides say what they support."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class VersionRange:
         return self.low <= version <= self.high
 
     def agreed(self, other: VersionRange) -> int | None:
-        """The highest version in both ranges, or None when they do not meet."""
+        """The highest version in both ranges, or None if they do not overlap."""
         if self.low <= other.high and other.low <= self.high:
             return min(self.high, other.high)
         return None
 
     def common(self, other: VersionRange) -> VersionRange | None:
-        """The versions in both ranges, or None when they do not meet."""
+        """The versions in both ranges, or None if they do not overlap."""
         high = self.agreed(other)
         return None if high is None else VersionRange(max(self.low, other.low), high)
 

@@ -1,1 +1,1 @@
-"""What agents say to each other through queues, from the outer envelope to the innermost message."""
+"""What agents send each other through queues, from the outer envelope to the innermost message."""

@@ -37,7 +37,7 @@ class PublicHeader(Value):
 
     @property
     def box_size(self) -> int:
-        """To how many bytes the content behind this header is padded."""
+        """The size that the content after this header is padded to."""
         return MESSAGE_BOX_SIZE if self.dh_key is None else CONFIRMATION_BOX_SIZE
 
 
@@ -71,7 +71,7 @@ def write_client_envelope(writer: Writer, envelope: ClientEnvelope) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientMessage(Value):
-    """What is in the box: the key to secure the queue with, when its recipient must do that, and the rest."""
+    """The content of the box: the key to secure the queue with, if the recipient must, and the rest."""
 
     sender_key: PublicKey | None
     agent_envelope: Buffer

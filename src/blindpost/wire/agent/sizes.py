@@ -1,4 +1,4 @@
-"""How large what goes into the ratchet is made, so that its length says nothing.
+"""The padded sizes of what goes into the ratchet, so that lengths reveal nothing.
 
 A ratchet header with a KEM takes room from the content, so both sizes depend on the connection.
 """

@@ -1,4 +1,4 @@
-"""Messages on a stream: a table of segment sizes, then the segments. Nothing above a limit is taken in."""
+"""Messages on a stream: a table of segment sizes, then the segments. Nothing above a limit is accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEGMENTS_MAX = 512
 
 
 class Framer:
-    """Bytes in, messages out, however the bytes were cut."""
+    """Bytes in, messages out, however the bytes were split."""
 
     __slots__ = ("_buffer", "_limit")
 

@@ -106,7 +106,7 @@ class Abort(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Other(Value):
-    """A message that a service with one capability has no use for."""
+    """A message that a service with one capability does not need."""
 
     kind: int
 

@@ -26,7 +26,7 @@ AGENT_VERSIONS = VersionRange(2, 7)
 """The agent versions that this implementation speaks."""
 
 SIMPLEX_SCHEME = "simplex:"
-"""How links are stored and forwarded, whatever site they were read from."""
+"""The scheme for storing and forwarding links, whatever site they were read from."""
 
 _FULL_LINK = re.compile(
     r"(?:simplex:|https://[^:#,;/ ]+(?::[0-9]+)?)/(?P<kind>invitation|contact)/?#/\?(?P<query>.*)", re.DOTALL
@@ -54,7 +54,7 @@ class InvitationLink(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ContactLink(Value):
-    """For anybody: a queue that takes requests to connect."""
+    """For anybody: a queue that accepts requests to connect."""
 
     agent_versions: VersionRange
     queues: tuple[QueueUri, ...]

@@ -1,4 +1,4 @@
-"""Short links: where link data is kept, and the key that opens and proves it."""
+"""Short links: where link data is kept, and the key that decrypts and authenticates it."""
 
 from __future__ import annotations
 

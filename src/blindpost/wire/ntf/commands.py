@@ -73,7 +73,7 @@ class TDEL(Bare):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TCRN(Value):
-    """Ask for background notifications every so many minutes, or for none with 0."""
+    """Ask for background notifications every `minutes` minutes, or none with 0."""
 
     TAG: ClassVar[bytes] = b"TCRN"
     minutes: int
@@ -86,7 +86,7 @@ class TCRN(Value):
 class SNEW(Value):
     """Subscribe a token to the notifications of a queue.
 
-    The private key goes with it, because the router itself signs the subscription at the message router.
+    It includes the private key, because the router itself signs the subscription at the message router.
     """
 
     TAG: ClassVar[bytes] = b"SNEW"
@@ -127,7 +127,7 @@ Command: TypeAlias = TNEW | TVFY | TCHK | TRPL | TDEL | TCRN | SNEW | SCHK | SDE
 
 
 def read_command(reader: Reader, version: int) -> Command:
-    """A whole command, or `RefusedError` with what to answer."""
+    """A whole command, or `RefusedError` with the answer."""
     return read_tagged(reader, version, _READERS)
 
 

@@ -1,4 +1,4 @@
-"""The hellos of the notification protocol: SMP's without a certificate chain.
+"""The hellos of the notification protocol: like SMP's, without a certificate chain.
 
     serverHello = u16 low, u16 high, short(session id), [high >= 2] large(signed key)
     clientHello = u16 version, short(fingerprint that the client expects)
@@ -32,7 +32,7 @@ class ServerHello(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientHello(Value):
-    """The version the client chose and the router that it meant to reach."""
+    """The version the client chose and the router it wants to reach."""
 
     version: int
     key_hash: bytes

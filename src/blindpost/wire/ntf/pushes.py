@@ -19,7 +19,7 @@ from blindpost.wire.value import Buffer, Value
 
 NONCE_SIZE = 24
 PADDED_SIZE = 3072
-"""To how many bytes the reference pads the plaintext of verification and message pushes."""
+"""The size that the reference pads the plaintext of verification and message pushes to."""
 APPLE_PADDED_SIZE = 2912
 """The largest padding with which the body of a message push keeps to Apple's limit of 4096 bytes."""
 

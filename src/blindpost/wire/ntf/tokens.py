@@ -59,7 +59,7 @@ class DeviceToken(Value):
 
     @property
     def subscription(self) -> Subscription:
-        """Of a Web Push device."""
+        """The subscription of a Web Push device."""
         if self.provider is not PushProvider.WEB_PUSH:
             raise WireError("a Web Push device expected")
         return _subscription(self.token)

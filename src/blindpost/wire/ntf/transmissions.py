@@ -47,7 +47,7 @@ class Received(AnyReceived[Response]):
 
 
 def credentials_error(command: Command, authorization: bool, entity: bool) -> CMD | None:
-    """The error of a command that comes with too much or too little."""
+    """The error of a command with too many or too few credentials."""
     return COMMAND_CREDENTIALS.get(type(command), NEEDS_BOTH).error(authorization, entity)
 
 

@@ -128,7 +128,7 @@ class NEW(Value):
     ntf_creds: NtfCreds | None = None
 
     def write(self, writer: Writer, version: int) -> None:
-        """What a version has no place for is left out: first notifications, then links, then the mode."""
+        """What a version does not support is left out: first notifications, then links, then the mode."""
         writer.raw(b"NEW ")
         write_key(writer, self.auth_key)
         write_key(writer, self.dh_key)
@@ -259,7 +259,7 @@ class LSET(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NKEY(Value):
-    """Let a queue notify."""
+    """Enable notifications of a queue."""
 
     TAG: ClassVar[bytes] = b"NKEY"
     creds: NtfCreds
@@ -365,7 +365,7 @@ class RFWD(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RSLV(Value):
-    """Ask what a name stands for."""
+    """Resolve a name."""
 
     TAG: ClassVar[bytes] = b"RSLV"
     domain: str

@@ -47,7 +47,7 @@ from blindpost.wire.smp.versions import (
 
 @dataclass(frozen=True, slots=True)
 class CredentialRule:
-    """The error, if any, of a command that comes with this much."""
+    """The error, if any, of a command with these credentials."""
 
     nothing: CMD | None
     only_entity: CMD | None
@@ -138,7 +138,7 @@ RESPONSE_ENTITIES: dict[type[Response], EntityRule] = {
 
 
 def credentials_error(command: Command, authorization: bool, entity: bool) -> CMD | None:
-    """The error of a command that comes with too much or too little."""
+    """The error of a command with too many or too few credentials."""
     return RULES[type(command)].credentials.error(authorization, entity)
 
 

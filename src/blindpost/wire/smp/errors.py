@@ -95,7 +95,7 @@ class CMD(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Notice(Value):
-    """What a client should tell its user about a blocked queue, for `ttl` seconds or for good."""
+    """What a client should tell its user about a blocked queue, for `ttl` seconds or permanently."""
 
     ttl: int | None
 

@@ -30,7 +30,7 @@ from blindpost.wire.versions import VersionRange, read_version_range, write_vers
 
 
 class ServiceRole(Enum):
-    """What a client with a certificate is for."""
+    """The role of a client with a certificate."""
 
     MESSAGING = b"M"
     NOTIFIER = b"N"
@@ -130,7 +130,7 @@ def read_client_hello(reader: Reader) -> ClientHello:
 
 
 def write_client_hello(writer: Writer, hello: ClientHello) -> None:
-    """What the version of the hello has no place for is left out."""
+    """What the version of the hello does not support is left out."""
     writer.u16(hello.version).short(hello.key_hash)
     if hello.version >= AUTH_KEYS_VERSION and hello.client_key is not None:
         write_key(writer, hello.client_key)

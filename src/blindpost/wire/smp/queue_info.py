@@ -1,4 +1,4 @@
-"""What QUE tells about a queue, for people who look for faults."""
+"""What QUE reports about a queue, for troubleshooting."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class LNK(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NID(Value):
-    """The queue notifies from now on."""
+    """Notifications of the queue are enabled."""
 
     TAG: ClassVar[bytes] = b"NID"
     creds: ServerNtfCreds

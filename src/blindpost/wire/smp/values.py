@@ -64,7 +64,7 @@ class QueueRequest(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NtfCreds(Value):
-    """Keys that make a queue notify: who may subscribe, and whose secret encrypts."""
+    """Keys that enable notifications of a queue: who may subscribe, and whose secret encrypts."""
 
     notifier_key: PublicKey
     dh_key: PublicKey
