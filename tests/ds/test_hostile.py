@@ -116,7 +116,7 @@ async def test_another_certificate_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quic", [False, True])
-async def test_an_answer_to_somebody_who_left_ends_nothing(tmp_path: Path, quic: bool) -> None:
+async def test_an_answer_to_a_caller_that_left_ends_nothing(tmp_path: Path, quic: bool) -> None:
     async with running(tmp_path) as ds, await ds.client() as client:
         for _ in range(5):
             leaving = await ds.client(quic=quic)

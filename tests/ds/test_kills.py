@@ -28,7 +28,7 @@ PAYLOADS_PER_ROUND = 100
 IS_LONG = ROUNDS > 10
 TEST_S_MAX = 3600 if IS_LONG else 300
 LARGE_EVERY = 50
-"""One of so many payloads is large."""
+"""One in this many payloads is large."""
 
 
 class Line:
@@ -80,7 +80,7 @@ class Line:
 
 
 class Load:
-    """Every reader waits for a queue of its own; producers send to all of them."""
+    """Every reader waits for a separate queue; producers send to all of them."""
 
     def __init__(self, ds: StartedDs, source: random.Random, *, quic: bool) -> None:
         self.acknowledged: dict[int, set[bytes]] = {number: set() for number in range(READERS)}

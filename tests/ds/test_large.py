@@ -162,7 +162,7 @@ def slow_commits(monkeypatch: pytest.MonkeyPatch, store: DsStore, *, fails: bool
 
 
 @pytest.mark.claim("DLV-52")
-async def test_a_slow_commit_stalls_nobody_who_takes_from_another_queue(
+async def test_a_slow_commit_does_not_stall_fetches_from_other_queues(
     ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ds.service.store

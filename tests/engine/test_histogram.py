@@ -1,4 +1,4 @@
-"""Histograms count what was observed, and take back what did not happen."""
+"""Histograms count what was observed, and can undo an observation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_value_counts_in_the_first_bucket_not_below_it() -> None:
     assert (histogram.count, histogram.total, histogram.maximum) == (7, 37.5, 11)
 
 
-def test_an_observation_can_be_taken_back() -> None:
+def test_an_observation_can_be_undone() -> None:
     histogram = Histogram((1, 5))
     histogram.observe(2)
     histogram.observe(4)

@@ -1,4 +1,4 @@
-"""What a turn collects, counts and observes did not happen once it is taken back."""
+"""What a turn collects, counts and observes is undone when it is rolled back."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ async def test_a_corrupt_record_behind_a_block_ends_that_connection_alone(ntf: R
     assert await (await open_ntf_line(ntf)).ask(PING()) == PONG()
 
 
-async def test_a_bug_in_one_command_is_answered_internal_and_takes_back_that_command_alone(
+async def test_a_bug_in_one_command_is_answered_internal_and_rolls_back_only_that_command(
     ntf: RunningNtf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await active_device(ntf)

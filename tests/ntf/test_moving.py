@@ -1,4 +1,4 @@
-"""From the database of an ntf-server into a router and back: every row arrives, or is counted as left out."""
+"""From the database of an ntf-server into a router and back: every row arrives or is counted as skipped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def counts_of(told: dict[str, Any]) -> dict[str, int]:
     return {name: count for name, count in told.items() if isinstance(count, int)}
 
 
-async def test_an_old_database_arrives_whole(database: str, tmp_path: Path) -> None:
+async def test_an_old_database_is_imported_completely(database: str, tmp_path: Path) -> None:
     async with connected(database) as old:
         await make_tables(old)
         tokens = await fill(old)
@@ -121,7 +121,7 @@ async def test_an_old_database_arrives_whole(database: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_what_was_imported_goes_back_byte_for_byte(database: str, tmp_path: Path, kind: str) -> None:
+async def test_an_import_is_exported_byte_for_byte(database: str, tmp_path: Path, kind: str) -> None:
     async with connected(database) as old:
         await make_tables(old)
         unreadable = (await fill(old))[2]
@@ -146,7 +146,7 @@ async def test_what_was_imported_goes_back_byte_for_byte(database: str, tmp_path
     assert told["source"] == told["result"] == arrived.result.values()
 
 
-async def test_what_ntf_server_cannot_read_is_left_out_and_counted(database: str, tmp_path: Path) -> None:
+async def test_rows_unreadable_for_ntf_server_are_skipped_and_counted(database: str, tmp_path: Path) -> None:
     async with connected(database) as old:
         await make_tables(old)
         tokens = await fill(old)
@@ -219,7 +219,7 @@ monthHashes=
 """
 
 
-async def test_its_statistics_go_on_in_a_new_router(tmp_path: Path) -> None:
+async def test_its_statistics_continue_in_a_new_router(tmp_path: Path) -> None:
     found = read_stats(OLD_STATS, NAMES)
     assert {meter for meter in Meter if meter.is_of_reference} == set(found.counts)
     lines = sum("=" in line for line in OLD_STATS.splitlines())
@@ -236,7 +236,7 @@ async def test_its_statistics_go_on_in_a_new_router(tmp_path: Path) -> None:
     assert "has counted already" in run(*words, code=1).stderr
 
 
-def test_a_start_that_fails_keeps_what_was_counted(tmp_path: Path) -> None:
+def test_a_failed_start_keeps_the_counts(tmp_path: Path) -> None:
     meters = NtfMeters()
     kept = KeptCounters(tmp_path / "counters.json", meters)
     kept.load()

@@ -266,7 +266,7 @@ async def test_statuses_follow_the_message_router_down_and_up(
 
 
 async def test_a_restarting_message_router_gets_its_queues_back(tmp_path: Path) -> None:
-    """Restarts while NSUB is under way, again and again: in the end all are subscribed, and notify."""
+    """Repeated restarts during NSUB: in the end all are subscribed, and notify."""
     credentials = new_credentials()
     async with running_router(tmp_path / "smp", credentials=credentials) as smp:
         port = smp.port

@@ -249,7 +249,7 @@ async def test_a_peer_that_does_not_speak_http_is_tried_later() -> None:
 
 
 async def test_a_device_registers_and_is_notified(tmp_path: Path) -> None:
-    """The whole way through the notification router, with a slow push service beside."""
+    """End to end through the notification router, with a slow push service in parallel."""
     async with PushService() as service, PushService() as slow, pushing(service) as provider:
         slow.answer = lambda _path: WebAnswer(None)
         provider._way.tls.load_verify_locations(cadata=slow.certificate.decode("ascii"))

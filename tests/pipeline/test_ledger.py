@@ -19,7 +19,7 @@ from blindpost.pipeline.ledger import INDEX, Entry, Ledger
 from tests.support.pipeline.lakes import Row, seal_rows
 
 NO_SPARK = cast("Any", None)
-"""So few files are looked at without it."""
+"""So few files are examined without Spark."""
 DAYS = ("2031-05-01", "2031-05-02")
 FIRST_S = 1_935_360_000
 NOW_S = FIRST_S + 10 * 86_400

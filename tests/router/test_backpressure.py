@@ -235,7 +235,7 @@ async def test_a_notification_for_a_full_connection_waits(running: RunningRouter
 
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-13")
-async def test_a_full_connection_does_not_delay_what_others_are_told(running: RunningRouter) -> None:
+async def test_a_full_connection_does_not_delay_events_for_others(running: RunningRouter) -> None:
     full, other, taker, sender = await lines_of(running, 4)
     mine = await create(full, subscribe=True)
     theirs = await create(other, subscribe=True)

@@ -57,7 +57,7 @@ async def test_deleting_a_queue_tells_its_subscriber_at_once(running: RunningRou
     assert not len(client_of(running, one).subs), "nothing is kept for a queue that is gone"
 
 
-async def test_many_displaced_queues_are_told_in_one_batch(running: RunningRouter) -> None:
+async def test_many_displaced_queues_are_reported_in_one_batch(running: RunningRouter) -> None:
     one, two = await lines_of(running, 2)
     queues = [await create(one, subscribe=True) for _ in range(20)]
     assert await two.ask_many([queue.said(SUB()) for queue in queues]) == [SOK(None)] * 20

@@ -140,7 +140,7 @@ def test_a_database_of_the_others_is_restored_where_it_was_empty(
         asyncio.run(opens(open_ds(DsPlace.read(tmp_path / "new"))))
 
 
-def test_without_its_programs_a_database_is_not_backed_up_and_it_is_said_what_to_do(
+def test_without_its_programs_a_database_backup_fails_with_a_remedy(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(NTF, tmp_path / "server", "--store", "postgres", "--dsn", database)
@@ -167,7 +167,7 @@ def test_a_password_is_not_among_the_words_that_every_user_can_see(
     assert "cret" not in "".join(words)
 
 
-def test_a_restored_canary_has_its_settings_and_makes_its_connections_anew(tmp_path: Path) -> None:
+def test_a_restored_canary_has_its_settings_and_makes_new_connections(tmp_path: Path) -> None:
     make(CANARY, tmp_path / "canary")
     (tmp_path / "canary" / "agents").mkdir()
     (tmp_path / "canary" / "agents" / "home.db").write_bytes(b"used keys")

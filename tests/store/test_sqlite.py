@@ -138,7 +138,7 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
 
 
-async def test_a_held_file_is_copied_while_commits_go_on(tmp_path: Path) -> None:
+async def test_a_held_file_is_copied_while_commits_continue(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)
     with store.held() as file:

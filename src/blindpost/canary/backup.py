@@ -1,4 +1,4 @@
-"""What a backup of a canary holds: its settings. Its connections are made anew.
+"""What a backup of a canary holds: its settings. Its connections are made again.
 
 An older copy of an end-to-end encrypted connection must not be used again: its keys have been used. What was
 measured is in the journal, which is kept by the pipeline.

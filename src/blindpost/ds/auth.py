@@ -48,7 +48,7 @@ class Tokens:
         self._callers = {digest: Caller(identity_key) for digest, identity_key in identities.items()}
 
     async def identify(self, auths: Sequence[Auth]) -> Sequence[Caller | None]:
-        # A lookup by digest tells a guesser nothing: digests that begin alike belong to unlike tokens.
+        # A lookup by digest tells a guesser nothing: similar digests belong to unrelated tokens.
         return [
             self._callers.get(token_digest(auth.access_token)) if auth.version == AUTH_VERSION else None
             for auth in auths

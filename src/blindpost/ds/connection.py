@@ -191,7 +191,7 @@ class DsConnection(Connection):
         if state is _State.CANCELED or outcome is None:
             del self._answers[answer.question]
             if answer.is_held:
-                # The call may have been decided after it was taken back, if its turn had to load more.
+                # The call may have been decided after it was canceled, if its turn had to load more.
                 self._put(self, Canceled(self.peer, answer.question), 0)
             self._send(write_canceled(answer.question))
         elif isinstance(outcome, Refusal):

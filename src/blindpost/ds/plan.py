@@ -39,7 +39,7 @@ INTERNAL = Refusal("the delivery service failed at this call; nothing was change
 
 @dataclass(slots=True)
 class Called:
-    """A call of a connection, with the verdict on it once it was looked at."""
+    """A call of a connection, with the verdict on it once checked."""
 
     peer: Peer
     question: int

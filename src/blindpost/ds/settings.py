@@ -117,7 +117,7 @@ class DsPlace(places.Place[Settings]):
 
     @property
     def schema(self) -> int:
-        # Imported where it is asked for: most commands need no tables.
+        # Imported when needed: most commands need no tables.
         if not self.settings.store.database:
             from blindpost.ds.tables import MIGRATIONS
 

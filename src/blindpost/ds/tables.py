@@ -49,7 +49,7 @@ class DsStore(Protocol):
         """
 
     async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
-        """Write a large payload, beside everything else, or raise `StoreFailedError`.
+        """Write a large payload, in parallel with everything else, or raise `StoreFailedError`.
 
         It is in no queue until a commit adds the entry of this tag; if the process ends before, the next
         one removes it.
@@ -59,7 +59,7 @@ class DsStore(Protocol):
         """Begin to remove a staged payload that no commit will add."""
 
     async def read_large(self, queue: bytes, entry: Entry) -> bytes | None:
-        """A large payload, beside everything else; None if its entry was deleted."""
+        """Read a large payload, in parallel with everything else; None if its entry was deleted."""
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, or raise `StoreFailedError` and none of them."""

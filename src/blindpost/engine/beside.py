@@ -119,7 +119,7 @@ class Beside(Generic[E, T]):
         try:
             prepared = await taker.prepare_beside([event for _, event in takes])
         except Exception:
-            # Whatever it is, a turn meets it too, and tells the callers.
+            # Whatever it is, a turn fails the same way and tells the callers.
             left = takes
         else:
             left = takes
@@ -138,11 +138,11 @@ class Beside(Generic[E, T]):
         try:
             is_done = self._taker.take(prepared, event)
         except Exception:
-            # As in the engine: a bug in one event takes back that event alone.
+            # As in the engine: a bug in one event rolls back only that event.
             log.exception("deciding an event failed; it changed nothing")
             self._undo.rollback(mark)
             contained("answering a failed event", self._taker.failed, event)
             is_done = True
-        # The commit under way must not take back what is about something else.
+        # The commit in progress must not roll back unrelated changes.
         self._undo.forget(mark)
         return is_done

@@ -253,7 +253,7 @@ class Engine(Generic[E]):
             if not isinstance(error, OutcomeUnknownError):
                 self._contained("refusing a batch", plan.refuse, batch, error)
         except Exception:
-            # A bug in what a batch has in common must not end the server for everybody.
+            # A bug in the shared work of a batch must not end the server for everybody.
             log.exception("a batch of %d events failed", len(batch))
             meters.turns_refused += 1
             self._undo.rollback()

@@ -110,7 +110,7 @@ class _Segment:
         stem = f"{header.content}-{header.author.stem}-{header.first:012d}"
         self._path = folder / (stem + OPEN)
         self._closed = folder / (stem + CLOSED)
-        # Under its name it is locked and has its header: found otherwise, it counts as left behind.
+        # It gets its name once it is locked and has its header: otherwise it would count as left behind.
         hidden = folder / f".{stem}{OPEN}"
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
@@ -194,7 +194,7 @@ class EventWriter:
             words = {name: tuple(known) for name, known in self._words.items()}
             header = Header(self._table.name, self._table.version, self._author, self.events, words)
             self._segment = _Segment(self._root, header)
-        # The checks of a block at once, without a step of Python for each.
+        # Checksums of a whole block at once, without a Python loop.
         crcs = map(_CRC.pack, map(zlib.crc32, bodies, itertools.count(self._index)))
         self._segment.append(b"".join(itertools.chain.from_iterable(zip(crcs, bodies, strict=True))))
         self._index += len(bodies)

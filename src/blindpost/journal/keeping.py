@@ -142,7 +142,7 @@ class JournalKeeper:
         try:
             await work()
         except Exception as error:
-            # A full disk, a database that is away or a bug: a journal must not end its server.
+            # A full disk, an unreachable database or a bug: a journal must not end its server.
             if not self._failed:
                 log.error("the journal cannot be written: %s", reason_of(error))
             self._failed = True
@@ -160,7 +160,7 @@ class JournalKeeper:
             async with asyncio.timeout(SEAL_S_MAX):
                 _, told = await sealer.communicate()
         except (TimeoutError, asyncio.CancelledError):
-            # Killed at any moment, it leaves whole files only.
+            # Killed at any moment, it leaves only complete files.
             sealer.kill()
             await sealer.wait()
             raise

@@ -221,7 +221,7 @@ class NtfService(RoutingService[NtfPlace]):
         fresh = vapid_of(place)
         if self.vapid is not None and fresh is not None:
             self.vapid.keys = fresh.keys
-        # A provider that was not set up at the start is after a restart.
+        # A provider that was not set up at start needs a restart.
         rules = _rules(place, None if self.vapid is None else fresh)
         self.router.rules = self.router.plan.rules = rules
         self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
@@ -255,7 +255,7 @@ class NtfService(RoutingService[NtfPlace]):
         return {"copy-store": self._copy_store}
 
     async def _copy_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """For a backup: no other process may use the file meanwhile, and this one goes on."""
+        """For a backup: no other process may use the file meanwhile, and this one keeps running."""
         store = self.router.store
         if not isinstance(store, SqliteTables):
             raise OperatorError("the store is a database: nothing is copied here.")

@@ -189,7 +189,7 @@ class NtfPlace(places.Place[Settings]):
 
     @property
     def schema(self) -> int:
-        # Imported where it is asked for: most commands need no tables.
+        # Imported when needed: most commands need no tables.
         if self.settings.store.kind == "sqlite":
             from blindpost.ntf.schema_sqlite import MIGRATIONS
 

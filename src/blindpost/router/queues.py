@@ -279,7 +279,7 @@ def send(turn: Turn, client: RouterClient, record: QueueRecord, command: SEND) -
         # Senders know this answer and try again later; they may not know another one.
         turn.count(Meter.SENT_QUOTA)
         return ERR(Code.QUOTA)
-    # The number makes ids unique within the queue for ever: an id is the nonce of its message.
+    # The number makes ids unique within the queue forever: an id is the nonce of its message.
     msg_id = turn.entropy(RANDOM_ID_SIZE) + ends.tail.to_bytes(ID_SIZE - RANDOM_ID_SIZE, "big")
     if not append(turn, record, StoredMessage(msg_id, turn.now, command.notify, command.body)):
         turn.count(Meter.SENT_QUOTA)

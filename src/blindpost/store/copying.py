@@ -1,4 +1,4 @@
-"""Copies of a file by a process of its own, so that neither the event loop nor a lock of ours is touched."""
+"""Copies of a file by a separate process, so that neither the event loop nor our locks are affected."""
 
 from __future__ import annotations
 

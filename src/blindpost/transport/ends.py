@@ -59,7 +59,7 @@ class _Opening(Handler):
         self._handler.closed(session, reason)
         if not self.outcome.done():
             self.outcome.set_exception(reason.again())
-            self.outcome.exception()  # looked at: a caller that was cancelled will not
+            self.outcome.exception()  # retrieved here: a cancelled caller will not
 
 
 class Server(Keeper):

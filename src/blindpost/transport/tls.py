@@ -215,7 +215,7 @@ class Tls:
     def read(self, size: int) -> int:
         """Decrypt up to `size` bytes into `scratch.plain`: how many, 0 when more must be received first."""
         ssl = self._ssl
-        _lib.ERR_clear_error()  # a stale error of another caller would be taken for one of this call
+        _lib.ERR_clear_error()  # a stale error of another call would be mistaken for one of this call
         count: int = _lib.SSL_read(ssl, scratch.plain_c, size)
         if count > 0:
             return count

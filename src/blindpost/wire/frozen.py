@@ -32,8 +32,8 @@ _USUAL = {"frozen": True, "slots": True}
 
 
 def _is_usual(cls: type, options: dict[str, bool]) -> bool:
-    """Whether a class is frozen, has slots, defines no method of its own that would be made, and only plain
-    fields."""
+    """Whether a class is frozen, has slots, defines none of the methods that would be made, and has
+    only plain fields."""
     if {**options, "repr": True} != {**_USUAL, "repr": True} or _MADE & cls.__dict__.keys():
         return False
     dataclasses_below = [base for base in cls.__bases__ if hasattr(base, "__dataclass_fields__")]

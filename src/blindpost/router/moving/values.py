@@ -71,7 +71,7 @@ def _check(size: int, most: int, what: str) -> None:
 
 
 def queue_of(created: CreateQueue) -> QueueRecord:
-    """A queue as its line tells it. The keys of the agreement behind its secret are not in the line."""
+    """A queue as its line describes it. The DH keys behind its secret are not in the line."""
     return QueueRecord(
         recipient_id=created.recipient_id,
         sender_id=created.sender_id,

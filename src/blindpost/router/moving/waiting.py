@@ -96,7 +96,7 @@ def take_notification(view: View, line: NotificationLine, expire_before: int) ->
 
 
 def _add_notification(view: View, queue: QueueRecord, notifier: Notifier, line: NotificationLine) -> None:
-    """Number it behind those that wait and before the messages to come; the oldest give way."""
+    """Number it after those that wait and before later messages; the oldest are dropped."""
     first = view.ends(queue.recipient_id).tail - NOTIFICATIONS_WAITING_MAX
     waiting = view.pending(line.notifier_id)
     fresh = Notification(

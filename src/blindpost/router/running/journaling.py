@@ -50,7 +50,7 @@ class RouterReadings:
         services = await look_at_services(self._bulk)
         gauges = await look(self._router, self._server)
         await self._router.engine.settled()
-        # No await from here on: counters and levels are of one moment.
+        # No await from here on: counters and levels must be of one moment.
         stored = self._router.store.counts()
         compared, self._compared = self._compared, {}
         return Reading(

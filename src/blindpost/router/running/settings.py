@@ -186,7 +186,7 @@ class RouterPlace(places.Place[Settings]):
 
     @property
     def schema(self) -> int:
-        # Imported where it is asked for: most commands need no tables.
+        # Imported when needed: most commands need no tables.
         if self.settings.store.kind == "lmdb":
             from blindpost.router.tables import MIGRATIONS
 

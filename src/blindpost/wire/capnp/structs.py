@@ -39,7 +39,7 @@ class Message:
         return value
 
     def number(self, form: _Form, segment: int, at: int) -> int:
-        """A number inside a struct, which was looked at as a whole before."""
+        """A number inside a struct, which was bounds-checked as a whole before."""
         value: int = form.unpack_from(self._segments[segment], at)[0]
         return value
 
