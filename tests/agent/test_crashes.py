@@ -19,12 +19,14 @@ from blindpost.agent import (
     SendFailed,
     Versions,
 )
-from blindpost.agent.store import handshakes, queues, ratchets
+from blindpost.agent.messages.sending import enqueue
+from blindpost.agent.store import connections, handshakes, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call, Failure
 from blindpost.client.smp import SmpClient
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.addresses import Server
+from blindpost.wire.agent.messages import AMsg
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.smp.commands import KEY, LKEY, NEW, PING, SKEY, SUB, Command
 from blindpost.wire.smp.responses import Response
@@ -244,9 +246,10 @@ async def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
         ours, _ = await connect(alice, bob)
         await settle()
         server = alice.rt.ground.servers[0].server
-        damaged = await ours.send(b"damaged")
-        await ours.send(b"whole")
         with alice.rt.ground.transaction() as tx:
+            whole = connections.load_whole(tx, ours.id)
+            damaged = enqueue(tx, whole, AMsg(b"damaged")).internal_id
+            enqueue(tx, whole, AMsg(b"whole"))
             tx.sql.execute(
                 "UPDATE snd_messages SET msg_encrypt_key = x'00' WHERE internal_id = ?", (damaged,)
             )

@@ -26,6 +26,7 @@ def test_both_queues_are_full(tmp_path: Path) -> None:
             sent = [b"%d" % number for number in range(8)]
             for friend in people:
                 friend.acknowledges = False
+            for friend in people:
                 for body in sent:
                     await friend.conn.send(body)
             await pair.quiet(1)

@@ -36,6 +36,7 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.x3dh import PrivateParams
 from blindpost.crypto.x448 import generate_x448
+from blindpost.store.sqlite import SqliteStore
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import (
     Confirmation,
@@ -372,18 +373,17 @@ async def test_messages_between_agents_are_acknowledged_without_the_application(
 def failing_store(party: Party, times: int, reason: str) -> Iterator[list[int]]:
     """This many commits fail."""
     left = [times]
-    original = type(party.rt.ground.store).transaction
+    original = SqliteStore.commit
 
-    @contextmanager
-    def transaction(store: object) -> Iterator[object]:
-        with original(store) as db:  # type: ignore[arg-type]  # the store that it was
-            yield db
-            if left[0] and store is party.rt.ground.store:
-                left[0] -= 1
-                raise sqlite3.OperationalError(reason)
+    def commit(file: SqliteStore) -> None:
+        if left[0] and file is party.rt.ground.store._file:
+            left[0] -= 1
+            file.rollback()
+            raise file.failed(sqlite3.OperationalError(reason))
+        original(file)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(party.rt.ground.store), "transaction", transaction)
+        patch.setattr(SqliteStore, "commit", commit)
         yield left
 
 

@@ -70,6 +70,7 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
     assert set(kinds) == {
         "awaited",
         "connection",
+        "has skipped",
         "ratchet",
         "rcv",
         "rcv queues",
@@ -77,6 +78,7 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
         "snd",
         "snd queues",
         "token",
+        "waiting since",
     }
 
 

@@ -490,6 +490,7 @@ async def test_requests_are_decided_and_departures_are_events(tmp_path: Path) ->
             await bob.person.chats.commit(draft)
             await gone.wait()
             await bot.tell(next(bot.chats.contacts()), "hello?")
+            await asyncio.sleep(1)  # what the handler decided is stored
             assert [conn.type.value for conn in bot.chats.agent.connections()] == ["contact"]
         assert bot.metrics.left == 1
 

@@ -136,6 +136,7 @@ class Agent:
             async with asyncio.timeout(timeout_s):
                 while tasks := {*core.delivery.tasks.values(), *core.commands.tasks.values()}:
                     await asyncio.wait(tasks)
+                    await core.ground.store.durable()
         except TimeoutError:
             return False
         return True
@@ -366,14 +367,17 @@ class Agent:
             for conn_id in ids:
                 await locks.enter_async_context(ground.locked(conn_id))
             try:
-                with ground.transaction() as tx:
+                with ground.joined() as tx:
                     done = work(Transaction(tx, frozenset(ids), DEFAULT_USER, begin))
             except BaseException:
                 for conn_id in made:
                     ground.stream.forget(conn_id)
                 raise
-        for conn_id in made:
-            ground.stream.give(conn_id)
+        try:
+            await tx.durable()
+        finally:
+            for conn_id in made:
+                ground.stream.give(conn_id)
         return done
 
     @property

@@ -74,17 +74,20 @@ class ConnectionCalls:
             )
         self._ground.awake()
         async with self._ground.locked(conn_id):
-            with self._ground.transaction() as tx:
+            with self._ground.joined() as tx:
                 whole = connections.load_whole(tx, conn_id)
                 if not whole.snd:
                     raise ConnError(ConnectionCode.SIMPLEX, "nobody has joined yet")
-                return enqueue(tx, whole, AMsg(body), notify=notify, pq_wish=pq).internal_id
+                number = enqueue(tx, whole, AMsg(body), notify=notify, pq_wish=pq).internal_id
+        await tx.durable()
+        return number
 
     async def ack(self, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
         self._ground.awake()
         async with self._ground.locked(conn_id):
-            with self._ground.transaction() as tx:
+            with self._ground.joined() as tx:
                 acknowledge(tx, conn_id, msg_id, receipt)
+        await tx.durable()
 
     async def fetch(self, conn_id: ConnId, queue_number: int, announced_ts: int | None) -> Fetched | None:
         return await self._reading.fetch(conn_id, queue_number, announced_ts)

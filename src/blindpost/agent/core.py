@@ -92,6 +92,7 @@ class Core:
                 acking.ACK_TAG: acks.run_ack,
                 **RotationCommands(ground, subscriptions, maker, draining).handlers,
             },
+            end_themselves=frozenset({acking.ACK_TAG}),
         )
         self._calls = ConnectionCalls(
             ground,

@@ -123,18 +123,38 @@ class SqliteStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of the block's changes, durable when it ends, or none of them."""
-        connection = self._connection
+        self.begin()
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            yield self._connection
+            self.commit()
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, sqlite3.OperationalError):
+                raise self.failed(error) from error
+            raise
+
+    def begin(self) -> None:
+        """The start of a transaction that `commit` or `rollback` ends."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            raise StoreFailedError(f"{self.path}: {error}") from error
+            raise self.failed(error) from error
+
+    def commit(self) -> None:
+        """Everything since `begin` is durable, or nothing of it happened."""
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self.rollback()
+            raise self.failed(error) from error
+
+    def rollback(self) -> None:
+        """Take everything since `begin` back, if SQLite has not done so by itself."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def failed(self, error: sqlite3.Error) -> StoreFailedError:
+        return StoreFailedError(f"{self.path}: {error}")
 
     def probe(self) -> None:
         """Write what is already there, to find out whether the store takes writes."""
@@ -199,7 +219,7 @@ class SqliteStore:
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
-            raise StoreFailedError(f"{self.path}: {error}") from error
+            raise self.failed(error) from error
 
     def close(self) -> None:
         """Folds the log into the file and closes it."""

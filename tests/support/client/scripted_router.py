@@ -69,7 +69,7 @@ def virtual(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 async def settle() -> None:
     """Let everything happen that needs no time to pass."""
-    for _ in range(20):
+    for _ in range(60):
         await asyncio.sleep(0)
 
 

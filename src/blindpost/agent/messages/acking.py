@@ -98,10 +98,11 @@ class Acks:
         if queue is not None:
             await self._send_ack(queue, ack.broker_id)
             self._reading.acknowledged(queue, ack.broker_id)
-        with self._ground.transaction() as tx:
+        with self._ground.joined() as tx:
             if ack.delete is not None:
                 messages.delete(tx, command.conn_id, ack.delete)
             commands.delete(tx, command.command_id)
+        tx.group.lazily()  # if it is forgotten, the router is told again, and has no such message any more
 
     async def _send_ack(self, queue: RcvQueue, broker_id: bytes) -> None:
         """ACK; the answer may be the next message. A router that no longer has the message accepts it."""

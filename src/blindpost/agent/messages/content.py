@@ -101,19 +101,18 @@ def received(
         prev_hash=message.prev_msg_hash,
         integrity=dump_integrity(place.integrity),
     )
+    if isinstance(body, AMsg):
+        messages.insert_rcv(tx, conn_id, stored)
+        tx.emit(Received(tx.handle(conn_id), shown(tx, whole, stored)))
+        return Fate.PENDING
     with tx.attempt(conn_id):
         return _dispatched(tx, whole, arrival, message, stored)
     return Fate.ACK
 
 
 def _dispatched(tx: Tx, whole: Whole, arrival: Arrival, message: AgentMessage, stored: RcvMessage) -> Fate:
-    """By kind. Only what the application must acknowledge is kept."""
-    conn_id = whole.conn_id
+    """What agents say to each other, by kind. Only what the application must acknowledge is kept."""
     match message.message:
-        case AMsg():
-            messages.insert_rcv(tx, conn_id, stored)
-            tx.emit(Received(tx.handle(conn_id), shown(tx, whole, stored)))
-            return Fate.PENDING
         case ARcvd(receipts):
             return _receipts(tx, whole, stored, receipts)
         case Hello():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from blindpost.agent.errors import AgentError, CriticalError, InternalError, refused_with
 from blindpost.agent.events import Failed, SendFailed
@@ -21,7 +23,7 @@ from blindpost.agent.store.messages import PendingDelivery
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry, Told
 from blindpost.agent.work.suspension import Operation
-from blindpost.agent.work.transactions import DeliveryKey
+from blindpost.agent.work.transactions import DeliveryKey, Waiting
 from blindpost.client.calls import Call
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.ratchet import encrypt_body
@@ -36,30 +38,41 @@ from blindpost.wire.smp.values import QueueMode
 
 log = logging.getLogger(__name__)
 
+AT_ONCE = 128
+"""Queues of one router that are delivered to side by side."""
 _CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
 
 
 class DeliveryWorkers:
-    """A worker lives as long as messages wait for its queue."""
+    """A worker lives as long as messages wait for its queue. A router has so many at once; other queues wait
+    in its line, and what they have to send stays in the store."""
 
     def __init__(self, ground: Ground, sender: QueueSender) -> None:
         self._ground = ground
         self._sender = sender
         self._delays = _Delays(ground)
+        self._lines: dict[Server, _Line] = {}
         self._workers: dict[DeliveryKey, _Worker] = {}
         self.tasks: dict[DeliveryKey, asyncio.Task[None]] = {}
         ground.work.deliveries.listen(self.wake)
         ground.work.hurry.listen(self._hurry)
         ground.work.room.listen(self._has_room)
 
-    def wake(self, key: DeliveryKey) -> None:
+    def wake(self, waiting: Waiting) -> None:
         """Something waits for this queue."""
+        key, server = waiting
         worker = self._workers.get(key)
         if worker is not None:
             worker.again = True
             return
-        worker = self._workers[key] = _Worker(self._ground, self._sender, self._delays, key)
-        self.tasks[key] = self._ground.spawn(self._run(key, worker))
+        line = self._lines.get(server)
+        if line is None:
+            line = self._lines[server] = _Line(self._begin)
+        line.wait(key)
+
+    def _begin(self, key: DeliveryKey, line: _Line) -> None:
+        worker = self._workers[key] = _Worker(self._ground, self._sender, self._delays, key, line)
+        self.tasks[key] = self._ground.spawn(self._run(key, worker, line))
 
     def _hurry(self, key: DeliveryKey) -> None:
         """Do not wait any longer."""
@@ -79,14 +92,48 @@ class DeliveryWorkers:
 
     def resume(self) -> None:
         """Continue with everything that waits."""
-        for key in messages.pending_queues(self._ground.store.reading):
-            self.wake(key)
+        for waiting in messages.pending_queues(self._ground.store.reading):
+            self.wake(waiting)
 
-    async def _run(self, key: DeliveryKey, worker: _Worker) -> None:
+    async def _run(self, key: DeliveryKey, worker: _Worker, line: _Line) -> None:
         try:
             await worker.work()
         finally:
             del self._workers[key], self.tasks[key]
+            line.leave()
+
+
+class _Line:
+    """The queues of one router: those that are being delivered to, and those that wait for a place."""
+
+    def __init__(self, begin: Callable[[DeliveryKey, _Line], None]) -> None:
+        self._begin = begin
+        self._waiting: dict[DeliveryKey, None] = {}
+        self._places = AT_ONCE
+
+    def wait(self, key: DeliveryKey) -> None:
+        self._waiting[key] = None
+        self._admit()
+
+    def leave(self) -> None:
+        self._places += 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._places > 0:
+            key = next(iter(self._waiting))
+            del self._waiting[key]
+            self._places -= 1
+            self._begin(key, self)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """A queue that is full must not keep others from the router."""
+        self.leave()
+        try:
+            yield
+        finally:
+            self._places -= 1
 
 
 class _Delays:
@@ -107,10 +154,13 @@ class _Delays:
 
 
 class _Worker:
-    def __init__(self, ground: Ground, sender: QueueSender, delays: _Delays, key: DeliveryKey) -> None:
+    def __init__(
+        self, ground: Ground, sender: QueueSender, delays: _Delays, key: DeliveryKey, line: _Line
+    ) -> None:
         self._ground = ground
         self._sender = sender
         self._delays = delays
+        self._line = line
         self._conn_id, self._number = key
         self.again = False
         self.hurry = asyncio.Event()
@@ -124,9 +174,18 @@ class _Worker:
             self.again = False
             pending = self._next()
             if pending is not None:
-                await self._deliver(pending)
+                if await self._is_durable():
+                    await self._deliver(pending)
             elif not self.again:
                 return
+
+    async def _is_durable(self) -> bool:
+        """Whether what was read is stored for good: otherwise it must not be sent, and is read again."""
+        try:
+            await self._ground.store.durable()
+        except StoreFailedError:
+            return False
+        return True
 
     def _next(self) -> PendingDelivery | None:
         """The next message that can be read; those that cannot are put aside, and reported."""
@@ -157,7 +216,8 @@ class _Worker:
                 self.room_told = False
                 return
             retry = fast if outcome is Again.FAST or self.room_told else slow
-            await self._pause(retry.delay_s)
+            with self._line.resting() if retry is slow else nullcontext():
+                await self._pause(retry.delay_s)
             fast = fast.next() if retry is fast else fast
             slow = slow.next() if retry is slow else slow
             with self._ground.transaction() as tx:
@@ -189,7 +249,7 @@ class _Worker:
             self._delays.waits(queue.server, failed)
         news = failed is not None and told.is_news(failed.word, self._ground.now())
         async with self._ground.locked(self._conn_id):
-            with self._ground.transaction() as tx:
+            with self._ground.joined() as tx:
                 if connections.find(tx, self._conn_id, deleted=True) is None:
                     return Again.NO
                 whole = connections.load_whole(tx, self._conn_id, deleted=True)
@@ -198,8 +258,11 @@ class _Worker:
                     return Again.NO
                 if failed is None:
                     outcomes.delivered(tx, whole, found, pending, proxy)
-                    return Again.NO
-                return outcomes.failed(tx, whole, found, pending, failed, news=news)
+                    again = Again.NO
+                else:
+                    again = outcomes.failed(tx, whole, found, pending, failed, news=news)
+        await tx.durable()
+        return again
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
         """SEND, directly or through a proxy, which is returned.

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 
-from blindpost.agent.errors import CriticalError, InternalError, ProtocolCode, ProtocolError
+from blindpost.agent.errors import AgentError, CriticalError, InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import Failed
 from blindpost.agent.handshake.confirming import (
     Arrived,
@@ -38,7 +38,7 @@ from blindpost.agent.work.suspension import Operation
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kem import KemSource
-from blindpost.crypto.ratchet import Opened, RatchetErrorKind, RatchetFailure, decrypt
+from blindpost.crypto.ratchet import RatchetErrorKind, RatchetFailure, decrypt
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.agent.envelopes import (
     ClientEnvelope,
@@ -91,7 +91,8 @@ class Reception:
             self._ground.locked(queue.conn_id),
             self._ground.kem_source(self._may_need_pair(queue)) as kem,
         ):
-            self._process(queue, msg, kem)
+            tx = self._process(queue, msg, kem)
+        await tx.durable()
 
     def _may_need_pair(self, queue: RcvQueue) -> bool:
         """Whether a step of the ratchet could ask for a KEM key pair."""
@@ -102,21 +103,23 @@ class Reception:
         record = connections.find(db, queue.conn_id)
         return record is not None and record.pq_support and queue.mode is not QueueMode.CONTACT
 
-    def _process(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> None:
+    def _process(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> Tx:
         try:
-            with self._ground.transaction(kem) as tx:
-                fate = Fate.ACK
-                with tx.attempt(queue.conn_id):
-                    fate = _opened(tx, queue, msg)
-                if fate is Fate.ACK:
+            with self._ground.joined(kem) as tx:
+                if _opened(tx, queue, msg) is Fate.ACK:
                     ack_later(tx, queue, msg.msg_id)
+            return tx
         except StoreFailedError:
             raise
+        except AgentError as error:
+            failure = error
         except Exception as error:
             log.exception("a message could not be processed")
-            with self._ground.transaction(kem) as tx:
-                tx.failed(queue.conn_id, InternalError(repr(error)))
-                ack_later(tx, queue, msg.msg_id)
+            failure = InternalError(repr(error))
+        with self._ground.joined(kem) as tx:
+            tx.failed(queue.conn_id, failure)
+            ack_later(tx, queue, msg.msg_id)
+        return tx
 
 
 def _opened(tx: Tx, queue: RcvQueue, msg: MSG) -> Fate:
@@ -216,14 +219,15 @@ def _message(
         if queue.replaces is not None:
             with tx.attempt(conn_id):
                 recipient.first_message(tx, whole, queue)
-    again = messages.find_by_broker_id(tx, conn_id, queue.number, broker_id)
-    if again is not None:
-        return content.redelivered(tx, whole, again)
     ratchet = ratchets.find_ratchet(tx, conn_id)
     if ratchet is None:
         raise refused("msg: no ratchet")
     encrypted, skipped = envelope.encrypted_message, ratchets.skipped_keys(tx, conn_id)
     opened = decrypt(ratchet, skipped, encrypted, entropy=tx.config.entropy, kem=tx.kem)
+    if opened.failure is not None:  # as all that was read before, for its key is gone
+        again = messages.find_by_broker_id(tx, conn_id, queue.number, broker_id)
+        if again is not None:
+            return content.redelivered(tx, whole, again)
     if opened.ratchet is not ratchet:
         ratchets.step_ratchet(tx, conn_id, opened.ratchet)
     ratchets.change_skipped(tx, conn_id, opened.skipped, tx.now)
@@ -231,19 +235,17 @@ def _message(
     if opened.failure is not None:
         _unreadable(tx, whole, opened.failure, encrypted_hash)
         return Fate.ACK
-    with tx.attempt(conn_id):
-        had_chain = ratchet.snd is not None
-        arrival = content.Arrival(queue, broker_id, delivered.seconds, encrypted_hash, had_chain)
-        return _read(tx, whole, arrival, opened)
-    return Fate.ACK
-
-
-def _read(tx: Tx, whole: Whole, arrival: content.Arrival, opened: Opened) -> Fate:
     assert opened.plaintext is not None
+    try:
+        message = parsed(opened.plaintext)
+        if not isinstance(message, AgentMessage):
+            raise refused("msg: bad agent msg")
+    except AgentError as error:
+        tx.failed(conn_id, error)
+        return Fate.ACK
     synchronisation.decrypted(tx, whole)
-    message = parsed(opened.plaintext)
-    if not isinstance(message, AgentMessage):
-        raise refused("msg: bad agent msg")
+    had_chain = ratchet.snd is not None
+    arrival = content.Arrival(queue, broker_id, delivered.seconds, encrypted_hash, had_chain)
     return content.received(tx, whole, arrival, message, opened.plaintext, pq=opened.ratchet.rcv_kem)
 
 

@@ -139,8 +139,10 @@ class Sessions:
         watcher: Watcher,
         options: SessionOptions | None = None,
         *,
+        durable: Callable[[], Awaitable[None]] | None = None,
         raised: Callable[[Server, Failure], Exception] = lambda _, failure: failure,
     ) -> None:
+        self._durable = durable
         self.options = options or SessionOptions()
         self._receive = receive
         self._watcher = watcher
@@ -175,7 +177,13 @@ class Sessions:
         return self.current(session.key) is session
 
     async def session(self, key: SessionKey) -> Session:
-        """The session, connected if need be; `TransportError` if that fails, or has just failed."""
+        """The session, connected if need be; `TransportError` if that fails, or has just failed. What its
+        caller has read and is about to send is durable when this returns."""
+        if self._durable is not None:
+            try:
+                await self._durable()
+            except StoreFailedError as error:
+                raise ClosedHereError(f"nothing was sent, for it could not be stored: {error}") from error
         slot = self._slots.get(key)
         if slot is None:
             if self._closed:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from blindpost.agent.errors import InactiveError
 from blindpost.agent.store import lives
+from blindpost.agent.store.grouping import PARTS_MAX, Group
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.upgrading import seal_anew
@@ -73,6 +74,8 @@ class AgentStore:
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
         self._closed = False
+        self._group: Group | None = None
+        self._inside = False
         self._erasing: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -109,17 +112,80 @@ class AgentStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Db]:
-        """All of the block's changes, durable when it ends, or none."""
-        db = self.reading
-        with self._file.transaction():
-            yield db
+        """All of the block's changes, durable when it ends, or none; with them what joined before."""
+        with self.part():
+            yield self._db
+        self.commit()
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[Group]:
+        """All of the block's changes, or none; they become durable with their group."""
+        sql = self.reading.sql
+        if self._inside:
+            raise RuntimeError("a transaction inside of another one")
+        if self._group is not None and self._group.parts >= PARTS_MAX:
+            self.commit()
+        group, first = self._group, self._group is None
+        try:
+            if group is None:
+                self._file.begin()
+                group = self._group = Group(self.commit)
+            else:
+                sql.execute("SAVEPOINT part")
+            try:
+                self._inside = True
+                try:
+                    yield group
+                finally:
+                    self._inside = False
+            except sqlite3.OperationalError:
+                raise
+            except BaseException:
+                if first:
+                    self._drop(StoreFailedError("it was taken back"))
+                else:
+                    sql.execute("ROLLBACK TO part")
+                    sql.execute("RELEASE part")
+                raise
+            if not first:
+                sql.execute("RELEASE part")
+        except sqlite3.OperationalError as error:
+            failure = self._file.failed(error)
+            self._drop(failure)
+            raise failure from error
+        group.parts += 1
+
+    def _drop(self, failure: StoreFailedError) -> None:
+        """Nothing of the group happens."""
+        group, self._group = self._group, None
+        self._file.rollback()
+        if group is not None:
+            group.ended(failure)
+
+    def commit(self) -> None:
+        """Make all parts of the group durable, then do what follows from them."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        try:
+            self._file.commit()
+        except StoreFailedError as failure:
+            group.ended(failure)
+            raise
         if self._erasing is None:
             with contextlib.suppress(RuntimeError):  # outside of a loop closing the store erases
                 self._erasing = asyncio.get_running_loop().call_later(ERASED_AFTER_S, self._erase)
+        group.ended()
+
+    async def durable(self) -> None:
+        """Wait until everything that can be read is durable: what leaves the program must be."""
+        if self._group is not None:
+            await self._group.durable()
 
     def _erase(self) -> None:
         self._erasing = None
         try:
+            self.commit()
             self._file.erase()
         except StoreFailedError as error:
             log.warning("what was deleted stays in the store's log for now: %s", error)
@@ -133,6 +199,7 @@ class AgentStore:
 
     def backup(self, target: Path) -> None:
         """A consistent copy, sealed like the store itself and marked as a copy."""
+        self.commit()
         self._file.backup(target)
         with contextlib.closing(sqlite3.connect(target)) as copy, copy:
             copy.execute(MARK_COPY, (COPY,))
@@ -151,5 +218,9 @@ class AgentStore:
     def close(self) -> None:
         if self._erasing is not None:
             self._erasing.cancel()
+        try:
+            self.commit()
+        except StoreFailedError as error:
+            log.warning("what nobody waited for was not stored, and will be done again: %s", error)
         self._closed = True
         self._file.close()

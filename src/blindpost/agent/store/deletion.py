@@ -27,6 +27,10 @@ def marked(db: Db) -> list[ConnId]:
 
 def waiting_since(db: Db, conn_id: ConnId) -> int | None:
     """Since when a connection waits for its deliveries; None when it need not."""
-    query = "SELECT deleted_at_wait_delivery FROM connections WHERE conn_id = ? AND deleted = 0"
-    row = db.sql.execute(query, (conn_id,)).fetchone()
-    return None if row is None or row[0] is None else int(row[0])
+
+    def read() -> int | None:
+        query = "SELECT deleted_at_wait_delivery FROM connections WHERE conn_id = ? AND deleted = 0"
+        row = db.sql.execute(query, (conn_id,)).fetchone()
+        return None if row is None or row[0] is None else int(row[0])
+
+    return db.sql.known("waiting since", conn_id, read)

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from blindpost.agent.model import ConnId, MessageKind
 from blindpost.agent.store.database import Db
+from blindpost.agent.store.servers import loaded_server
 from blindpost.crypto.ratchet_state import BodyKey
 from blindpost.crypto.ratchet_storage import dump_body_key, load_body_key
+from blindpost.wire.addresses import Server
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Buffer, Value
 
@@ -159,13 +161,18 @@ def first_delivery(db: Db, conn_id: ConnId, queue_number: int) -> tuple[int, int
     return row[0], row[1]
 
 
-def pending_queues(db: Db) -> list[tuple[ConnId, int]]:
-    """The send queues that messages wait for."""
+def pending_queues(db: Db) -> list[tuple[tuple[ConnId, int], Server]]:
+    """The send queues that messages wait for, each with its router."""
     query = (
-        "SELECT DISTINCT d.conn_id, d.snd_queue_id FROM snd_message_deliveries d"
-        " JOIN connections c ON c.conn_id = d.conn_id WHERE d.failed = 0 AND c.deleted = 0"
+        "SELECT DISTINCT d.conn_id, d.snd_queue_id, q.host, q.port, q.key_hash FROM snd_message_deliveries d"
+        " JOIN connections c ON c.conn_id = d.conn_id"
+        " JOIN snd_queue_rows q ON q.conn_id = d.conn_id AND q.snd_queue_id = d.snd_queue_id"
+        " WHERE d.failed = 0 AND c.deleted = 0"
     )
-    return [(conn_id, number) for conn_id, number in db.sql.execute(query)]
+    return [
+        ((conn_id, number), loaded_server(host, port, key_hash))
+        for conn_id, number, host, port, key_hash in db.sql.execute(query)
+    ]
 
 
 def has_pending(db: Db, conn_id: ConnId) -> bool:
@@ -218,16 +225,39 @@ def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, ke
     if db.sql.execute(query, (conn_id, internal_id)).fetchone()[0]:
         return
     if keep:
-        db.sql.execute(
-            "UPDATE messages SET msg_body = ? WHERE conn_id = ? AND internal_id = ?",
-            (db.vault.seal(b"", "messages.msg_body", conn_id, internal_id), conn_id, internal_id),
-        )
-        db.sql.execute(
-            "UPDATE snd_messages SET msg_encrypt_key = NULL WHERE conn_id = ? AND internal_id = ?",
-            (conn_id, internal_id),
-        )
+        _erase_body(db, conn_id, internal_id)
+        _erase_key(db, conn_id, internal_id)
     else:
         delete(db, conn_id, internal_id)
+
+
+def delivered_at_once(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) -> bool:
+    """As `set_sent` and `delivered` of a message for which a receipt may come, and which had one delivery."""
+    db.sql.execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
+    done = db.sql.execute(
+        "UPDATE snd_messages SET msg_encrypt_key = NULL, sent = 1 WHERE conn_id = ? AND internal_id = ?"
+        " AND sent = 0",
+        (conn_id, internal_id),
+    )
+    _erase_body(db, conn_id, internal_id)
+    if done.rowcount == 1:
+        return True
+    _erase_key(db, conn_id, internal_id)
+    return False
+
+
+def _erase_key(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    db.sql.execute(
+        "UPDATE snd_messages SET msg_encrypt_key = NULL WHERE conn_id = ? AND internal_id = ?",
+        (conn_id, internal_id),
+    )
+
+
+def _erase_body(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    db.sql.execute(
+        "UPDATE messages SET msg_body = ? WHERE conn_id = ? AND internal_id = ?",
+        (db.vault.seal(b"", "messages.msg_body", conn_id, internal_id), conn_id, internal_id),
+    )
 
 
 def set_delivery_failed(db: Db, delivery_id: int) -> None:

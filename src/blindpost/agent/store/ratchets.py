@@ -114,6 +114,8 @@ def delete_ratchet(db: Db, conn_id: ConnId) -> None:
 
 def skipped_keys(db: Db, conn_id: ConnId) -> SkippedKeys:
     loaded: dict[bytes, dict[int, MessageKey]] = {}
+    if not _has_skipped(db, conn_id):
+        return loaded
     query = "SELECT header_key, msg_n, msg_key FROM skipped_messages WHERE conn_id = ?"
     opened: dict[bytes, bytes] = {}
     for stored, number, key in db.sql.execute(query, (conn_id,)):
@@ -123,6 +125,16 @@ def skipped_keys(db: Db, conn_id: ConnId) -> SkippedKeys:
         message_key = db.vault.open(key, "skipped_messages.msg_key", conn_id, number)
         loaded.setdefault(header_key, {})[number] = load_message_key(message_key)
     return loaded
+
+
+def _has_skipped(db: Db, conn_id: ConnId) -> bool:
+    """Whether there are any: almost never, and this is remembered."""
+    query = "SELECT EXISTS (SELECT 1 FROM skipped_messages WHERE conn_id = ?)"
+
+    def read() -> bool:
+        return bool(db.sql.execute(query, (conn_id,)).fetchone()[0])
+
+    return db.sql.known("has skipped", conn_id, read)
 
 
 def change_skipped(db: Db, conn_id: ConnId, change: SkippedChange, now: int) -> None:

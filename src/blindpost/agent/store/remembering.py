@@ -23,6 +23,7 @@ TABLES = frozenset(
         "ntf_servers",
         "ntf_tokens",
         "awaited_messages",
+        "skipped_messages",
     }
 )
 """What is remembered is made of these; where one of them loses rows by a cascade, another one is named."""

@@ -79,7 +79,7 @@ class Subscriptions:
         raised: Callable[[Server, Failure], Exception] = network_error,
         chance: random.Random | None = None,
     ) -> None:
-        self.sessions = Sessions(receive, self, session_options, raised=raised)
+        self.sessions = Sessions(receive, self, session_options, durable=store.durable, raised=raised)
         client = self.sessions.options.client
         self.services = Services(store, has_service, client.now, client.entropy)
         self._context = Context(

@@ -34,7 +34,14 @@ again, another one is reported and ends the command. It must be able to run agai
 class CommandWorkers:
     """A worker lives as long as it has something to do."""
 
-    def __init__(self, ground: Ground, handlers: Mapping[str, CommandHandler]) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        handlers: Mapping[str, CommandHandler],
+        end_themselves: frozenset[str] = frozenset(),
+    ) -> None:
+        """`end_themselves`: commands whose handlers delete them, together with what they change."""
+        self._end_themselves = end_themselves
         self._ground = ground
         self._handlers = handlers
         self.tasks: dict[CommandKey, asyncio.Task[None]] = {}
@@ -57,6 +64,8 @@ class CommandWorkers:
             while True:
                 self._again.discard(key)
                 command = self._next(*key)
+                if command is not None and not await self._is_durable():
+                    continue
                 if command is None or not self._is_there(command):
                     if key in self._again:
                         continue
@@ -65,6 +74,14 @@ class CommandWorkers:
         finally:
             del self.tasks[key]
             self._again.discard(key)
+
+    async def _is_durable(self) -> bool:
+        """Whether what was read is stored for good: otherwise it is not to be done, and is read again."""
+        try:
+            await self._ground.store.durable()
+        except StoreFailedError:
+            return False
+        return True
 
     def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
         """The next command that can be read; unreadable ones are set aside and reported."""
@@ -91,7 +108,7 @@ class CommandWorkers:
                     if not self._is_there(command):
                         return
                     await self._handle(command)
-                    if self._is_first(command):
+                    if command.tag not in self._end_themselves and self._is_first(command):
                         with self._ground.transaction() as tx:
                             commands.delete(tx, command.command_id)
                 return

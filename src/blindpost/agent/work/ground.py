@@ -116,12 +116,19 @@ class Ground:
 
     @contextmanager
     def transaction(self, kem: KemSource | None = None) -> Iterator[Tx]:
-        """Changes that happen together, and then what follows from them."""
-        with self.store.transaction() as db:
-            source = kem if kem is not None else KemLibrary()
-            tx = Tx(db, self.config, self.servers, self.work, self.handle, source)
+        """Changes that happen together, durable when the block ends, and then what follows from them."""
+        with self.joined(kem) as tx:
             yield tx
-        tx.release()
+        self.store.commit()
+
+    @contextmanager
+    def joined(self, kem: KemSource | None = None) -> Iterator[Tx]:
+        """The same, durable together with what else happens in this moment: see `Tx.durable`."""
+        source = kem if kem is not None else KemLibrary()
+        with self.store.part() as group:
+            tx = Tx(self.store.reading, group, self.config, self.servers, self.work, self.handle, source)
+            yield tx
+        group.follow(tx.release)
 
     @asynccontextmanager
     async def kem_source(self, wanted: bool = True) -> AsyncIterator[KemSource]:

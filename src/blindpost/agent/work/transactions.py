@@ -21,6 +21,7 @@ from blindpost.agent.store import commands as command_rows
 from blindpost.agent.store import deletion as deletion_rows
 from blindpost.agent.store import events as event_rows
 from blindpost.agent.store.database import Db
+from blindpost.agent.store.grouping import Group
 from blindpost.agent.work.keeping import dump_event
 from blindpost.agent.work.signals import Signal
 from blindpost.crypto.kem import KemSource
@@ -32,6 +33,8 @@ ID_SIZE = 12
 
 DeliveryKey = tuple[ConnId, int]
 """A connection and the number of one of its send queues."""
+Waiting = tuple[DeliveryKey, Server]
+"""A send queue that messages wait for, and the router that has it."""
 CommandKey = tuple[ConnId, Server | None]
 
 K = TypeVar("K")
@@ -46,7 +49,7 @@ class Work:
     """What transactions hand out when they are durable."""
 
     events: Signal[Told] = field(default_factory=Signal)
-    deliveries: Signal[DeliveryKey] = field(default_factory=Signal)
+    deliveries: Signal[Waiting] = field(default_factory=Signal)
     """Something waits for this send queue."""
     hurry: Signal[DeliveryKey] = field(default_factory=Signal)
     """What waits for this send queue is to be tried at once, or the queue is gone."""
@@ -61,11 +64,12 @@ class Work:
 class Tx(Db):
     """A transaction under way, and what decisions inside it need: configuration, time, new ids, handles."""
 
-    __slots__ = ("_after", "_handle", "_work", "config", "kem", "now", "servers")
+    __slots__ = ("_after", "_handle", "_work", "config", "group", "kem", "now", "servers")
 
     def __init__(
         self,
         db: Db,
+        group: Group,
         config: AgentConfig,
         servers: tuple[RouterAddress, ...],
         work: Work,
@@ -73,6 +77,7 @@ class Tx(Db):
         kem: KemSource,
     ) -> None:
         super().__init__(db.sql, db.vault, db.memo)
+        self.group = group
         self.config = config
         self.servers = servers
         self.kem = kem
@@ -106,7 +111,7 @@ class Tx(Db):
 
     def wake_delivery(self, queue: SndQueue) -> None:
         """Something waits to be delivered to this queue."""
-        self._later(self._work.deliveries, (queue.conn_id, queue.number))
+        self._later(self._work.deliveries, ((queue.conn_id, queue.number), queue.server))
 
     def hurry_delivery(self, queue: SndQueue) -> None:
         """Messages that wait for this queue need not wait any longer."""
@@ -154,6 +159,10 @@ class Tx(Db):
             self.failed(conn_id, error)
         else:
             self.sql.execute("RELEASE attempt")
+
+    async def durable(self) -> None:
+        """After the block: wait until it is durable; `StoreFailedError` if nothing of it happened."""
+        await self.group.durable()
 
     def release(self) -> None:
         """It is durable: run what follows, in the order in which it was decided."""
