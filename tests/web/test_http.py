@@ -191,12 +191,15 @@ class TestHttp2:
         assert browser.ended
         assert one.is_done
 
-    @pytest.mark.parametrize("flood", ["requests", "pings", "priorities", "settings"])
+    @pytest.mark.parametrize(
+        "flood", ["requests", "pings", "priorities", "settings", "reset", "over", "alternatives"]
+    )
     def test_little_is_read_of_a_flood_in_one_write(
         self, flood: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Twenty thousand tiny frames in one write would block the router."""
         one, browser = Http2(answer), Browser()
+        browser.ask("/")
         browser.talk(one)
         head = bytes([0x82, 0x84, 0x87, 0x41, 1]) + b"h"
         frames = bytearray()
@@ -207,6 +210,9 @@ class TestHttp2:
                 "pings": b"\0\0\x08\x06\0\0\0\0\0" + bytes(8),
                 "priorities": b"\0\0\x05\x02\0" + stream + bytes(5),
                 "settings": b"\0\0\0\x04\0\0\0\0\0",
+                "reset": b"\0\0\x04\x03\0\0\0\0\x01" + bytes(4),
+                "over": b"\0\0\x04\x08\0\0\0\0\x01\0\0\0\x01",
+                "alternatives": b"\0\0\x04\x0a\0\0\0\0\0\0\x01hx",
             }[flood]
         read, take = [0], one._connection.receive_data
 

@@ -19,6 +19,7 @@ import h2.settings
 import h11
 
 from blindpost.web.site import Reply
+from blindpost.wire.http2_allowance import Allowance
 
 HEAD_MAX = 8 * 1024
 """How large the head of a request may be."""
@@ -28,10 +29,9 @@ STREAMS_MAX = 16
 """How many requests of one HTTP/2 connection may be unfinished."""
 RESETS_MAX = 50
 """A peer that cancels this many requests is disconnected."""
-EVENTS_MAX = 2_000
-"""A peer that says more than this on one HTTP/2 connection, in frames, is disconnected."""
 STEP = 1024
 """How much of what came is read before the bounds are looked at: a frame may be as short as nine bytes."""
+_PREFACE = 24
 PIECE = 16_384
 """How much of a body is handed on at once."""
 
@@ -154,7 +154,7 @@ class Http2:
         self._bodies: dict[int, memoryview] = {}
         self._requests = 0
         self._resets = 0
-        self._events = 0
+        self._allowance = Allowance(_PREFACE)
         self.is_done = False
 
     def received(self, data: bytes) -> None:
@@ -169,11 +169,10 @@ class Http2:
                 self.is_done = True
 
     def _take(self, data: bytes) -> None:
+        if not self._allowance.spend(data):
+            self._end(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            return
         for event in self._connection.receive_data(data):
-            self._events += 1
-            if self._events > EVENTS_MAX:
-                self._end(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-                return
             # A request may have been taken back by what came right behind it.
             with contextlib.suppress(h2.exceptions.StreamClosedError):
                 self._handle(event)

@@ -28,7 +28,7 @@ from h2.events import (
 from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from blindpost.ntf.push.allowance import Allowance
+from blindpost.wire.http2_allowance import Allowance
 
 ALPN = "h2"
 RESPONSE_MAX = 64 * 1024

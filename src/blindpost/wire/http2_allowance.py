@@ -1,7 +1,8 @@
-"""How much a push service may send besides answers: a stranger chose it, and every frame costs us time.
+"""How much a stranger may send on one HTTP/2 connection: every frame costs us time.
 
 A frame of nine bytes costs as much as one of sixteen thousand, so both frames and bytes are counted, before
-anything is done with them. Each answer earns some; whoever sends more is cut off.
+anything is done with them. Frames are counted, not events: what is said about ended streams causes none, and
+costs as much. Each answer of a push service earns some; whoever sends more is cut off.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ class Allowance:
 
     __slots__ = ("_bytes", "_head", "_left", "_skip")
 
-    def __init__(self) -> None:
+    def __init__(self, preface: int = 0) -> None:
+        """A client begins with a `preface` of this size."""
         self._left = ALLOWED_MAX
         self._bytes = 0
         self._head = b""
         """The received part of an incomplete frame header."""
-        self._skip = 0
+        self._skip = preface
         """How much of the current frame is still to come."""
 
     def earn(self) -> None:
