@@ -12,11 +12,11 @@ from blindpost.client.outbound import Outbound
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import new_private_key
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater
-from blindpost.wire.http2_allowance import ALLOWED_MAX, EARNED, Allowance
 from blindpost.ntf.push.rests import Rests
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.testing.webpush import PushService
+from blindpost.wire.http2_allowance import ALLOWED_MAX, EARNED, Allowance
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.ntf.tokens import DeviceToken
 from tests.support.ntf.hostile_push import ATTACKS, DATA, PING, frame, hostile_service

@@ -16,13 +16,13 @@ from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamR
 from h2.settings import SettingCodes, Settings
 
 from blindpost.ds.certificate import make_certificate
-from blindpost.ntf.push.allowance import ALLOWED_MAX
 from blindpost.ntf.push.http2 import (
     RESPONSE_MAX,
     ConnectionFailedError,
     Http2Connection,
     tls_context,
 )
+from blindpost.wire.http2_allowance import ALLOWED_MAX
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/x")]
 CERTIFICATE, KEY = make_certificate("localhost", int(time.time()))

@@ -13,6 +13,7 @@ import pytest
 from blindpost.transport.ends import open_session
 from blindpost.web import connection
 from blindpost.web.site import Reply
+from tests.support.attack.key_changes import Flooder
 from tests.support.transport.sessions import HOST, Recorder, smp_client
 from tests.support.web.sites import browse, shared_port, write_certificate
 
@@ -160,6 +161,13 @@ async def test_a_silent_visitor_is_disconnected(tmp_path: Path, monkeypatch: pyt
         reader, writer = await browse(shared.port, b"GET / HT")
         assert await _ended(reader)
         writer.close()
+        assert not shared.visitors.here
+
+
+async def test_a_visitor_who_only_changes_keys_is_sent_away(tmp_path: Path) -> None:
+    async with shared_port(tmp_path) as shared:
+        for tiny in (False, True):
+            assert await Flooder("http/1.1", tmp_path).until_cut(shared.port, tiny=tiny) <= 4_000
         assert not shared.visitors.here
 
 

@@ -8,12 +8,12 @@ import hashlib
 import hmac
 import socket
 import ssl
-from asyncio import sslproto
 from pathlib import Path
 from typing import Any, cast
 
 from blindpost.ds.connection import DsConnection
 from blindpost.ds.server import DeliveryService
+from blindpost.transport.guarded import GuardedTls
 from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 ALPN = "capnp"
@@ -122,7 +122,7 @@ def keep_alive(sock: Any) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class _Counted(sslproto.SSLProtocol):
+class _Counted(GuardedTls):
     """TLS below a stream, counted by address from its first byte: asyncio reports it after the handshake."""
 
     max_size = 32 << 10
@@ -131,14 +131,7 @@ class _Counted(sslproto.SSLProtocol):
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._stream = TlsStream(service)
         self._limits = service.limits
-        super().__init__(
-            asyncio.get_running_loop(),
-            self._stream,
-            context,
-            None,  # type: ignore[arg-type]  # nobody waits for the handshake
-            server_side=True,
-            ssl_handshake_timeout=HANDSHAKE_S,
-        )
+        super().__init__(self._stream, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from blindpost.crypto.block_chain import SEALED_PAYLOAD_MAX, BlockChains
-from blindpost.transport.errors import BlockError, LargeMessageError
+from blindpost.transport.errors import BlockError, LargeMessageError, TlsError
 from blindpost.transport.tls import Tls, scratch
 from blindpost.wire.errors import WireError
 from blindpost.wire.padding import pad_parts, unpad
 from blindpost.wire.value import Buffer
 
+PIECES_MAX = 128
+"""One block may come in so many TLS records: one of a single byte costs us as much as a full one."""
+
 
 class Blocks:
     """The blocks of one session, plain until `encrypt` is called."""
 
-    __slots__ = ("_chains", "_partial", "_tls", "payload_max", "size")
+    __slots__ = ("_chains", "_partial", "_pieces", "_tls", "payload_max", "size")
 
     def __init__(self, tls: Tls, size: int) -> None:
         self._tls = tls
         self._chains: BlockChains | None = None
         self._partial: bytearray | None = None
+        self._pieces = 0
         self.size = size
         self.payload_max = size - 2
 
@@ -69,10 +73,14 @@ class Blocks:
             if count == 0:
                 return None
             partial = self._partial = bytearray(scratch.plain_view[:count])
+            self._pieces = 1
         while (missing := size - len(partial)) > 0:
             count = read(missing)
             if count == 0:
                 return None
             partial += scratch.plain_view[:count]
+            self._pieces += 1
+            if self._pieces > PIECES_MAX:
+                raise TlsError("the peer sends blocks in tiny pieces")
         self._partial = None
         return memoryview(partial)

@@ -29,6 +29,10 @@ RECORD_MAX = 16384
 RECEIVE_MAX = 4 * (RECORD_MAX + 22)
 """How much is read from a socket at once: four full records."""
 
+SILENT_MAX = 256
+"""Messages of TLS itself that a peer may send after the handshake, in all: each change of keys costs us time.
+OpenSSL would take any number of them in one call, and is told to come back after each."""
+
 ChainCheck = Callable[[tuple[bytes, ...]], None]
 """Raises a `CertificateError` for a chain (DER, leaf first) that must not be accepted."""
 
@@ -86,7 +90,7 @@ def _context(method: int) -> SSL.Context:
     # Sessions are never resumed. What OpenSSL still sends after a handshake are tickets without content.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
-    context.set_mode(_lib.SSL_MODE_RELEASE_BUFFERS | _lib.SSL_MODE_AUTO_RETRY)
+    context.set_mode(_lib.SSL_MODE_RELEASE_BUFFERS)
     handle = context._context
     _lib.SSL_CTX_clear_mode(handle, _lib.SSL_MODE_ENABLE_PARTIAL_WRITE)  # memory takes all at once
     if _lib.SSL_CTX_set1_curves_list(handle, GROUPS) != 1:
@@ -137,6 +141,7 @@ class Tls:
         "_from",
         "_into",
         "_server",
+        "_silent",
         "_ssl",
         "_verdict",
         "alpn",
@@ -153,9 +158,11 @@ class Tls:
             connection.set_app_data(self)
         self._connection = connection
         self._ssl = connection._ssl
+        _lib.SSL_clear_mode(self._ssl, _lib.SSL_MODE_AUTO_RETRY)
         self._into = connection._into_ssl
         self._from = connection._from_ssl
         self._server = server
+        self._silent = 0
         self._check = check
         self._verdict: errors.TransportError | None = errors.ChainEmptyError()
         self.peer_chain: tuple[bytes, ...] = ()
@@ -215,12 +222,18 @@ class Tls:
     def read(self, size: int) -> int:
         """Decrypt up to `size` bytes into `scratch.plain`: how many, 0 when more must be received first."""
         ssl = self._ssl
-        _lib.ERR_clear_error()  # a stale error of another call would be mistaken for one of this call
-        count: int = _lib.SSL_read(ssl, scratch.plain_c, size)
-        if count > 0:
-            return count
-        if _lib.SSL_get_error(ssl, count) == _lib.SSL_ERROR_WANT_READ:
-            return 0
+        while True:
+            _lib.ERR_clear_error()  # a stale error of another call would be mistaken for one of this call
+            count: int = _lib.SSL_read(ssl, scratch.plain_c, size)
+            if count > 0:
+                return count
+            if _lib.SSL_get_error(ssl, count) != _lib.SSL_ERROR_WANT_READ:
+                break
+            if _lib.BIO_get_mem_data(self._into, scratch.pointer) <= 0:
+                return 0
+            self._silent += 1
+            if self._silent > SILENT_MAX:
+                raise errors.TlsError("the peer changes its keys all the time")
         try:
             self._connection._raise_ssl_error(ssl, count)
         except SSL.WantReadError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 
 import h2.exceptions
 
+from blindpost.transport.guarded import Overhead
 from blindpost.web.http import Answer, Http1, Http2, Speaker
 
 VISITORS_MAX = 500
@@ -75,6 +76,7 @@ class Visitor(asyncio.Protocol):
         self._tls = (
             None if context is None else context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         )
+        self._overhead = Overhead()
         self._speaker: Speaker | None = None
         self._paused = False
         self._over = False
@@ -147,6 +149,8 @@ class Visitor(asyncio.Protocol):
             pass
         except ssl.SSLZeroReturnError:
             found.append(b"")
+        if not self._overhead.is_bearable(len(data), sum(map(len, found))):
+            self.abort()
         return found
 
     def _talk(self) -> None:

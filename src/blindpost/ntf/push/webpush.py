@@ -27,6 +27,7 @@ from blindpost.ntf.push.outcome import retry_after_s
 from blindpost.ntf.push.rests import Rests
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.transport import errors
+from blindpost.transport.guarded import start_guarded
 from blindpost.transport.network import HostRefusedError, Network
 from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush
@@ -212,13 +213,10 @@ class WebPush:
         plain = await self._way.network.connect(_Held, host, port)
         held = _Held()
         try:
-            transport = await asyncio.get_running_loop().start_tls(
-                plain.transport, held, self._way.tls, server_hostname=host
-            )
+            transport = await start_guarded(plain.transport, held, self._way.tls, host)
         except BaseException:
             plain.transport.abort()
             raise
-        assert isinstance(transport, asyncio.Transport)
         agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
         connection = Http2Connection(WATCH) if agreed == ALPN else Http1Connection()
         transport.set_protocol(connection)
