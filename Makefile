@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation kills takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -45,6 +45,9 @@ simulation: $(READY) ## five thousand seeds of hard times for the router, judged
 
 kills: $(READY) ## kill -9 the router a hundred times under load
 	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py
+
+takeovers: $(READY) ## fifty take-overs by a standby under load: owner killed, frozen, cut off, told to
+	BLINDPOST_TAKEOVERS=50 $(BIN)/python -m pytest -q -s tests/router/test_standby.py -k whatever
 
 hostile: $(READY) ## ten thousand connections opened and dropped, slow readers, garbage
 	BLINDPOST_CONNECTIONS=10000 BLINDPOST_SLOW_QUEUES=3000 $(BIN)/python -m pytest -q tests/router/test_hostile.py

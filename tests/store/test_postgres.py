@@ -206,7 +206,7 @@ async def kill_backend(store: PostgresStore, dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'blindpost'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'blindpost%'"
         )
     finally:
         await connection.close()

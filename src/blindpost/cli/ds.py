@@ -26,6 +26,7 @@ from blindpost.cli.output import (
     RestoreTo,
     SetOption,
     TopOption,
+    hand_over,
     say,
     show_holders,
     show_status,
@@ -92,6 +93,10 @@ mode = "tokens"
 [store]
 # "full" survives power loss, "os" is faster and survives kill -9.
 durability = "full"
+# With true on two machines that share this database, one of them serves and the other waits; it takes over
+# when the first ends, or was silent for so many seconds. See docs/standby.md.
+standby = false
+takeover_s = 10
 
 """ + (
     METRICS_TEMPLATE.format(port=9466)
@@ -245,6 +250,12 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.ds.checking import checks_of
 
     tell_checks(DsPlace, checks_of, config, as_json=as_json)
+
+
+@app.command()
+def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Give the database to the standby that waits for it, and wait in its place."""
+    hand_over(DsPlace.read(config), as_json=as_json)
 
 
 @app.command()

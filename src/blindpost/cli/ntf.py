@@ -25,6 +25,7 @@ from blindpost.cli.output import (
     RestoreTo,
     SetOption,
     TopOption,
+    hand_over,
     move_ca_key,
     say,
     show_holders,
@@ -189,6 +190,12 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     from blindpost.ntf.checking import checks_of
 
     tell_checks(NtfPlace, checks_of, config, as_json=as_json)
+
+
+@app.command()
+def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Give the database to the standby that waits for it, and wait in its place."""
+    hand_over(NtfPlace.read(config), as_json=as_json)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from blindpost.cli.output import (
     ConfigOption,
     JsonOption,
     TopOption,
+    hand_over,
     place_of,
     show,
     show_holders,
@@ -26,6 +27,11 @@ def status(config: ConfigOption = HERE, top: TopOption = False, as_json: JsonOpt
         show_status(place, as_json=as_json)
 
 
+def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Give the database to the standby that waits for it, and wait in its place."""
+    hand_over(place_of(config), as_json=as_json)
+
+
 def connections(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show how many clients are connected, in sums; never who."""
     show(ask_running(place_of(config), "connections"), as_json=as_json, title="Connections")
@@ -37,5 +43,5 @@ def stats(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (status, connections, stats):
+    for command in (status, handover, connections, stats):
         app.command()(command)

@@ -155,6 +155,15 @@ def show_status(place: Place[Any], *, as_json: bool) -> None:
     show(ask_running(place, "status"), as_json=as_json, title=place.title.capitalize())
 
 
+def hand_over(place: Place[Any], *, as_json: bool) -> None:
+    """Have the running server of a place give its database to the one that waits for it."""
+    ask_running(place, "handover")
+    if as_json:
+        typer.echo(json.dumps({"handed_over": True}))
+    else:
+        say(f"The {place.title} answers what it accepted, then the standby serves and this one waits.")
+
+
 TopOption = Annotated[
     bool,
     typer.Option("--top", help="Show what the largest holders have and how often limits applied, as counts."),
@@ -170,9 +179,9 @@ def show_holders(place: Place[Any], command: str, *, as_json: bool) -> None:
         show(told, as_json=True, title="")
         return
     shown = {name: value for name, value in told.items() if name not in ("top", "limited")}
-    for rank, held in enumerate(told["top"], 1):
+    for rank, held in enumerate(told.get("top", ()), 1):
         shown[f"holder {rank}"] = ", ".join(f"{name} {count}" for name, count in held.items())
-    show({**shown, **told["limited"]}, as_json=False, title="Holders")
+    show({**shown, **told.get("limited", {})}, as_json=False, title="Holders")
 
 
 def told_reload(control: Path) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX, DsRules
 from blindpost.serving import place as places
@@ -21,9 +21,13 @@ from blindpost.serving.sections import (
     MetricsSection,
     Port,
     Positive,
+    SharedSection,
     Taking,
 )
 from blindpost.serving.settings import Section
+
+if TYPE_CHECKING:
+    from blindpost.store.ownership import Shared
 
 _DEFAULT = DsRules()
 
@@ -45,11 +49,16 @@ class AuthSection(Section):
     tokens: str = "tokens"
 
 
-class StoreSection(Section):
+class StoreSection(SharedSection):
     folder: str = "store"
     database: Database = ""
     """The address of a PostgreSQL database in place of the folder."""
     durability: Durability = "full"
+
+    @model_validator(mode="after")
+    def _complete(self) -> StoreSection:
+        self.demand_shareable(in_database=bool(self.database))
+        return self
 
 
 class LimitsSection(Section):
@@ -125,6 +134,16 @@ class DsPlace(places.Place[Settings]):
         from blindpost.ds.tables_postgres import SCHEMA
 
         return len(SCHEMA.migrations)
+
+    @property
+    def shared(self) -> Shared | None:
+        store = self.settings.store
+        if not store.standby:
+            return None
+        from blindpost.ds.tables_postgres import SCHEMA
+        from blindpost.store.ownership import Shared
+
+        return Shared(store.database, SCHEMA, store.takeover_s)
 
 
 CONFIG_NAME = DsPlace.config_name()

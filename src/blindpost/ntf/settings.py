@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -31,12 +31,16 @@ from blindpost.serving.sections import (
     Port,
     Positive,
     Seconds,
+    SharedSection,
     Taking,
     demand_database,
 )
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PADDED_SIZE
+
+if TYPE_CHECKING:
+    from blindpost.store.ownership import Shared
 
 KEY_VARIABLE = "BLINDPOST_NTF_KEY"
 TEAM = "5NN7GUYB6T"
@@ -55,7 +59,7 @@ class ListenSection(Taking):
     port: Port = NTF_PORT
 
 
-class StoreSection(Section):
+class StoreSection(SharedSection):
     kind: Literal["sqlite", "postgres"] = "sqlite"
     file: str = "ntf.db"
     dsn: Database = ""
@@ -66,6 +70,7 @@ class StoreSection(Section):
     @model_validator(mode="after")
     def _complete(self) -> StoreSection:
         demand_database(self.kind, self.dsn)
+        self.demand_shareable(in_database=self.kind == "postgres")
         return self
 
 
@@ -197,6 +202,16 @@ class NtfPlace(places.Place[Settings]):
         from blindpost.ntf.tables_postgres import SCHEMA
 
         return len(SCHEMA.migrations)
+
+    @property
+    def shared(self) -> Shared | None:
+        store = self.settings.store
+        if not store.standby:
+            return None
+        from blindpost.ntf.tables_postgres import SCHEMA
+        from blindpost.store.ownership import Shared
+
+        return Shared(store.dsn, SCHEMA, store.takeover_s)
 
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""

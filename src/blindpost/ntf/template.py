@@ -47,6 +47,10 @@ file = "ntf.db"
 dsn = {dsn}
 # "full": what was accepted survives kill -9 and power loss. "os": kill -9 only.
 durability = "full"
+# With true on two machines that share this database, one of them serves and the other waits; it takes over
+# when the first ends, or was silent for so many seconds. See docs/standby.md.
+standby = false
+takeover_s = 10
 # The key under which device tokens, addresses, queue ids and keys are sealed in the store. The environment
 # variable BLINDPOST_NTF_KEY takes precedence. Keep it apart from backups of the store.
 key_file = "store.key"

@@ -15,6 +15,7 @@ class Health(Enum):
     RUNNING = "running"
     NOT_READY = "not ready"
     DRAINING = "stopping"
+    STANDBY = "standby"
     DOWN = "down"
 
 
@@ -135,7 +136,7 @@ class Card:
 
     @property
     def level(self) -> Level:
-        if self.health is not Health.RUNNING:
+        if self.health not in (Health.RUNNING, Health.STANDBY):
             return Level.BAD
         return Level.LOOK if self.problems else Level.GOOD
 

@@ -19,7 +19,7 @@ from blindpost.ops.model import Card, Chart, Face, Fact, Health, Tile
 from blindpost.ops.wording import DAY_S, period
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.place import control_of
+from blindpost.serving.place import WAITING, control_of
 
 ASK_S_MAX = 5.0
 """A server that takes longer to answer has stopped turning."""
@@ -59,6 +59,8 @@ class Watched:
             return self._bare(face, Health.DOWN, *error)
         status = answers["status"]
         health, sentence = Health.RUNNING, str(status["health"])
+        if status["state"] == WAITING:
+            return self._bare(face, Health.STANDBY, sentence)
         if status["state"] == "draining":
             health, sentence = Health.DRAINING, "it is stopping: it answers what it accepted"
         elif not status["ready"]:
@@ -134,8 +136,11 @@ class Watched:
         """Its face, and what it answered or why not."""
         face, control = self.face, control_of(self.folder / self.kind.config)
         try:
-            commands = self.kind.commands
-            return face, {each: ask(control, each, timeout_s=ASK_S_MAX) for each in commands}, ()
+            answers: dict[str, Mapping[str, Any]] = {"status": ask(control, "status", timeout_s=ASK_S_MAX)}
+            if answers["status"]["state"] != WAITING:
+                rest = [each for each in self.kind.commands if each not in answers]
+                answers |= {each: ask(control, each, timeout_s=ASK_S_MAX) for each in rest}
+            return face, answers, ()
         except NotRunningError:
             return face, None, ("it does not run", f"Start it with `{self._start}`.")
         except OperatorError as error:

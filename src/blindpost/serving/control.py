@@ -50,9 +50,11 @@ def short_path(path: Path) -> Iterator[str]:
 class ControlSocket:
     """Listens for operators; each command has one function that answers it."""
 
-    def __init__(self, path: Path, commands: Mapping[str, Answer]) -> None:
+    def __init__(self, path: Path, commands: Mapping[str, Answer], otherwise: str = "") -> None:
+        """`otherwise` is what is said of other commands, if not that they are unknown."""
         self._path = path
         self._commands = commands
+        self._otherwise = otherwise or f"unknown command; commands are: {', '.join(sorted(commands))}"
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -107,7 +109,7 @@ class ControlSocket:
             return _failure("a JSON object on one line expected")
         answer = self._commands.get(str(request.get("command")))
         if answer is None:
-            return _failure(f"unknown command; commands are: {', '.join(sorted(self._commands))}")
+            return _failure(self._otherwise)
         try:
             return {"ok": True, "result": await answer(request)}
         except OperatorError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from cryptography import x509
 
@@ -22,6 +22,22 @@ class Kept(Protocol):
     async def probe(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Owned(Protocol):
+    """A database behind a store, which another server may take over."""
+
+    on_displaced: Callable[[], None] | None
+
+    @property
+    def is_away(self) -> bool: ...
+
+    async def sign(self) -> None: ...
+
+
+SIGN_S = 1.0
+"""How often a database hears of its owner."""
 
 
 class Core(Protocol):
@@ -62,15 +78,31 @@ class EngineService(Service[P]):
         self._core.store.close()
 
     def rounds(self) -> list[Round]:
-        return [Round("the memory check", LOOK_S, MemoryGuard(self.limits).look)]
+        memory = Round("the memory check", LOOK_S, MemoryGuard(self.limits).look)
+        if self._database is None:
+            return [memory]
+        return [memory, Round("the sign of life", SIGN_S, self._database.sign)]
+
+    @property
+    def _database(self) -> Owned | None:
+        store = getattr(self._core.store, "store", None)
+        return store if isinstance(store, Owned) else None
+
+    def on_displaced(self, call: Callable[[], None]) -> None:
+        if self._database is not None:
+            self._database.on_displaced = call
 
     async def probe(self) -> None:
         await self._core.store.probe()
 
+    def trouble(self) -> str | None:
+        """A database that is away is noticed by the next sign of life, also while nobody writes."""
+        is_away = self._database is not None and self._database.is_away
+        return "the store takes no writes: the database is away" if is_away else None
+
     @property
-    def commits(self) -> tuple[int, int]:
-        meters = self._core.engine.meters
-        return meters.commit_s.count, meters.turns_refused
+    def refused(self) -> int:
+        return self._core.engine.meters.turns_refused
 
     def limited(self) -> Mapping[str, int]:
         return self.limits.limited

@@ -57,7 +57,7 @@ class Watch:
         self._now = now
         self._probing: asyncio.Task[None] | None = None
         self._probed = 0.0
-        self._seen = (0, 0)
+        self._seen = 0
         self._refusal: str | None = None
         self.health = Health(True, WELL)
 
@@ -97,12 +97,9 @@ class Watch:
         return None
 
     async def _store(self) -> str | None:
-        """Why the store takes no writes; not probed if it took some since the last check."""
-        (taken, refused), self._seen = self._seen, self._service.commits
-        taken, refused = self._seen[0] - taken, self._seen[1] - refused
-        if taken and not refused:
-            self._refusal, self._probed = None, time.monotonic()
-            return None
+        """Why the store takes no writes; only a write shows it, and a turn may have none."""
+        before, self._seen = self._seen, self._service.refused
+        refused = self._seen - before
         if self._probing is None:
             if not refused and self._refusal is None and time.monotonic() - self._probed < PROBE_S:
                 return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from blindpost.serving import locking
 from blindpost.serving.control import NotRunningError, ask
@@ -14,6 +14,13 @@ from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection
 from blindpost.serving.sections import ControlSection, LogSection, MetricsSection
 from blindpost.serving.settings import Section, parse
+
+if TYPE_CHECKING:
+    from blindpost.store.ownership import Shared
+
+
+WAITING = "standby"
+"""What `status` calls the state of a server that waits for its database."""
 
 
 class ServerSettings(Section):
@@ -78,6 +85,11 @@ class Place(Generic[S]):
     def schema(self) -> int:
         """The version of its store's schema as this program writes it; 0 without such a store."""
         return 0
+
+    @property
+    def shared(self) -> Shared | None:
+        """The database that it waits for while another server owns it; None if it does not wait."""
+        return None
 
     @property
     def written_folders(self) -> list[Path]:

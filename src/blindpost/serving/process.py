@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import blindpost
 from blindpost.journal.keeping import JournalKeeper
@@ -33,6 +33,9 @@ from blindpost.serving.service import Ports, Service
 from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 
+if TYPE_CHECKING:
+    from blindpost.store.ownership import Shared
+
 COLLECT_AFTER = (20_000, 10, 10)
 """A turn makes thousands of objects and hardly a cycle: collecting cycles less often is cheaper."""
 MEASURE_S_MAX = 2.0
@@ -51,13 +54,22 @@ class Process(Generic[V]):
         self.service = service
         self.started = time.monotonic()
         self.draining = False
+        self.told_to_stop = False
+        self.displaced = False
+        """Whether another server has the database now, or is to have it."""
         self.ports: Ports = ()
         self.metrics_port: int | None = None
         self.tasks = Tasks()
         self.watch = Watch(service, place.written_folders)
         self._journal = self._open_journal()
         self._control = ControlSocket(
-            place.control, {"status": self._status, "reload": self._reload, **service.commands()}
+            place.control,
+            {
+                "status": self._status,
+                "reload": self._reload,
+                "handover": self._handover,
+                **service.commands(),
+            },
         )
         self._metrics = MetricsListener(self._render, lambda: self.watch.health)
         self._stop = asyncio.Event()
@@ -99,6 +111,12 @@ class Process(Generic[V]):
 
     def stop(self) -> None:
         """Drain and end."""
+        self.told_to_stop = True
+        self._stop.set()
+
+    def give_way(self) -> None:
+        """Drain and let another server have the database."""
+        self.displaced = True
         self._stop.set()
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -108,6 +126,8 @@ class Process(Generic[V]):
         for file in filter(readable_by_others, service.secrets(self.place)):
             log.warning("%s can be read by other users of this machine: `chmod 600` it", file)
         try:
+            if self.place.shared is not None:
+                service.on_displaced(self.give_way)
             await service.begin()
             tasks.start(WORK, service.work)
             await self._listen()
@@ -226,6 +246,27 @@ class Process(Generic[V]):
     async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return await self.reload()
 
+    async def _handover(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        shared = self.place.shared
+        if shared is None:
+            raise OperatorError(
+                f"{self.place.file}: there is no standby to hand over to. Set standby = true in [store] here "
+                "and on a second machine with the same database."
+            )
+        # Imported only when a database is used.
+        from blindpost.store.ownership import has_candidate
+        from blindpost.store.postgres import FAILURES
+
+        try:
+            waits = await has_candidate(shared)
+        except FAILURES as error:
+            raise OperatorError(f"the database cannot be asked: {type(error).__name__}.") from error
+        if not waits:
+            raise OperatorError("no standby waits for this database: start one first. Nothing was changed.")
+        log.info("handing over: no new connections, answering what was accepted")
+        self.give_way()
+        return {}
+
     async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         health = self.watch.health
         return {
@@ -281,13 +322,48 @@ def _told_ports(ports: Ports) -> str:
 
 
 async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> None:
-    loop = asyncio.get_running_loop()
-    process = await Process.open(kind, place)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _signalled, process, number)
-    loop.add_signal_handler(signal.SIGHUP, process.hung_up)
+    """One life after the other: a server whose database was taken over waits until it can have it back."""
+    loop, yields = asyncio.get_running_loop(), False
+    while place.shared is None or await _has_turn(place, place.shared, yields=yields):
+        if place.shared is not None:
+            place = type(place).read(place.file)
+        try:
+            process = await Process.open(kind, place)
+        except OperatorError as error:
+            if place.shared is not None and _lost_race(error):
+                continue
+            raise
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _signalled, process, number)
+        loop.add_signal_handler(signal.SIGHUP, process.hung_up)
+        await process.run(lambda: ready(process))  # noqa: B023 - it is called while `run` runs
+        if not process.displaced or process.told_to_stop:
+            return
+        yields = True
 
-    await process.run(lambda: ready(process))
+
+async def _has_turn(place: Place[Any], shared: Shared, *, yields: bool) -> bool:
+    """Wait until the database is free; False if a signal ends the server meanwhile."""
+    # Imported only when a database is shared.
+    from blindpost.serving.standby import Standby
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in signals[:2]:
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "a standby reads its settings when it takes over")
+    try:
+        return await Standby(place, shared, stop, yields=yields).wait()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _lost_race(error: OperatorError) -> bool:
+    """Whether a start failed only because another server was quicker to own the database."""
+    from blindpost.store.postgres import DatabaseInUseError
+
+    return isinstance(error.__cause__, DatabaseInUseError)
 
 
 def tell_ready(process: Process[Any]) -> None:

@@ -75,6 +75,18 @@ def demand_database(kind: str, dsn: str) -> None:
         raise ValueError("the address of the database expected in dsn, since kind is postgres")
 
 
+class SharedSection(Section):
+    """What `[store]` says of a database that two servers own in turn."""
+
+    standby: bool = False
+    takeover_s: Annotated[float, Field(ge=3, le=3600)] = 10.0
+
+    def demand_shareable(self, *, in_database: bool) -> None:
+        """What is in a folder cannot be taken over by another machine."""
+        if self.standby and not in_database:
+            raise ValueError("standby needs a store in a PostgreSQL database")
+
+
 class IdentitySection(Section):
     """`[identity]` of a router that is known by the fingerprint in its address."""
 

@@ -105,6 +105,9 @@ class Service(ABC, Generic[P]):
     def reload(self, place: P) -> None:
         """Use the certificates on disk, and the settings of `place`: those that `reloads` names are new."""
 
+    def on_displaced(self, call: Callable[[], None]) -> None:
+        """`call` when another server has taken over the database that they share."""
+
     # --- what the frame looks after
 
     @abstractmethod
@@ -112,9 +115,9 @@ class Service(ABC, Generic[P]):
         """Write to the store; `StoreFailedError` says why it takes no writes."""
 
     @property
-    def commits(self) -> tuple[int, int]:
-        """How many turns the store has taken, and how many it has refused."""
-        return 0, 0
+    def refused(self) -> int:
+        """How many turns the store has refused."""
+        return 0
 
     def certificates(self) -> Sequence[x509.Certificate]:
         """The certificates shown to clients."""

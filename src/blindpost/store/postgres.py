@@ -15,7 +15,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -42,7 +42,9 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 AWAY = "the database is away"
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+OWNER = "blindpost owner"
+"""How the session of a database's owner is named, for those who wait for it."""
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _ENDINGS = ("08", "57P")
 """Classes of errors that end the connection, whatever happened to the statement."""
 
@@ -115,6 +117,8 @@ class PostgresStore:
         self._reconnecting: asyncio.Task[None] | None = None
         self._outcome: asyncio.Future[bool] | None = None
         self._aside: asyncpg.Pool[asyncpg.Record] | None = None
+        self.on_displaced: Callable[[], None] | None = None
+        """Called when another server has taken over; without it this one waits for the database for ever."""
 
     @classmethod
     async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
@@ -124,12 +128,12 @@ class PostgresStore:
             connection = await store._connect()
         except StoreFailedError:
             raise
-        except (*_FAILURES, ValueError) as error:
+        except (*FAILURES, ValueError) as error:
             raise StoreFailedError(f"the database cannot be opened: {store._told(error)}") from None
         try:
             await store._migrate(connection)
             store._commits, store.counts = await store._state(connection)
-        except _FAILURES as error:
+        except FAILURES as error:
             connection.terminate()
             raise StoreFailedError(f"the database cannot be prepared: {store._told(error)}") from None
         except BaseException:
@@ -153,7 +157,7 @@ class PostgresStore:
             self.statements += 1
             try:
                 return await connection.fetch(statement, *arguments)
-            except _FAILURES as error:
+            except FAILURES as error:
                 if _may_be_over(connection, error):
                     self._lost(connection, error)
                     raise StoreFailedError(AWAY) from error
@@ -163,6 +167,16 @@ class PostgresStore:
     async def probe(self) -> None:
         """Write what is already there, to find out whether the database takes writes."""
         await self.fetch("UPDATE state SET version = version RETURNING version")
+
+    @property
+    def is_away(self) -> bool:
+        return self._connection is None or self._connection.is_closed()
+
+    async def sign(self) -> None:
+        """Show the database that its owner lives: a standby cuts off one that is silent."""
+        if self._connection is not None and not self.is_busy:
+            with contextlib.suppress(StoreFailedError):  # it is logged, and the next turn finds it too
+                await self.fetch("SELECT 1")
 
     @property
     def is_busy(self) -> bool:
@@ -179,7 +193,7 @@ class PostgresStore:
             raise StoreFailedError(AWAY)
         try:
             return await self._aside.fetch(statement, *arguments)
-        except _FAILURES as error:
+        except FAILURES as error:
             log.error("the database refused a statement: %s", self._told(error))
             raise StoreFailedError("the database refused, or cannot be reached") from error
 
@@ -193,7 +207,7 @@ class PostgresStore:
             connection = self._connected()
             try:
                 rows = await self._write(connection, phases, adjust)
-            except _FAILURES as error:
+            except FAILURES as error:
                 if _may_be_over(connection, error):
                     self._outcome = asyncio.get_running_loop().create_future()
                     self._lost(connection, error)
@@ -261,7 +275,10 @@ class PostgresStore:
         while True:
             try:
                 connection = await self._connect()
-            except (*_FAILURES, StoreFailedError, ValueError) as error:
+            except (*FAILURES, StoreFailedError, ValueError) as error:
+                if isinstance(error, DatabaseInUseError) and self.on_displaced is not None:
+                    self._displaced(self.on_displaced)
+                    return
                 if wait_s == RETRY_FIRST_S:
                     log.warning("the database cannot be reached, trying again: %s", self._told(error))
                 await asyncio.sleep(wait_s)
@@ -269,7 +286,7 @@ class PostgresStore:
                 continue
             try:
                 commits, counts = await self._state(connection)
-            except _FAILURES as error:
+            except FAILURES as error:
                 connection.terminate()
                 log.warning("the database was lost again: %s", self._told(error))
                 continue
@@ -283,6 +300,10 @@ class PostgresStore:
         if commits not in known:
             # What this server remembers of its queues and what is stored date from different times.
             connection.terminate()
+            if self.on_displaced is not None:
+                self._outcome = outcome
+                self._displaced(self.on_displaced)
+                return
             log.critical(
                 "the database is at commit %d, not at %d: it lost commits, or another server wrote to it. "
                 "Nothing more is accepted; restart this server",
@@ -295,6 +316,14 @@ class PostgresStore:
         self._commits, self.counts, self._connection = commits, counts, connection
         log.warning("the database is back")
 
+    def _displaced(self, tell: Callable[[], None]) -> None:
+        """The new owner's commits hide what became of our last one: nobody is told that it failed."""
+        log.warning("another server has taken the database over")
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None and not outcome.done():
+            outcome.set_exception(OutcomeUnknownError(AWAY, outcome))
+        tell()
+
     async def _connect(self) -> Connection:
         """A connection that owns the database."""
         connection = await asyncpg.connect(
@@ -304,7 +333,7 @@ class PostgresStore:
             statement_cache_size=256,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
-            server_settings=_session_settings(self._schema, self._durability),
+            server_settings=_session_settings(self._schema, self._durability) | {"application_name": OWNER},
         )
         try:
             await connection.execute("SELECT pg_advisory_lock($1)", self._schema.lock)
@@ -342,18 +371,21 @@ class PostgresStore:
         return row["commits"], {name: row[name] for name in self._schema.counters}
 
     def _told(self, error: Exception) -> str:
-        """What may be logged about an error: no password, and no ids, which are in its details."""
-        is_detailed = isinstance(error, asyncpg.PostgresError) and error.args
-        text = str(error.args[0] if is_detailed else error) or type(error).__name__
-        for password in _passwords(self._dsn):
-            text = text.replace(password, "***")
-        return text
+        return told(error, self._dsn)
+
+
+def told(error: Exception, dsn: str) -> str:
+    """What may be logged about an error: no password, and no ids, which are in its details."""
+    is_detailed = isinstance(error, asyncpg.PostgresError) and error.args
+    text = str(error.args[0] if is_detailed else error) or type(error).__name__
+    for password in _passwords(dsn):
+        text = text.replace(password, "***")
+    return text
 
 
 @contextlib.asynccontextmanager
 async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
     """One read-only, consistent view of a database that its owner may keep writing to."""
-    reader = PostgresStore(dsn, schema, Durability.FULL)
     try:
         connection = await asyncpg.connect(
             dsn,
@@ -361,35 +393,34 @@ async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
             command_timeout=SILENCE_S,
             server_settings=_session_settings(schema, Durability.FULL),
         )
-    except (*_FAILURES, ValueError) as error:
-        raise StoreFailedError(f"the database cannot be opened: {reader._told(error)}") from None
+    except (*FAILURES, ValueError) as error:
+        raise StoreFailedError(f"the database cannot be opened: {told(error, dsn)}") from None
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             found: int = await connection.fetchval("SELECT version FROM state")
             if found != len(schema.migrations):
                 raise StoreVersionError(found, len(schema.migrations))
             yield connection
-    except _FAILURES as error:
-        raise StoreFailedError(f"the database cannot be read: {reader._told(error)}") from None
+    except FAILURES as error:
+        raise StoreFailedError(f"the database cannot be read: {told(error, dsn)}") from None
     finally:
         connection.terminate()
 
 
 async def look(dsn: str, schema: Schema) -> Seen:
     """Whose database it is and its schema version, by one read-only connection."""
-    reader = PostgresStore(dsn, schema, Durability.FULL)
     try:
         connection = await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=SILENCE_S)
-    except (*_FAILURES, ValueError) as error:
-        raise StoreFailedError(f"the database cannot be opened: {reader._told(error)}") from None
+    except (*FAILURES, ValueError) as error:
+        raise StoreFailedError(f"the database cannot be opened: {told(error, dsn)}") from None
     try:
         async with connection.transaction(readonly=True):
             if await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".state') is None:
                 raise StoreFailedError("the database holds no store of this kind of server")
             version = await connection.fetchval(f'SELECT version FROM "{schema.name}".state')
             in_use = await connection.fetchval(_HAS_OWNER, *divmod(schema.lock % 2**64, 2**32))
-    except _FAILURES as error:
-        raise StoreFailedError(f"the database cannot be read: {reader._told(error)}") from None
+    except FAILURES as error:
+        raise StoreFailedError(f"the database cannot be read: {told(error, dsn)}") from None
     finally:
         connection.terminate()
     return seen(version, len(schema.migrations), in_use=in_use)

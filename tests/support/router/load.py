@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from blindpost.client.calls import Call, Failure, Push
 from blindpost.client.errors import RefusedError
@@ -25,12 +26,17 @@ from blindpost.wire.smp.responses import IDS, MSG, OK, SOK, Response
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from tests.support.router.ledgers import Fact, Ledger, Sent
 from tests.support.router.routers import new_key
-from tests.support.serving.processes import RouterInProcess
 
 QUEUES_MAX = 8
 """Of one pair of connections, those that were deleted not counted."""
 WAITING_MAX = 40
 """Messages of one queue, so that it never is full."""
+
+
+class Reachable(Protocol):
+    """A router, wherever it is now."""
+
+    async def connect(self) -> SmpClient: ...
 
 
 @dataclass
@@ -105,7 +111,7 @@ class Tally:
 class Pair:
     """A recipient and a sender, each on a connection of its own, and their queues."""
 
-    def __init__(self, router: RouterInProcess, tally: Tally, seed: int) -> None:
+    def __init__(self, router: Reachable, tally: Tally, seed: int) -> None:
         self.queues: list[Kept] = []
         self._router = router
         self._tally = tally

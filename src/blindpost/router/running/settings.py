@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -24,12 +24,16 @@ from blindpost.serving.sections import (
     Port,
     Positive,
     Seconds,
+    SharedSection,
     Taking,
     demand_database,
 )
 from blindpost.serving.settings import Section
 from blindpost.serving.stored import STORED_MAX
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
+
+if TYPE_CHECKING:
+    from blindpost.store.ownership import Shared
 
 SMP_PORT = 5223
 
@@ -50,7 +54,7 @@ class ListenSection(Section):
     ports: list[Port] = Field(default=[SMP_PORT], min_length=1)
 
 
-class StoreSection(Section):
+class StoreSection(SharedSection):
     kind: Literal["lmdb", "postgres"] = "lmdb"
     folder: str = "store"
     dsn: Database = ""
@@ -59,6 +63,7 @@ class StoreSection(Section):
     @model_validator(mode="after")
     def _complete(self) -> StoreSection:
         demand_database(self.kind, self.dsn)
+        self.demand_shareable(in_database=self.kind == "postgres")
         return self
 
 
@@ -194,6 +199,16 @@ class RouterPlace(places.Place[Settings]):
         from blindpost.router.postgres_schema import SCHEMA
 
         return len(SCHEMA.migrations)
+
+    @property
+    def shared(self) -> Shared | None:
+        store = self.settings.store
+        if not store.standby:
+            return None
+        from blindpost.router.postgres_schema import SCHEMA
+        from blindpost.store.ownership import Shared
+
+        return Shared(store.dsn, SCHEMA, store.takeover_s)
 
 
 CONFIG_NAME = RouterPlace.config_name()

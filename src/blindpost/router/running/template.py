@@ -40,6 +40,10 @@ dsn = {dsn}
 # "full": what was answered OK survives kill -9 and power loss. "os": kill -9 only, and faster on slow disks
 # (of a database server: not its own crash).
 durability = "full"
+# With true on two machines that share this database, one of them serves and the other waits; it takes over
+# when the first ends, or was silent for so many seconds. See docs/standby.md.
+standby = false
+takeover_s = 10
 
 [rules]
 # Whether new queues may be created, and the password that is needed for it ("" for none).

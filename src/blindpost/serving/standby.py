@@ -1,0 +1,104 @@
+"""A server that waits for its database: it says so to operators, and nobody can connect to it.
+
+It opens none of the server's ports, so that whatever chooses between two machines by connecting finds the
+one that serves; `/health` says 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import blindpost
+from blindpost.serving.control import ControlSocket
+from blindpost.serving.health import Health
+from blindpost.serving.http import MetricsListener
+from blindpost.serving.logs import log
+from blindpost.serving.place import WAITING, Place
+from blindpost.serving.prometheus import Text
+from blindpost.serving.supervisor import Supervisor
+from blindpost.serving.tasks import Tasks
+from blindpost.store.ownership import Candidate, Shared
+
+
+class Standby:
+    """One wait, from the start or from a hand-over until the database is free."""
+
+    def __init__(self, place: Place[Any], shared: Shared, stop: asyncio.Event, *, yields: bool) -> None:
+        self._place = place
+        self._stop = stop
+        self._started = time.monotonic()
+        self._candidate = Candidate(shared, yields=yields)
+        self._tasks = Tasks()
+        self._supervisor = Supervisor()
+        self._metrics = MetricsListener(self._render, lambda: Health(False, self._candidate.sentence))
+        self._metrics_port: int | None = None
+        self._control = ControlSocket(
+            place.control,
+            {"status": self._status, "reload": self._reload},
+            f"this {place.title} is a standby: ask the one that serves.",
+        )
+
+    async def wait(self) -> bool:
+        """Whether the database is free now; False if the server was told to stop."""
+        waits = [
+            asyncio.create_task(work, name=name)
+            for name, work in {"the turn": self._candidate.wait(), "the stop": self._stop.wait()}.items()
+        ]
+        try:
+            # A database that nobody owns is no reason to call oneself a standby.
+            await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            if not any(task.done() for task in waits):
+                await self._tell()
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._end(waits)
+        return not self._stop.is_set()
+
+    async def _tell(self) -> None:
+        log.info("the %s waits: %s", self._place.title, self._candidate.sentence)
+        self._metrics_port = await self._metrics.move(self._place.settings.metrics)
+        await self._control.listen()
+        self._supervisor.ready(self._candidate.sentence)
+        if (every_s := self._supervisor.watchdog_s) is not None:
+            self._tasks.repeat("the watchdog", every_s / 3, self._feed, at_start=True)
+
+    async def _feed(self) -> None:
+        self._supervisor.alive(self._candidate.sentence)
+
+    async def _end(self, waits: list[asyncio.Task[Any]]) -> None:
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await self._tasks.cancel(keep="")
+        await self._metrics.close()
+        await self._control.close()
+
+    async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "version": blindpost.__version__,
+            "pid": os.getpid(),
+            "state": WAITING,
+            "ready": False,
+            "health": self._candidate.sentence,
+            "uptime_s": int(time.monotonic() - self._started),
+            "ports": [],
+            "metrics_port": self._metrics_port,
+            "schema": self._place.schema,
+        }
+
+    async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        """It reads its files when it takes over."""
+        return {"taken": [], "after_a_restart": []}
+
+    async def _render(self) -> str:
+        text, own = Text(), f"blindpost_{self._place.word}_"
+        text.gauge(own + "live", "The event loop turns", 1)
+        sentence = (("reason", self._candidate.sentence),)
+        text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, 0)])
+        text.gauge(own + WAITING, "It waits for its database", 1)
+        text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self._started)
+        return text.done()

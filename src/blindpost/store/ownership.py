@@ -1,0 +1,117 @@
+"""Waiting for a database that another server owns, and taking it over when that one is dead or silent.
+
+The owner's session says something every second. A session that the database waits for in vain was frozen, or
+its network is gone: the database ends it on request. Only then is its lock free, so that an owner that comes
+back finds itself without the database and cannot write to it. Silence is measured by the database's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+import asyncpg
+
+from blindpost.store.postgres import CONNECT_S, FAILURES, OWNER, Connection, Schema, told
+from blindpost.wire.frozen import dataclass
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+RETRY_S = 2.0
+YIELD_S = 5.0
+"""How long a server that handed over leaves the database to others."""
+ANSWER_S = 10.0
+CANDIDATE = "blindpost standby"
+"""How a session of a server that waits is named."""
+
+_FREE = "SELECT pg_try_advisory_xact_lock($1)"
+"""Gives the lock back at once: the store takes it itself when it is opened."""
+
+_CUT_SILENT = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = $1::bigint::oid AND objid = $2::bigint::oid
+    AND application_name = $3 AND wait_event_type = 'Client'
+    AND clock_timestamp() - state_change > $4 * interval '1 second'
+"""
+
+_CANDIDATES = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
+"""
+
+FOLLOWS = "another server owns the database; this one takes over when that one ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A database that servers of one kind own in turn."""
+
+    dsn: str
+    schema: Schema
+    takeover_s: float
+    """An owner that was silent for this long is cut off."""
+
+
+class Candidate:
+    """A server that waits for its turn."""
+
+    def __init__(self, shared: Shared, *, yields: bool = False) -> None:
+        """With `yields` it had the database and gave it away: another goes first, if one comes."""
+        self._shared = shared
+        self._yields_until = time.monotonic() + YIELD_S if yields else 0.0
+        self.sentence = FOLLOWS
+        """What it waits for."""
+
+    async def wait(self) -> None:
+        """Return when nobody owns the database."""
+        while True:
+            try:
+                async with _connected(self._shared) as connection:
+                    return await self._watch(connection)
+            except (*FAILURES, ValueError) as error:
+                sentence = f"the database cannot be reached: {told(error, self._shared.dsn)}"
+                if sentence != self.sentence:
+                    log.warning("%s", sentence)
+                self.sentence = sentence
+                await asyncio.sleep(RETRY_S)
+
+    async def _watch(self, connection: Connection) -> None:
+        shared = self._shared
+        self.sentence = FOLLOWS
+        lock = shared.schema.lock
+        while True:
+            if await connection.fetchval(_FREE, lock):
+                if time.monotonic() >= self._yields_until:
+                    return
+                await asyncio.sleep(POLL_S)
+                continue
+            self._yields_until = 0.0
+            named: tuple[Any, ...] = divmod(lock % 2**64, 2**32)
+            if await connection.fetchval(_CUT_SILENT, *named, OWNER, shared.takeover_s):
+                log.warning("the owner of the database was silent for %g s: it is cut off", shared.takeover_s)
+            await asyncio.sleep(POLL_S)
+
+
+async def has_candidate(shared: Shared) -> bool:
+    """Whether some server waits for this database."""
+    async with _connected(shared, "blindpost") as connection:
+        return bool(await connection.fetchval(_CANDIDATES, CANDIDATE))
+
+
+@contextlib.asynccontextmanager
+async def _connected(shared: Shared, name: str = CANDIDATE) -> Any:
+    connection = await asyncpg.connect(
+        shared.dsn,
+        timeout=CONNECT_S,
+        command_timeout=ANSWER_S,
+        server_settings={"application_name": name},
+    )
+    try:
+        yield connection
+    finally:
+        connection.terminate()
