@@ -174,8 +174,30 @@ def test_the_store_and_keys_of_a_notification_router_are_checked(tmp_path: Path)
     (tmp_path / "server" / "store.key").write_text("short")
     change(tmp_path / "server", NTF, ('key_file = ""\nkey_id = ""', 'key_file = "apple.p8"\nkey_id = "X"'))
     found = checked(NTF, tmp_path / "server", code=1)
-    assert [found[subject][0] for subject in ("store", "store key", "push")] == ["error"] * 3
+    assert [found[subject][0] for subject in ("store", "store key", "Apple")] == ["error"] * 3
     assert "schema version 77" in found["store"][1]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_another_key_than_the_stores_and_missing_push_keys_are_known_before_a_start(
+    database: str, tmp_path: Path, kind: str
+) -> None:
+    folder = tmp_path / "server #1"
+    make(NTF, folder, *(("--store", "postgres", "--dsn", database) if kind == "postgres" else ()))
+    right = checked(NTF, folder)
+    assert [right[subject] for subject in ("store key", "Apple", "Web Push")] == [
+        ("ok", "it is the key of this store"),
+        ("ok", "off: [apns] names no key"),
+        ("ok", "its key is there"),
+    ]
+    (folder / "store.key").write_text("00" * 32)
+    (folder / "vapid.pem").unlink()
+    wrong = checked(NTF, folder, code=1)
+    assert wrong["store key"][0] == "error"
+    assert "sealed with another key" in wrong["store key"][1]
+    assert [wrong[subject][0] for subject in ("Apple", "Web Push")] == ["warning"] * 2
+    assert "nobody is notified" in wrong["Apple"][1]
+    assert "is missing: such devices are refused" in wrong["Web Push"][1]
 
 
 def test_an_open_delivery_service_is_reported(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from blindpost.cli.output import (
     tell_restored,
     with_set,
 )
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import make_folder, write_file
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def init(
     CanaryPlace.parse(text, file)
     make_folder(folder)
     write_file(file, text)
-    say(f"The canary is set up in {folder}. Start it with `blindpost canary start -c {folder}`.")
+    say(f"The canary is set up in {folder}. Start it with `blindpost canary start -c {quoted(folder)}`.")
 
 
 @app.command()

@@ -39,7 +39,7 @@ from blindpost.cli.output import (
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, NtfPlace
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
@@ -161,10 +161,10 @@ def init(
         say(
             f"\nThe notification router is set up in {folder}.\n"
             f"  Its settings:   {file}\n"
-            f"  Start it:       blindpost ntf start -c {folder}\n"
+            f"  Start it:       blindpost ntf start -c {quoted(folder)}\n"
             f"  Its CA key:     {place.keys / 'ca.key'}\n"
             "                  Only rotate-cert needs it. Move it to a safe place offline, with\n"
-            f"                  `blindpost ntf move-ca-key TARGET -c {folder}`.\n"
+            f"                  `blindpost ntf move-ca-key TARGET -c {quoted(folder)}`.\n"
             f"  Its store key:  {place.key_file}\n"
             "                  Without it the store cannot be read. Keep a copy apart from it, or give it\n"
             f"                  by the environment variable {KEY_VARIABLE} and delete the file."

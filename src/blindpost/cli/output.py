@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Protocol
 import typer
 
 from blindpost.serving.control import NotRunningError, ask
-from blindpost.serving.failures import OperatorError, about_file
+from blindpost.serving.failures import OperatorError, about_file, quoted
 from blindpost.serving.place import Place, ask_running
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def tell_restored(work: Callable[[], Aside], to: Path, word: str, *, as_json: bo
         moved = {"moved_aside": None if aside is None else str(aside), "schema_moved_aside": schema}
         typer.echo(json.dumps({"folder": str(to), **moved}))
         return
-    say(f"Restored to {to}. Start it with `blindpost {word} start -c {to}`.")
+    say(f"Restored to {to}. Start it with `blindpost {word} start -c {quoted(to)}`.")
     if aside is not None:
         say(f"What was there before is now in {aside}; delete it when you are sure.")
     if schema is not None:
@@ -217,7 +217,7 @@ def move_ca_key(place: IdentifiedPlace, to: Path, *, as_json: bool) -> None:
         "Keep it offline, such as on two USB sticks in two places, and delete it wherever else it is,\n"
         "backups included: whoever has it can pretend to be this router. Without it no certificate can be\n"
         "renewed.\n"
-        f"When you need it: `blindpost {place.word} rotate-cert --ca-key {moved}`."
+        f"When you need it: `blindpost {place.word} rotate-cert --ca-key {quoted(moved)}`."
     )
     if moved.parent.stat().st_dev == place.keys.stat().st_dev:
         say("It is still on the disk of the server: carry it away from there.")

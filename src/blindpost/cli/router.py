@@ -35,7 +35,7 @@ from blindpost.cli.output import (
 )
 from blindpost.router.running.first import INI_NAME, Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, RouterPlace
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import make_folder, write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
@@ -163,10 +163,10 @@ def init(
         say(
             f"\nThe router is set up in {folder}.\n"
             f"  Its settings:  {file}\n"
-            f"  Start it:      blindpost router start -c {folder}\n"
+            f"  Start it:      blindpost router start -c {quoted(folder)}\n"
             f"  Its CA key:    {place.keys / 'ca.key'}\n"
             "                 Only rotate-cert needs it. Move it to a safe place offline, with\n"
-            f"                 `blindpost router move-ca-key TARGET -c {folder}`:\n"
+            f"                 `blindpost router move-ca-key TARGET -c {quoted(folder)}`:\n"
             "                 whoever has it can pretend to be this router.",
         )
 

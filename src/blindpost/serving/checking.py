@@ -26,7 +26,7 @@ from cryptography import x509
 
 from blindpost.serving import descriptors
 from blindpost.serving.control import NotRunningError, ask, short_path
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import readable_by_others
 from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
@@ -154,7 +154,7 @@ def _files(place: Place[Any], secrets: Sequence[Path]) -> Iterator[Finding]:
             "owner",
             Grade.ERROR,
             f"{strange[0]}{others}: not of the user who owns {place.folder}",
-            f"`chown -R --reference={place.folder} {place.folder}`",
+            f"`chown -R --reference={quoted(place.folder)} {quoted(place.folder)}`",
         )
     elif os.getuid() not in (0, owner):
         yield Finding(
@@ -167,7 +167,7 @@ def _files(place: Place[Any], secrets: Sequence[Path]) -> Iterator[Finding]:
         yield Finding("owner", Grade.OK, f"user {owner} owns all of {place.folder}")
     for file in filter(readable_by_others, secrets):
         found = f"{file} can be read by other users"
-        yield Finding("keys", Grade.WARNING, found, f"`chmod 600 {file}`")
+        yield Finding("keys", Grade.WARNING, found, f"`chmod 600 {quoted(file)}`")
     if not any(map(readable_by_others, secrets)):
         yield Finding("keys", Grade.OK, "only their owner can read them")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from pathlib import Path
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -10,6 +11,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class OperatorError(Exception):
     """One message for a person; the program ends with exit code 1."""
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it, for commands that a person copies."""
+    return shlex.quote(str(path))
 
 
 def about_file(error: OSError, path: Path) -> OperatorError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from blindpost.serving import locking
 from blindpost.serving.control import NotRunningError, ask
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection
 from blindpost.serving.sections import ControlSection, LogSection, MetricsSection
@@ -71,7 +71,7 @@ class Place(Generic[S]):
             folder = given.parent if given.suffix == ".toml" else given
             raise OperatorError(
                 f"{file}: no {cls.title} is set up here. Create one with `blindpost {cls.word} init "
-                f"{folder}{cls.init_options}`, or name another place with --config."
+                f"{quoted(folder)}{cls.init_options}`, or name another place with --config."
             )
         file = file.absolute()
         return cls(file, cls.parse(read_file(file), file))
@@ -112,7 +112,9 @@ def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, 
     try:
         return ask(place.control, command, **arguments)
     except NotRunningError as error:
-        raise NotRunningError(place.control, f"blindpost {place.word} start -c {place.folder}") from error
+        raise NotRunningError(
+            place.control, f"blindpost {place.word} start -c {quoted(place.folder)}"
+        ) from error
 
 
 def control_of(file: Path) -> Path:

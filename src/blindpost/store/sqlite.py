@@ -13,6 +13,7 @@ import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
@@ -258,6 +259,20 @@ def look(path: Path, owner: Owner, known: int) -> Seen:
     if application != owner.application and application in _OWNERS:
         raise NotTheirStoreError(_OWNERS[application].name, owner.name)
     return seen(version, known)
+
+
+def peek(path: Path, statement: str) -> Any:
+    """One value of a store that nobody uses, without a lock or a file beside it; None if it cannot be read.
+
+    What is only in the log of a killed process is not seen.
+    """
+    try:
+        address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as reading:
+            row = reading.execute(statement).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None else row[0]
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durability: Durability) -> None:
