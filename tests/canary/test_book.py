@@ -34,6 +34,18 @@ def test_a_message_from_sending_to_its_acknowledgement() -> None:
     assert (book.under_way, book.broken) == (0, 0)
 
 
+def test_the_last_minute_is_measured_apart() -> None:
+    book = Book(LOST_AFTER_US)
+    times = ((0, 9_000), (50_000_000, 50_001_000), (50_000_000, 50_004_000))
+    for number, (sent_us, came_us) in enumerate(times):
+        book.sent(WAY, number, sent_us)
+        book.delivered(WAY, number, sent_us, came_us, "ok")
+    assert book.last_minute_ms(51_000_000) == (4.0, 9.0)
+    assert book.last_minute_ms(70_000_000) == (4.0, 4.0)
+    assert book.last_minute_ms(120_000_000) is None
+    assert book.latency_ms(1.0) == 9.0
+
+
 def test_a_message_that_does_not_arrive_in_time_is_lost_once() -> None:
     book = Book(LOST_AFTER_US)
     book.sent(WAY, 1, 0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from blindpost.ops import history
-from blindpost.ops.charts import bar_path, ceiling, drawn
+from blindpost.ops.charts import bar_path, ceiling, curve_drawn, drawn, line_path
 from blindpost.ops.history import DAY, History, Track
-from blindpost.ops.model import Chart, Unit
+from blindpost.ops.model import Chart, Curve, Line, Unit
 from blindpost.ops.wording import period, shown
 
 
@@ -76,6 +76,28 @@ def test_the_day_outlives_the_page_and_a_second_page_changes_nothing(tmp_path: P
     third.close()
 
 
+def test_levels_are_kept_as_the_greatest_of_a_span_with_gaps(tmp_path: Path) -> None:
+    first = History(tmp_path / "history.json")
+    first.open()
+    track = first.track("/a")
+    for at_s, value in ((60, 4.0), (90, 7.5), (100, 2.0), (180, None), (240, 1.0)):
+        track.sample(at_s, {})
+        track.level("slowest", value)
+    first.close()
+    second = History(tmp_path / "history.json")
+    second.open()
+    levels = second.track("/a").curve("slowest", 5, 1)
+    assert levels == (None, 7.5, None, None, 1.0)
+    assert second.track("/a").curve("slowest", 2, 4) == (7.5, 1.0)
+    second.close()
+    assert line_path((*levels, 2.0), 10) == "M1 25.5h1M4 89.2h1V79.4h1"
+    html = curve_drawn(
+        Curve("time to arrive", (Line("half", (None,), levels), Line("slowest", (None,), levels)))
+    )
+    assert 'aria-label="time to arrive: at most half 8 ms, slowest 8 ms in the last 24 hours' in html
+    assert "No time to arrive measured in the last hour." in html
+
+
 GOOD = '{"format":1,"servers":{"/a":{"seen":[[1,2]],"grown":{"sent":[[1,3]]}}}}'
 
 
@@ -92,6 +114,8 @@ GOOD = '{"format":1,"servers":{"/a":{"seen":[[1,2]],"grown":{"sent":[[1,3]]}}}}'
         GOOD.replace("[[1,2]]", "[[9,1]]").encode(),
         GOOD.replace("[[1,3]]", "[[7,3]]").encode(),
         GOOD.replace("[[1,3]]", "[[1,-3]]").encode(),
+        GOOD.replace('"grown":', '"levels":{"ms":[[7,1.0]]},"grown":').encode(),
+        GOOD.replace('"grown":', '"levels":{"ms":[[1,NaN]]},"grown":').encode(),
     ],
 )
 def test_a_damaged_file_is_set_aside_and_the_day_starts_again(tmp_path: Path, content: bytes) -> None:

@@ -67,6 +67,13 @@ async def metric(router: RouterInProcess, name: str) -> int:
     return int(line.split()[1])
 
 
+async def measured(port: int) -> dict[str, float]:
+    """Every sample by its name and labels, as the endpoint writes them."""
+    _, text = await http(port, "GET /metrics")
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
 async def traffic(router: RouterInProcess) -> None:
     """Three queues; six messages, of which two are acknowledged."""
     async with await router.connect() as bob, await router.connect() as alice:
@@ -139,7 +146,8 @@ async def test_a_notification_routers_card_is_its_ledger(tmp_path: Path) -> None
         ntf_in_process(tmp_path / "bell") as ntf,
     ):
         await router.start()
-        configure(ntf.folder, *at(ntf.folder, apple))
+        metrics = ('enabled = false\naddress = "127.0.0.1"\nport = 9465', "enabled = true\nport = 0")
+        configure(ntf.folder, *at(ntf.folder, apple), metrics)
         await ntf.start()
         device = await verified(ntf, apple, 1)
         client = await router.connect()
@@ -152,11 +160,34 @@ async def test_a_notification_routers_card_is_its_ledger(tmp_path: Path) -> None
 
         await until(accepted)
         card, told = await find(ntf.folder).look(), await ntf.ask("status")
+        samples = await measured(int(told["metrics_port"]))
         named = {tile.name: tile.value for tile in card.tiles}
         assert (card.kind, card.health.value) == ("Notification router", "running")
         assert (named["tokens"], named["subscriptions"], named["ledger.accepted"]) == (1, 1, 1)
         assert {name: named[f"ledger.{name}"] for name in told["ledger"]} == told["ledger"]
         assert named["smp_routers_connected"] == told["smp_routers_connected"] == 1
+        for tile, metric_name in (
+            ("tokens", "simplex_ntf_tokens_total"),
+            ("subscriptions", "simplex_ntf_subscriptions_approx_total"),
+            ("connections", "blindpost_ntf_connections"),
+            ("smp_routers", "simplex_ntf_smp_subscribers_count_other"),
+            ("smp_routers_connected", "simplex_ntf_smp_sessions_count"),
+            ("queues_waiting", "simplex_ntf_smp_subscription_pending_sub_count_other"),
+            ("pushes_under_way", "simplex_ntf_apns_push_queue_length"),
+            ("ledger_test.waiting", 'blindpost_ntf_ledger_waiting{provider="test"}'),
+            *(
+                (f"{ledger}.{state}", f'blindpost_ntf_ledger_total{{provider="{provider}",state="{state}"}}')
+                for ledger, provider in (("ledger_apns", "apns"),)
+                for state in told["ledger"]
+                if state != "waiting"
+            ),
+        ):
+            if tile in named:
+                assert named[tile] == samples[metric_name], tile
+        assert {"ledger_apns.accepted", "pushes_under_way", "queues_waiting"} <= set(named)
+        subscribed = ("subscription_active_sub", "service_subscription_active_sub")
+        there = sum(samples[f"simplex_ntf_smp_{kind}_count_other"] for kind in subscribed)
+        assert named["queues_subscribed"] == there == 1
         assert named["delivered.per_minute"] == 0, "nobody looked before it was pushed"
         assert card.push_key == told["vapid_public_key"]
         assert card.face.address is not None
@@ -164,17 +195,59 @@ async def test_a_notification_routers_card_is_its_ledger(tmp_path: Path) -> None
         await client.close()
 
 
-async def test_a_canarys_card_is_its_status(tmp_path: Path) -> None:
+async def test_a_canarys_card_is_its_status_and_its_metrics(tmp_path: Path) -> None:
     async with router_in_process(tmp_path / "home") as router:
         await router.start()
-        async with singing(set_up(tmp_path / "canary", router)) as canary:
+        folder = set_up(tmp_path / "canary", router)
+        text = (folder / "canary.toml").read_text()
+        text = text.replace('enabled = false\naddress = "127.0.0.1"\nport = 9467', "enabled = true\nport = 0")
+        (folder / "canary.toml").write_text(text)
+        async with singing(folder) as canary:
             await reached(canary, Became.ACKED, 4)
-            card = await find(tmp_path / "canary").look()
-            named = {tile.name: tile.value for tile in card.tiles}
-            assert (card.kind, named["pairs"], named["lost"], named["duplicate"]) == ("Canary", 2, 0, 0)
-            assert isinstance(named["delivered"], int)
-            assert 4 <= named["delivered"] <= canary.book.counts[Became.DELIVERED]
-            assert named["p50_ms"] is not None
+            (folder / "canary.toml").write_text(text.replace("interval_s = 0.05", "interval_s = 600.0"))
+            await asyncio.to_thread(ask, canary.place.control, "reload")
+            watched = find(folder)
+
+            async def same() -> bool:
+                """Between three looks nothing may have happened: what was sent has arrived."""
+                card = await watched.look()
+                told = await asyncio.to_thread(ask, canary.place.control, "status")
+                samples = await measured(int(told["metrics_port"]))
+                named = {tile.name: tile.value for tile in card.tiles}
+                counted = ("delivered", "lost", "duplicate")
+                wanted = {
+                    "pairs": "directions",
+                    "connected": "directions_connected",
+                    "under_way": "under_way",
+                    "integrity_broken": "integrity_broken_total",
+                    **{name: f"messages_{name}_total" for name in counted},
+                }
+                latencies = {
+                    "p50_ms": 'latency_seconds{quantile="0.5"}',
+                    "p99_ms": 'latency_seconds{quantile="0.99"}',
+                    "last_minute_median_ms": 'last_minute_latency_seconds{quantile="0.5"}',
+                    "last_minute_slowest_ms": 'last_minute_latency_seconds{quantile="1"}',
+                }
+                assert (card.kind, named["pairs"], named["lost"], named["duplicate"]) == ("Canary", 2, 0, 0)
+                return (
+                    all(named[name] == told[name] for name in (*wanted, *latencies))
+                    and all(
+                        named[name] == samples[f"blindpost_canary_{metric}"]
+                        for name, metric in wanted.items()
+                    )
+                    and all(
+                        named[name] == pytest.approx(1000 * samples[f"blindpost_canary_{metric}"])
+                        for name, metric in latencies.items()
+                    )
+                )
+
+            await until(same)
+            card = await watched.look()
+            assert card.curve is not None
+            median, slowest = card.curve.lines
+            assert median.hour[-1] is not None
+            assert slowest.hour[-1] is not None
+            assert 0 < median.hour[-1] <= slowest.hour[-1]
 
 
 async def test_the_last_day_survives_the_page(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ MIRROR = "'"
 """A fleet of one router has two agents on it; the suffix of the second one's name."""
 LATENCIES_KEPT = 10_000
 MESSAGES_KEPT = 100_000
+MINUTE_US = 60_000_000
 
 
 class Became(Enum):
@@ -83,6 +84,8 @@ class Book:
         self._under_way: set[tuple[Way, int]] = set()
         self._latencies: deque[int] = deque()
         self._sorted: list[int] = []
+        self._recent: deque[tuple[int, int]] = deque(maxlen=LATENCIES_KEPT)
+        """When the last ones arrived, and their latencies."""
         self.counts = dict.fromkeys(Became, 0)
         self.broken = 0
         """Messages whose number or hash did not follow the one before."""
@@ -92,7 +95,7 @@ class Book:
         self._lost_after_us = after_us
 
     def sent(self, way: Way, number: int, at_us: int, connection: int = 0) -> Entry:
-        steady_us = at_us if self._steady_us is None else self._steady_us()
+        steady_us = self._steady(at_us)
         if (way, number) not in self._messages:  # it may have come before the call that sent it returned
             self._remember((way, number), _Message(connection, at_us, steady_us))
             self._under_way.add((way, number))
@@ -120,7 +123,7 @@ class Book:
         self._under_way.discard(key)
         entry = self._entry(way, number, Became.DELIVERED, at_us, integrity)
         if not message.paused and (self._since_us is None or sent_us >= self._since_us):
-            self._note(max(0, entry.at_us - sent_us))
+            self._note(max(0, entry.at_us - sent_us), self._steady(at_us))
         if integrity != "ok":
             self.broken += 1
         return entry
@@ -156,7 +159,21 @@ class Book:
             return None
         return self._sorted[min(len(self._sorted) - 1, int(share * len(self._sorted)))] / 1000
 
-    def _note(self, latency_us: int) -> None:
+    def last_minute_ms(self, at_us: int) -> tuple[float, float] | None:
+        """Median and greatest latency of what arrived in the last minute; None if nothing did."""
+        now_us = self._steady(at_us)
+        while self._recent and self._recent[0][0] <= now_us - MINUTE_US:
+            self._recent.popleft()
+        if not self._recent:
+            return None
+        found = sorted(latency for _, latency in self._recent)
+        return found[len(found) // 2] / 1000, found[-1] / 1000
+
+    def _steady(self, at_us: int) -> int:
+        return at_us if self._steady_us is None else self._steady_us()
+
+    def _note(self, latency_us: int, now_us: int) -> None:
+        self._recent.append((now_us, latency_us))
         self._latencies.append(latency_us)
         insort(self._sorted, latency_us)
         if len(self._latencies) > LATENCIES_KEPT:

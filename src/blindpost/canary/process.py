@@ -275,6 +275,7 @@ class CanaryService(Service[CanaryPlace]):
     async def status(self) -> dict[str, Any]:
         """Sums, for operators and their page."""
         counts, ends = self.book.counts, self.fleet.ends
+        median_ms, slowest_ms = self.book.last_minute_ms(self._now_us()) or (None, None)
         return {
             "pairs": len(ends),
             "connected": sum(end.ready for end in ends),
@@ -283,6 +284,8 @@ class CanaryService(Service[CanaryPlace]):
             "integrity_broken": self.book.broken,
             "p50_ms": self.book.latency_ms(0.5),
             "p99_ms": self.book.latency_ms(0.99),
+            "last_minute_median_ms": median_ms,
+            "last_minute_slowest_ms": slowest_ms,
         }
 
     async def measure(self, text: Text) -> None:
@@ -293,9 +296,18 @@ class CanaryService(Service[CanaryPlace]):
         text.gauge(OURS + "directions", "Directions between two routers", told["pairs"])
         text.gauge(OURS + "directions_connected", "Those that are connected", told["connected"])
         text.gauge(OURS + "under_way", "Messages under way", told["under_way"])
-        for share in (0.5, 0.99):
-            latency = self.book.latency_ms(share)
-            if latency is not None:
-                labels = (("quantile", str(share)),)
-                name, help_text = OURS + "latency_seconds", "From sending to arrival"
-                text.metric(name, "gauge", help_text, [("", labels, latency / 1000)])
+        for name, help_text, told_ms in (
+            ("latency_seconds", "From sending to arrival", {0.5: told["p50_ms"], 0.99: told["p99_ms"]}),
+            (
+                "last_minute_latency_seconds",
+                "The same, of what arrived in the last minute",
+                {0.5: told["last_minute_median_ms"], 1: told["last_minute_slowest_ms"]},
+            ),
+        ):
+            samples = [
+                ("", (("quantile", str(share)),), latency / 1000)
+                for share, latency in told_ms.items()
+                if latency is not None
+            ]
+            if samples:
+                text.metric(OURS + name, "gauge", help_text, samples)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from html import escape
+from math import ceil
 
-from blindpost.ops.history import Bars
-from blindpost.ops.model import Chart
+from blindpost.ops.history import Bars, Levels
+from blindpost.ops.model import Chart, Curve, Unit
+from blindpost.ops.wording import shown
 
 _TICKS = {
     "hour": ("60 min ago", "45", "30", "15", "now"),
@@ -14,6 +16,8 @@ _TICKS = {
 _SPAN = {"hour": ("the last hour", "minute"), "day": ("the last 24 hours", "quarter of an hour")}
 _CAPTION = {"hour": "60 min, each bar one", "day": "24 h, each bar 15 min"}
 _HALF = 50
+_LOOKS = ("in", "out")
+"""Of the lines of a curve, in their order."""
 
 
 def drawn(chart: Chart) -> str:
@@ -36,8 +40,8 @@ def _figure(chart: Chart, span: str, bars: tuple[Bars, Bars]) -> str:
     ticks = "".join(f"<span>{tick}</span>" for tick in _TICKS[span])
     return (
         f'<figure class="span {span}"><figcaption><strong>{escape(chart.noun)}</strong>'
-        f'<span class="in"></span>{escape(chart.arrived)} <b>{total_in:,}</b> '
-        f'<span class="out"></span>{escape(chart.left)} <b>{total_out:,}</b>'
+        f'<span><i class="in"></i>{escape(chart.arrived)} <b>{total_in:,}</b></span>'
+        f'<span><i class="out"></i>{escape(chart.left)} <b>{total_out:,}</b></span>'
         f"<small>{_CAPTION[span]}</small></figcaption>"
         f'<div class="plot"><div class="y" aria-hidden="true"><span>{top:,}</span><span>0</span>'
         f"<span>{top:,}</span></div>"
@@ -48,6 +52,59 @@ def _figure(chart: Chart, span: str, bars: tuple[Bars, Bars]) -> str:
         f'<path class="zero" d="M0 {_HALF}H{len(arrived)}"/></svg></div>'
         f'<div class="x" aria-hidden="true">{ticks}</div></figure>'
     )
+
+
+def curve_drawn(curve: Curve) -> str:
+    """Both spans of a curve; the page shows one of them."""
+    return "".join(
+        _curve_figure(curve, span, [line.day if span == "day" else line.hour for line in curve.lines])
+        for span in ("day", "hour")
+    )
+
+
+def _curve_figure(curve: Curve, span: str, lines: list[Levels]) -> str:
+    period, each = _SPAN[span]
+    most = [max((value for value in line if value is not None), default=None) for line in lines]
+    known = [value for value in most if value is not None]
+    if not known:
+        return f'<p class="span {span} quiet">No {escape(curve.noun)} measured in {period}.</p>'
+    top = ceiling(max(1, ceil(max(known))))
+    words = [f"{line.word} {_milliseconds(value)}" for line, value in zip(curve.lines, most, strict=True)]
+    told = f"{curve.noun}: at most {', '.join(words)} in {period}, the greatest of each {each}"
+    ticks = "".join(f"<span>{tick}</span>" for tick in _TICKS[span])
+    keys = "".join(
+        f'<span><i class="{look}"></i>{escape(line.word)} <b>{_milliseconds(value)}</b></span>'
+        for look, line, value in zip(_LOOKS, curve.lines, most, strict=True)
+    )
+    paths = "".join(
+        f'<path class="line {look}" d="{line_path(line, top)}"/>'
+        for look, line in zip(_LOOKS, lines, strict=True)
+    )
+    return (
+        f'<figure class="span {span} curve"><figcaption><strong>{escape(curve.noun)}</strong>{keys}'
+        f"<small>greatest of each {'minute' if span == 'hour' else '15 min'}</small></figcaption>"
+        f'<div class="plot"><div class="y" aria-hidden="true"><span>{_milliseconds(top)}</span>'
+        f"<span>{_milliseconds(top / 2)}</span><span>0</span></div>"
+        f'<svg viewBox="0 0 {len(lines[0])} {2 * _HALF}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(told, quote=True)}"><path class="unseen" d="{_unseen(lines[0])}"/>'
+        f"{paths}</svg></div>"
+        f'<div class="x" aria-hidden="true">{ticks}</div></figure>'
+    )
+
+
+def line_path(line: Levels, top: int) -> str:
+    """A step for each span that is known; what is not known is a gap."""
+    found, before = [], None
+    for number, value in enumerate(line):
+        if value is not None:
+            height = 2 * _HALF - 1 - (2 * _HALF - 2) * value / top
+            found.append(f"M{number} {height:.1f}h1" if before is None else f"V{height:.1f}h1")
+        before = value
+    return "".join(found)
+
+
+def _milliseconds(value: float | None) -> str:
+    return shown(value, Unit.MILLISECONDS)
 
 
 def ceiling(value: int) -> int:
@@ -75,7 +132,7 @@ def _height(value: int, top: int) -> float:
     return max(1.5, (_HALF - 1) * value / top)
 
 
-def _unseen(bars: Bars) -> str:
+def _unseen(bars: Bars | Levels) -> str:
     return "".join(f"M{number} 0h1v{2 * _HALF}h-1z" for number, value in enumerate(bars) if value is None)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ _FORMAT = 1
 Bars = tuple[int | None, ...]
 """Growth in equal spans of time, the oldest first; None where nobody looked."""
 
+Levels = tuple[float | None, ...]
+"""What was measured in them."""
+
 
 class Track:
     """The counters of one server."""
@@ -33,6 +37,7 @@ class Track:
     def __init__(self) -> None:
         self._seen: dict[int, None] = {}
         self._grown: dict[str, dict[int, int]] = {}
+        self._levels: dict[str, dict[int, float]] = {}
         self._last: dict[str, int] = {}
         self._recent: dict[str, deque[tuple[float, int]]] = {}
         self._now = 0
@@ -53,6 +58,12 @@ class Track:
             while recent[0][0] < at_s - 60:
                 recent.popleft()
 
+    def level(self, name: str, value: float | None) -> None:
+        """What is measured now; of a minute the greatest is kept."""
+        if value is not None:
+            kept = self._levels.setdefault(name, {})
+            kept[self._now] = max(kept.get(self._now, 0.0), value)
+
     def _enter(self, minute: int) -> int:
         """The minute that counts now; after a clock was put back, what came later never was."""
         if minute == self._now - 1:
@@ -66,12 +77,16 @@ class Track:
             del self._seen[oldest]
             for grown in self._grown.values():
                 grown.pop(oldest, None)
+            for levels in self._levels.values():
+                levels.pop(oldest, None)
         return minute
 
     def _keep(self, wanted: Any) -> None:
         self._seen = {minute: None for minute in self._seen if wanted(minute)}
         for name, grown in self._grown.items():
             self._grown[name] = {minute: count for minute, count in grown.items() if wanted(minute)}
+        for name, levels in self._levels.items():
+            self._levels[name] = {minute: value for minute, value in levels.items() if wanted(minute)}
 
     def forget_last(self) -> None:
         """The server did not answer: what it counts from now on may be another count."""
@@ -86,13 +101,23 @@ class Track:
     def bars(self, name: str, count: int, width: int) -> Bars:
         """Growth in the last `count` spans of `width` minutes; the last of them is not over yet."""
         grown = self._grown.get(name, {})
-        first = (self._now // width - count + 1) * width
         found: list[int | None] = []
-        for start in range(first, first + count * width, width):
-            span = range(start, start + width)
+        for span in self._last_spans(count, width):
             seen = any(minute in self._seen for minute in span)
             found.append(sum(grown.get(minute, 0) for minute in span) if seen else None)
         return tuple(found)
+
+    def curve(self, name: str, count: int, width: int) -> Levels:
+        """The greatest level in the same spans; None where nothing was measured."""
+        levels = self._levels.get(name, {})
+        return tuple(
+            max((levels[minute] for minute in span if minute in levels), default=None)
+            for span in self._last_spans(count, width)
+        )
+
+    def _last_spans(self, count: int, width: int) -> Iterator[range]:
+        first = (self._now // width - count + 1) * width
+        return (range(start, start + width) for start in range(first, first + count * width, width))
 
     def last_day(self, name: str) -> int:
         """How much a counter grew since this time yesterday, as far as somebody looked."""
@@ -101,7 +126,8 @@ class Track:
     def values(self) -> dict[str, Any]:
         """For the file."""
         grown = {name: sorted(counts.items()) for name, counts in self._grown.items() if counts}
-        return {"seen": _spans(self._seen), "grown": grown}
+        levels = {name: sorted(values.items()) for name, values in self._levels.items() if values}
+        return {"seen": _spans(self._seen), "grown": grown, "levels": levels}
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Track:
@@ -119,6 +145,11 @@ class Track:
             if any(minute not in track._seen or count < 0 for minute, count in counts.items()):
                 raise ValueError("growth at a time that nobody saw")
             track._grown[str(name)] = counts
+        for name, measured in kept.get("levels", {}).items():
+            values = {int(minute): float(value) for minute, value in measured}
+            if any(minute not in track._seen or not 0 <= value < inf for minute, value in values.items()):
+                raise ValueError("a level at a time that nobody saw")
+            track._levels[str(name)] = values
         track._now = max(seen, default=0)
         return track
 

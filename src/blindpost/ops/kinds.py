@@ -36,6 +36,14 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """What a server measures in milliseconds; its last day is kept and drawn as lines."""
+
+    noun: str
+    lines: tuple[Direction, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """How one kind of server is asked, and what of it is shown."""
 
@@ -46,6 +54,7 @@ class Kind:
     problems: tuple[problems.Counted, ...]
     flow: Flow
     actions: tuple[str, ...] = ()
+    measure: Measure | None = None
 
     @property
     def config(self) -> str:
@@ -168,6 +177,11 @@ def _canary_tiles(answers: Answers) -> list[Tile]:
     return [
         Tile("p50_ms", "half arrive within", status["p50_ms"], Unit.MILLISECONDS, is_main=True),
         Tile("p99_ms", "99 of 100 within", status["p99_ms"], Unit.MILLISECONDS, is_main=True),
+        *(
+            Tile(f"last_minute_{each}_ms", f"{each}, last minute", value, Unit.MILLISECONDS)
+            for each in ("median", "slowest")
+            if (value := status.get(f"last_minute_{each}_ms")) is not None
+        ),
         *_machine(answers),
         Tile("pairs", "directions between routers", status["pairs"]),
         Tile("connected", "directions connected", status["connected"]),
@@ -231,6 +245,13 @@ KINDS = (
             "test messages",
             Direction("sent", "status/sent", "sent"),
             Direction("delivered", "status/delivered", "arrived"),
+        ),
+        measure=Measure(
+            "time to arrive",
+            (
+                Direction("median_ms", "status/last_minute_median_ms", "half within"),
+                Direction("slowest_ms", "status/last_minute_slowest_ms", "slowest"),
+            ),
         ),
     ),
 )

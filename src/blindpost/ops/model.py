@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from blindpost.ops.history import Bars
+from blindpost.ops.history import Bars, Levels
 
 
 class Health(Enum):
@@ -85,6 +85,23 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a curve, over the same spans of time as bars."""
+
+    word: str
+    hour: Levels
+    day: Levels
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Levels in milliseconds: the lower line first."""
+
+    noun: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """What users are given; `shown` is without the password, if there is one."""
 
@@ -126,6 +143,7 @@ class Card:
     push_key: str = ""
     """What applications of Web Push devices give to their push service."""
     actions: tuple[str, ...] = ()
+    curve: Curve | None = None
 
     @property
     def note(self) -> str:

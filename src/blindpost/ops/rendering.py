@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import segno
 
-from blindpost.ops.charts import drawn
+from blindpost.ops.charts import curve_drawn, drawn
 from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK, WITHOUT
 from blindpost.ops.model import Address, Card, Level, Snapshot, Tile, sentence_of
 from blindpost.ops.wording import shown
@@ -55,7 +55,7 @@ def parts(snapshot: Snapshot) -> dict[str, str]:
             f"state-{number}": _state(card),
             f"problems-{number}": _problems(card),
             f"tiles-{number}": _tiles(number, card),
-            f"chart-{number}": "" if card.chart is None else drawn(card.chart),
+            f"chart-{number}": _charts(card),
             f"facts-{number}": _facts(card),
             f"more-{number}": _more(number, card),
         }
@@ -133,6 +133,11 @@ def _card(number: int, card: Card, found: dict[str, str]) -> str:
         f'<dl class="facts" id="facts-{number}">{found[f"facts-{number}"]}</dl>'
         f"{_actions(number, card)}</section>"
     )
+
+
+def _charts(card: Card) -> str:
+    chart = "" if card.chart is None else drawn(card.chart)
+    return chart + ("" if card.curve is None else curve_drawn(card.curve))
 
 
 def _state(card: Card) -> str:

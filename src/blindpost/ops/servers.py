@@ -15,7 +15,7 @@ from blindpost.ops import problems
 from blindpost.ops.faces import face_of
 from blindpost.ops.history import Track
 from blindpost.ops.kinds import KINDS, Answers, Kind
-from blindpost.ops.model import Card, Chart, Face, Fact, Health, Tile
+from blindpost.ops.model import Card, Chart, Curve, Face, Fact, Health, Line, Tile
 from blindpost.ops.wording import DAY_S, period
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
@@ -91,6 +91,8 @@ class Watched:
         counters = {each.name: number(answers, each.path) for each in (kind.flow.arrived, kind.flow.left)}
         counters |= {row.name: row.value(answers) for row in rows}
         self.track.sample(at_s, counters)
+        for line in () if kind.measure is None else kind.measure.lines:
+            self.track.level(line.name, level(answers, line.path))
         found = [
             *problems.levels(status, face, kind.word, folder, at_s),
             *problems.counted(rows, self.track, kind.word, folder),
@@ -109,6 +111,7 @@ class Watched:
             self._chart(),
             self._push_key,
             kind.actions,
+            self._curve(),
         )
 
     def _rates(self) -> list[Tile]:
@@ -132,6 +135,13 @@ class Watched:
         )
         return Chart(flow.noun, flow.arrived.word, flow.left.word, hour, day)
 
+    def _curve(self) -> Curve | None:
+        measure, curve = self.kind.measure, self.track.curve
+        if measure is None:
+            return None
+        lines = (Line(each.word, curve(each.name, *_HOUR), curve(each.name, *_DAY)) for each in measure.lines)
+        return Curve(measure.noun, tuple(lines))
+
     def _ask(self) -> tuple[Face, dict[str, Mapping[str, Any]] | None, tuple[str, ...]]:
         """Its face, and what it answered or why not."""
         face, control = self.face, control_of(self.folder / self.kind.config)
@@ -153,10 +163,20 @@ class Watched:
 
 def number(answers: Answers, path: str) -> int:
     """A counter at `answer/table/name`; 0 where it is not there."""
+    return int(_at(answers, path) or 0)
+
+
+def level(answers: Answers, path: str) -> float | None:
+    """A level at such a place; None where nothing was measured."""
+    value = _at(answers, path)
+    return None if value is None else float(value)
+
+
+def _at(answers: Answers, path: str) -> Any:
     value: Any = answers
     for name in path.split("/"):
-        value = value.get(name, 0) if isinstance(value, Mapping) else 0
-    return int(value)
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _facts(status: Mapping[str, Any], now_s: float) -> list[Fact]:
