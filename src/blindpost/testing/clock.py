@@ -81,7 +81,7 @@ class LoopClock:
         return self._start + asyncio.get_running_loop().time()
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+def run_virtual(main: Coroutine[object, object, T]) -> T:
     """Run `main` on its own virtual clock, as `asyncio.run` would on the real one."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
         return runner.run(main)
