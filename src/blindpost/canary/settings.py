@@ -75,7 +75,7 @@ CONFIG_NAME = CanaryPlace.config_name()
 
 def config_text(routers: dict[str, str]) -> str:
     """A commented configuration for these routers."""
-    lines = "\n".join(f'{name} = "{address}"' for name, address in routers.items())
+    lines = "\n".join(f'"{name}" = "{address}"' for name, address in routers.items())
     return f"""\
 # A canary: its own connections on every router of a fleet. It sees no user and no user's data.
 

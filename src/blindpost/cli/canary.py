@@ -15,6 +15,8 @@ from blindpost.cli.output import (
     JsonOption,
     RestoreTo,
     SetOption,
+    new_folder,
+    require_empty,
     say,
     show_status,
     tell_backup,
@@ -22,7 +24,7 @@ from blindpost.cli.output import (
     with_set,
 )
 from blindpost.serving.failures import OperatorError, quoted
-from blindpost.serving.files import make_folder, write_file
+from blindpost.serving.files import write_file
 
 app = typer.Typer(
     help="Measure a fleet of routers with connections of our own: latency, losses, order. No user data.",
@@ -50,20 +52,23 @@ def init(
 ) -> None:
     """Write a commented configuration."""
     from blindpost.canary.settings import CONFIG_NAME, CanaryPlace, config_text
+    from blindpost.journal.author import checked_name
 
-    if folder.exists() and any(folder.iterdir()):
-        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the canary.")
+    require_empty(folder, "canary")
     routers: dict[str, str] = {}
     for given in router:
         name, is_pair, address = given.partition("=")
         if not is_pair:
             raise OperatorError(f"{given}: NAME=smp://... expected, such as home=smp://...")
-        routers[name] = address
+        try:
+            routers[checked_name(name)] = address
+        except ValueError as error:
+            raise OperatorError(f"--router {given}: {error} as NAME.") from error
     file = folder / CONFIG_NAME
     text = with_set(config_text(routers), settings).encode()
     CanaryPlace.parse(text, file)
-    make_folder(folder)
-    write_file(file, text)
+    with new_folder(folder, "canary"):
+        write_file(file, text)
     say(f"The canary is set up in {folder}. Start it with `blindpost canary start -c {quoted(folder)}`.")
 
 

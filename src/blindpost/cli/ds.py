@@ -27,6 +27,8 @@ from blindpost.cli.output import (
     SetOption,
     TopOption,
     hand_over,
+    new_folder,
+    require_empty,
     say,
     show_holders,
     show_status,
@@ -133,18 +135,17 @@ def init(
     from blindpost.ds.certificate import fingerprint, make_certificate
     from blindpost.ds.process import open_embedded_store
 
-    if folder.exists() and any(folder.iterdir()):
-        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the service.")
+    require_empty(folder, "service")
     text = with_set(_CONFIG.format(port=port), settings).encode()
     DsPlace.parse(text, folder / CONFIG_NAME)
-    make_folder(folder)
-    write_file(folder / CONFIG_NAME, text)
-    place = DsPlace.read(folder)
-    certificate, key = make_certificate(host, int(time.time()))
-    write_file(place.key, key)
-    write_file(place.certificate, certificate, PUBLIC)
-    write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
-    open_embedded_store(place).close()
+    with new_folder(folder, "service"):
+        write_file(folder / CONFIG_NAME, text)
+        place = DsPlace.read(folder)
+        certificate, key = make_certificate(host, int(time.time()))
+        write_file(place.key, key)
+        write_file(place.certificate, certificate, PUBLIC)
+        write_file(place.tokens, b"# SHA-256 of a token, identity key\n")
+        open_embedded_store(place).close()
     found = fingerprint(certificate).hex()
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "fingerprint": found, "port": port}))

@@ -27,6 +27,8 @@ from blindpost.cli.output import (
     TopOption,
     hand_over,
     move_ca_key,
+    new_folder,
+    require_empty,
     say,
     show_holders,
     show_status,
@@ -39,8 +41,8 @@ from blindpost.cli.output import (
 from blindpost.client.hosts import NTF_PORT
 from blindpost.ntf.sealing import KEY_SIZE
 from blindpost.ntf.settings import CONFIG_NAME, KEY_VARIABLE, NtfPlace
-from blindpost.serving.failures import OperatorError, quoted
-from blindpost.serving.files import make_folder, write_file
+from blindpost.serving.failures import quoted
+from blindpost.serving.files import write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -129,8 +131,7 @@ def init(
     from blindpost.serving.identity import Identity
 
     file = folder / CONFIG_NAME
-    if folder.exists() and any(folder.iterdir()):
-        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
+    require_empty(folder, "router")
     if not host and adopt is None:
         raise typer.BadParameter("say where devices reach the router", param_hint="--host")
     old = None if adopt is None else read_old(adopt)
@@ -140,18 +141,18 @@ def init(
         return with_set(made, settings).encode()
 
     checked = NtfPlace.parse(text(bytes(32)), file)
-    make_folder(folder)
     place = NtfPlace(file.absolute(), checked)
     identity = Identity(place.keys, KIND)
-    credentials = (
-        identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
-        if adopt is None
-        else identity.adopt(adopt)
-    )
-    write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
-    write_file(place.vapid_file, new_key_pem(system_entropy))
-    asyncio.run(make_store(place))
-    write_file(file, text(credentials.fingerprint))
+    with new_folder(folder, "router"):
+        credentials = (
+            identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
+            if adopt is None
+            else identity.adopt(adopt)
+        )
+        write_file(place.key_file, secrets.token_hex(KEY_SIZE).encode() + b"\n")
+        write_file(place.vapid_file, new_key_pem(system_entropy))
+        asyncio.run(make_store(place))
+        write_file(file, text(credentials.fingerprint))
     _print_address(place, credentials.fingerprint, as_json=as_json)
     if not as_json:
         if old is not None and old.rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import typer
 
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError, about_file, quoted
+from blindpost.serving.files import make_folder
 from blindpost.serving.place import Place, ask_running
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class IdentifiedPlace(Protocol):
     """Where a router with an identity of its own lives."""
 
     word: ClassVar[str]
+    folder: Path
     keys: Path
 
 
@@ -86,6 +89,23 @@ def fail(message: str, code: int = 1) -> NoReturn:
     sys.exit(code)
 
 
+@contextlib.contextmanager
+def new_folder(folder: Path, title: str) -> Iterator[None]:
+    """A folder for a new server; a failure or Ctrl-C leaves nothing in it, so that it can be tried again."""
+    require_empty(folder, title)
+    make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def require_empty(folder: Path, title: str) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the {title}.")
+
+
 def say(message: str) -> None:
     typer.echo(message)
 
@@ -130,7 +150,7 @@ def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, 
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
         return
-    say(f"Backed up {size / 1e6:.1f} MB to {folder} in {taken:.1f} s.")
+    say(f"Backed up {max(1, size // 1000):,} kB to {folder} in {taken:.1f} s.")
     for key in apart:
         say(f"The {key} is not in it; keep it apart.")
 
@@ -208,6 +228,8 @@ def move_ca_key(place: IdentifiedPlace, to: Path, *, as_json: bool) -> None:
     """Move the CA key of a router out of its folder, and say how to keep it."""
     from blindpost.serving.identity import Identity
 
+    if to.absolute().resolve().is_relative_to(place.folder.resolve()):
+        raise OperatorError(f"{to}: this is in the server's folder. Name a place outside of {place.folder}.")
     moved = Identity(place.keys, place.word).move_ca_key(to.absolute())
     if as_json:
         typer.echo(json.dumps({"ca_key": str(moved)}))

@@ -26,7 +26,9 @@ from blindpost.cli.output import (
     RestoreTo,
     SetOption,
     move_ca_key,
+    new_folder,
     place_of,
+    require_empty,
     say,
     tell_backup,
     tell_restored,
@@ -35,8 +37,8 @@ from blindpost.cli.output import (
 )
 from blindpost.router.running.first import INI_NAME, Given, first_settings, read_old
 from blindpost.router.running.settings import CONFIG_NAME, SMP_PORT, RouterPlace
-from blindpost.serving.failures import OperatorError, quoted
-from blindpost.serving.files import make_folder, write_file
+from blindpost.serving.failures import quoted
+from blindpost.serving.files import write_file
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.text import b64
 
@@ -131,8 +133,7 @@ def init(
     from blindpost.serving.identity import Identity
 
     file = folder / CONFIG_NAME
-    if folder.exists() and any(folder.iterdir()):
-        raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the router.")
+    require_empty(folder, "router")
     if is_open and password:
         raise typer.BadParameter("not together with --password: choose one", param_hint="--open")
     if not host and adopt is None:
@@ -140,18 +141,18 @@ def init(
     given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
     old = read_old(adopt, given) if adopt is not None else None
     checked = RouterPlace.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
-    make_folder(folder)
     place = RouterPlace(file.absolute(), checked)
     identity = Identity(place.keys)
-    credentials = (
-        identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
-        if adopt is None
-        else identity.adopt(adopt)
-    )
-    asyncio.run(make_store(place))
-    given = replace(given, password=checked.rules.password)
-    text = first_settings(given, b64(credentials.fingerprint), old)
-    write_file(file, with_set(text, settings).encode())
+    with new_folder(folder, "router"):
+        credentials = (
+            identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
+            if adopt is None
+            else identity.adopt(adopt)
+        )
+        asyncio.run(make_store(place))
+        given = replace(given, password=checked.rules.password)
+        text = first_settings(given, b64(credentials.fingerprint), old)
+        write_file(file, with_set(text, settings).encode())
     print_address(place, credentials.fingerprint, qr=qr and not as_json, as_json=as_json)
     if not as_json:
         if old is not None and old.rows:

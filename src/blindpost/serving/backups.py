@@ -81,6 +81,10 @@ def back_up(
     """Write a backup to a new folder; returns its size in bytes. The store may be in use."""
     if target.exists():
         raise OperatorError(f"{target}: this exists already. Name a new folder.")
+    if target.resolve().is_relative_to(place.folder.resolve()):
+        raise OperatorError(
+            f"{target}: this is in the server's own folder, which a restore replaces. Name one outside of it."
+        )
     contents.within(place.folder)
     if not contents.is_there:
         raise OperatorError(f"{contents.store}: the store is missing, there is nothing to back up.")
@@ -176,6 +180,9 @@ def _checked(
             f"({blindpost.__version__}). Use the newer program."
         )
     file = backup / kind.config_name()
+    if not file.exists():
+        found = ", ".join(sorted(path.name for path in backup.glob("*.toml"))) or "no settings"
+        raise OperatorError(f"{backup}: this is no backup of a {kind.title}: {found} in it.")
     place = kind(file, kind.parse(read_file(file), file))
     contents = contents_of(place)
     if not contents.is_there or (contents.database is not None and not (backup / DUMP).exists()):
