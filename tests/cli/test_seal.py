@@ -53,7 +53,7 @@ def test_segments_of_a_killed_server_are_sealed_and_running_ones_left_alone(tmp_
 
 
 def test_failures_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="no server's journal"):
+    with pytest.raises(OperatorError, match="not a server's journal"):
         invoke(tmp_path)
     assert list(tmp_path.iterdir()) == []
     segments = tmp_path / SEGMENTS

@@ -20,6 +20,7 @@ from blindpost.journal.compaction import compact
 from blindpost.journal.folder import DAY_S
 from blindpost.journal.schema import ALL_TABLES, P_COUNTERS, TABLES
 from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.generate.canary import PAIRS_MOST, Canary
 from blindpost.pipeline.generate.faults import choose
 from blindpost.pipeline.generate.fleet import JOURNAL, LATE, TRUTH, generate
 from blindpost.pipeline.generate.plan import Plan, boots, curve, minutes, start_s
@@ -217,3 +218,14 @@ def test_nights_and_weekends_are_quiet() -> None:
     assert monday[0] < monday.mean() < monday[720]
     assert np.allclose(sunday, 0.8 * monday)
     assert (monday > 0).all()
+
+
+def test_a_canary_of_a_large_fleet_measures_every_router_but_not_every_pair() -> None:
+    plan = Plan(400, 1)
+    faults = choose(plan)
+    pairs = Canary(plan, faults).pairs
+    assert len(set(pairs)) == len(pairs) <= PAIRS_MOST + 3
+    assert {one for pair in pairs for one in pair} == set(plan.smp)
+    for fault in (faults.slow, faults.lost, faults.duplicate):
+        assert (fault.from_router, fault.to_router) in pairs
+    assert len(Canary(Plan(3, 1), choose(Plan(3, 1))).pairs) == 9

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +20,8 @@ from blindpost.cli import pipeline_ask, pipeline_audit
 from blindpost.cli.pipeline import app
 from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
+from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.runner import Days, Summary
 from blindpost.serving.failures import OperatorError
 from tests.support.pipeline import journals, oracles
 from tests.support.pipeline.lakes import AS_OF, Journal, Row, seal_journal
@@ -164,6 +166,15 @@ def test_every_table_is_in_the_catalogue() -> None:
         assert all(column.metadata.get("comment") for column in dataset.schema.fields), name
         assert dataset.schema.names[0] == "day"
         assert {*dataset.key} <= {*dataset.schema.names}
+
+
+def test_an_audit_without_its_tables_says_so_instead_of_comparing_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = Summary(failed={"s_queues": "one export is strange"})
+    monkeypatch.setattr("blindpost.pipeline.runner.run", lambda *_: failed)
+    with pytest.raises(OperatorError, match=r"Nothing was compared.*s_queues: one export is strange"):
+        pipeline_audit._computed(cast(Lake, None), ["service_drift"], Days())
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

@@ -145,6 +145,7 @@ def test_late_repeated_compacted_and_bad_files(spark: SparkSession, tmp_path: Pa
     assert len(follow(followed, WANTED)) == 1
     assert _contents(followed) == _contents(lake)
     assert follow(followed, WANTED) == []
+    assert [one.computed for one in follow(followed, WANTED, again=True)] == [{}]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.journal.schema import P_COUNTERS, S_QUEUES
-from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS, Sums, combined, of_files, summed
+from blindpost.pipeline.sums import COUNTER_HOURS, GAUGE_HOURS, QUEUE_SETS, Sums, combined, of_files, summed
 from tests.support.pipeline.lakes import Row, arrow_rows, in_order, plain, seal_rows, silver_frame
 from tests.support.pipeline.native import native
 
@@ -43,14 +43,28 @@ def _counters(rng: random.Random, most: int) -> list[Row]:
     ]
 
 
+def _gauges(rng: random.Random) -> list[Row]:
+    """Two boots in one minute, and a clock that went back: a later record of an earlier minute."""
+    return [
+        {"router": f"smp-{seq % 2}", "role": "smp", "boot": rng.choice(("0" * 16, "1" * 16)), "seq": seq}
+        | {"minute_s": 2_000_000_040 + 60 * (seq // 4 - 30 * (seq > 300)), "name": rng.choice(("x", "y"))}
+        | {"value": float(rng.randint(0, 1_000))}
+        for seq in range(500)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("sums", [QUEUE_SETS, COUNTER_HOURS], ids=lambda one: one.name)
+@pytest.mark.parametrize("sums", [QUEUE_SETS, COUNTER_HOURS, GAUGE_HOURS], ids=lambda one: one.name)
 def test_the_kernel_equals_sparks_own_plan(
     spark: SparkSession, tmp_path: Path, sums: Sums, seed: int
 ) -> None:
     rng = random.Random(seed)
     most = 2**61 // 500 if seed else 100  # more than a double holds exactly
-    rows = _queues(rng) if sums is QUEUE_SETS else _counters(rng, most)
+    rows = {
+        QUEUE_SETS: lambda: _queues(rng),
+        COUNTER_HOURS: lambda: _counters(rng, most),
+        GAUGE_HOURS: lambda: _gauges(rng),
+    }[sums]()
     files = [
         seal_rows(tmp_path / f"{place}.parquet", sums.table, rows[place::3]).as_posix() for place in range(3)
     ]

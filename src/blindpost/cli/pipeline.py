@@ -26,18 +26,20 @@ if TYPE_CHECKING:
     from blindpost.pipeline.runner import Days, Step, Summary
 
 app = typer.Typer(
-    help="Compute what an operator must know from what servers and canaries recorded, on Spark.",
+    help="Turn what servers and canaries recorded into tables and a report, with Spark.",
     no_args_is_help=True,
     epilog="First steps: `blindpost pipeline run --journal journal --out lake`. Spark runs on this machine "
     "unless --master names another; paths may be URIs that Hadoop understands.",
 )
 
-JournalOption = Annotated[str, typer.Option("--journal", "-j", help="The folder that servers write to.")]
-OutOption = Annotated[str, typer.Option("--out", "-o", help="The folder of the lake: what is computed.")]
+JournalOption = Annotated[str, typer.Option("--journal", "-j", help="The folder with the servers' journals.")]
+OutOption = Annotated[
+    str, typer.Option("--out", "-o", help="The lake: the folder that results are written to.")
+]
 ZoneOption = Annotated[
     str | None,
     typer.Option(
-        help="Where what names queues is kept; it must stay with the routers.", show_default="OUT/zone"
+        help="Where tables that name queues are kept; it must stay with the routers.", show_default="OUT/zone"
     ),
 ]
 MasterOption = Annotated[
@@ -53,7 +55,7 @@ SetOption = Annotated[
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="A TOML file about the fleet: who must write, and how many days are kept."
+        "--config", "-c", help="A TOML file about the fleet: who must write, and how many days to keep."
     ),
 ]
 AsOfOption = Annotated[
@@ -61,7 +63,7 @@ AsOfOption = Annotated[
     typer.Option(
         "--as-of",
         formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
-        help="Judge as if it were this moment (UTC): for journals of the past.",
+        help="Judge as of this moment (UTC); for old journals.",
         show_default="now",
     ),
 ]
@@ -193,22 +195,25 @@ def run(
     first: FromOption = None,
     last: ToOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Take up files as a stream with a checkpoint, each once.")
+        bool, typer.Option("--follow", help="Process new files as a stream with a checkpoint, each once.")
     ] = False,
     every: Annotated[
         float | None,
-        typer.Option(min=1, help="With --follow: look again after so many seconds, until interrupted."),
+        typer.Option(
+            min=1, help="With --follow: look for new files every so many seconds until interrupted."
+        ),
     ] = None,
     table: Annotated[
         list[str] | None, typer.Option("--table", "-t", help="Only this table. May be repeated.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Then write the report to this file.", show_default=False)
+        Path | None,
+        typer.Option("--report", help="Write the report to this file afterwards.", show_default=False),
     ] = None,
     metrics: Annotated[
         Path | None,
         typer.Option(
-            "--metrics", help="Write numbers of each run to this file, for Prometheus.", show_default=False
+            "--metrics", help="Write metrics of each run to this file, for Prometheus.", show_default=False
         ),
     ] = None,
     config: ConfigOption = None,
@@ -218,16 +223,18 @@ def run(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the tables up to date: all days, or those that are named. What is up to date is left alone.
+    """Bring the tables up to date, for all days or those you name. What is up to date is left alone.
 
     Files that cannot be read are set aside with a reason, and a table that cannot be computed stays as it
-    was; the run goes on without them. Exit code 1 if a table failed or something of it was left undone.
+    was; the run continues without them. Exit code 1 if a table failed or was left unfinished.
     """
     days = days_of(day, first, last)
     if follow and (day or first or last):
-        raise OperatorError("--follow takes up whatever is new; do not name days with it.")
+        raise OperatorError("--follow processes whatever is new: leave out --day, --from and --to.")
     if follow and report:
-        raise OperatorError("--report is written when a run has ended; do not name it with --follow.")
+        raise OperatorError(
+            "--follow writes no report: leave out --report, and run `blindpost pipeline report`."
+        )
     if every is not None and not follow:
         raise OperatorError("--every needs --follow.")
     wanted = chosen(table)
@@ -293,7 +300,7 @@ def _follow(
                 return
             time.sleep(every)
     except KeyboardInterrupt:
-        say("Stopped; the next run goes on from here.")
+        say("Stopped. The next run continues from here.")
 
 
 def tell(summary: Summary, *, as_json: bool) -> None:
@@ -316,9 +323,9 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
         say(f"{name}: computed {shown}")
     for name, days in sorted(summary.erased.items()):
-        say(f"{name}: erased {len(days)} days, up to {days[-1]}: their time was over")
+        say(f"{name}: erased {len(days)} days up to {days[-1]}, past their retention")
     for name, reason in sorted(summary.failed.items()):
-        say(f"{name}: NOT computed, what was published before stays: {reason}")
+        say(f"{name}: NOT computed; what was published before stays. Reason: {reason}")
     for name, reason in sorted(summary.unfinished.items()):
         say(f"{name}: {reason}")
     for file in set_aside:
@@ -331,7 +338,7 @@ def tell(summary: Summary, *, as_json: bool) -> None:
 def catalogue(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Write it to this file.")] = None,
 ) -> None:
-    """Print what every table means, with its columns and rules, where it runs and why on Spark."""
+    """Describe every table: its columns and rules, where it runs, and why it uses Spark."""
     ready()
     from blindpost.pipeline.catalogue import catalogue as written
 
@@ -346,7 +353,7 @@ def catalogue(
 def sql(
     query: Annotated[
         str | None,
-        typer.Argument(help="One statement of Spark SQL; without it, statements are read from here."),
+        typer.Argument(help="One Spark SQL statement; without it, statements are read from standard input."),
     ] = None,
     out: OutOption = LAKE,
     zone: ZoneOption = None,
@@ -355,9 +362,9 @@ def sql(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the computed tables in Spark SQL. `SHOW TABLES` and `DESCRIBE name` say what there is.
+    """Query the tables with Spark SQL. `SHOW TABLES` and `DESCRIBE name` show what there is.
 
-    DuckDB reads the same rows with no Spark: SELECT * FROM 'lake/gold/NAME/*.parquet'.
+    DuckDB reads the same rows without Spark: SELECT * FROM 'lake/gold/NAME/*.parquet'.
     """
     with opened(out, out, zone, master, remote, settings) as lake:
         for dataset in chosen(None):

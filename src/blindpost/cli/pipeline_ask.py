@@ -31,7 +31,7 @@ from blindpost.cli.pipeline import (
 )
 from blindpost.serving.failures import OperatorError
 
-TableArgument = Annotated[str, typer.Argument(help="Which table; `catalogue` names them.")]
+TableArgument = Annotated[str, typer.Argument(help="The table; `blindpost pipeline catalogue` lists them.")]
 
 
 def check(
@@ -46,10 +46,9 @@ def check(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the report's verdicts, the worst first, for alerts.
+    """Print the report's verdicts for alerts, the worst first.
 
-    Exit code 0 if all is well, 1 if something should be watched or was not measured, 2 if something must be
-    done.
+    Exit code 0 if all is well, 1 if something should be watched or was not measured, 2 if you must act.
     """
     with opened(out, out, zone, master, remote, settings, config, as_of) as lake:
         from blindpost.pipeline.report.build import sections
@@ -82,9 +81,9 @@ def export(
     remote: RemoteOption = None,
     settings: SetOption = None,
 ) -> None:
-    """Write a computed table as CSV, or as one JSON object a line, for other programs of yours.
+    """Write a table as CSV, or as one JSON object per line, for your other programs.
 
-    These are the exact numbers of your fleet: what may be published outside is written by `publish`.
+    These are exact numbers of your fleet. For numbers that may leave, use `publish`.
     """
     if file.suffix not in (".csv", ".json"):
         raise OperatorError(f"{file}: name a file that ends in .csv or .json.")
@@ -111,7 +110,7 @@ def export(
 
 def lineage(
     table: TableArgument,
-    day: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="Which day (UTC).")],
+    day: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="The day (UTC).")],
     out: OutOption = LAKE,
     zone: ZoneOption = None,
     master: MasterOption = None,
@@ -119,20 +118,20 @@ def lineage(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files of the journal that a day of a table was made of, with their hashes."""
+    """List the journal files that a day of a table was made from, with their hashes."""
     (dataset,) = chosen([table])
     with opened(out, out, zone, master, remote, settings) as lake:
         from blindpost.pipeline.lineage import files_of
 
         kept = lake.gold_store(dataset).current().partitions.get(day.date().isoformat())
         if kept is None:
-            raise OperatorError(f"{table} has nothing published of {day.date()}.")
+            raise OperatorError(f"{table}: nothing is published for {day.date()}.")
         found = files_of(dataset, day.date(), lake.ledger.all().values())
     rows = [
         {"table": one.table, "file": one.path, "rows": one.rows, "gone": one.gone, "sha256": one.sha256}
         for one in found
     ]
-    show_rows(rows, as_json=as_json, title=f"{table}, {day.date()}: {kept.rows} rows made of {kept.inputs}")
+    show_rows(rows, as_json=as_json, title=f"{table}, {day.date()}: {kept.rows} rows made from {kept.inputs}")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -61,9 +61,9 @@ def audit(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what routers store with what routers and subscribers say, from their exports.
+    """Compare the queues of each service as routers and subscribers exported them.
 
-    Run it where the exports are: in the routers' trust zone. Exit code 1 if something differs.
+    Run it in the routers' trust zone, where the exports are. Exit code 1 if something differs.
     """
     days = days_of(day, first, last)
     with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
@@ -94,7 +94,7 @@ def verify_migration(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare source and result of each import, and what is stored now. Exit code 1 if they differ."""
+    """Compare source and result of every import, and what is stored now. Exit code 1 if they differ."""
     days = days_of(day, first, last)
     with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         (rows,) = _computed(lake, ["migration_proof"], days)
@@ -119,7 +119,9 @@ def _computed(lake: Lake, names: Sequence[str], days: Days) -> list[list[dict[st
         failed = run(lake, wanted, days, observe).failed
     if failed:
         reasons = "; ".join(f"{table}: {reason}" for table, reason in failed.items())
-        raise OperatorError(f"This could not be computed, so nothing is compared. What went wrong: {reasons}")
+        raise OperatorError(
+            f"Nothing was compared: a table could not be computed. What went wrong: {reasons}"
+        )
     found = []
     for dataset in wanted:
         held = [day for day in lake.gold_store(dataset).current().partitions if day in days]
@@ -150,16 +152,20 @@ def _text(value: bytes | bytearray) -> str:
 
 
 def cells(
-    file: Annotated[Path, typer.Argument(help="The file of cells: to write, or of the other side.")],
-    router: Annotated[str, typer.Option(help="Which router.")],
-    service: Annotated[str, typer.Option(help="Which service: its id in base64, as `repairs` has it.")],
-    side: Annotated[str, typer.Option(help="Whose state this is: router or subscriber.")],
+    file: Annotated[
+        Path, typer.Argument(help="The file of cells: yours to write, or the other side's to compare.")
+    ],
+    router: Annotated[str, typer.Option(help="The router's name.")],
+    service: Annotated[
+        str, typer.Option(help="The service's id in base64, as in the file of `audit --repairs`.")
+    ],
+    side: Annotated[str, typer.Option(help="Which side you are: router or subscriber.")],
     role: Annotated[str, typer.Option(help="messaging or notifier.")] = "messaging",
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare with this file instead of writing it.")
     ] = False,
     size: Annotated[
-        int, typer.Option(min=4, help="How many cells; twice as many on both sides if they do not do.")
+        int, typer.Option(min=4, help="How many cells; if they are too few, double them on both sides.")
     ] = 480,
     journal: JournalOption = JOURNAL,
     out: OutOption = LAKE,
@@ -170,10 +176,10 @@ def cells(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the queues that differ when neither side gives its state away: only cells of 15 KB travel.
+    """Find the queues that differ without either side sharing its state: only a file of 15 KB is exchanged.
 
-    One side writes the file; the other compares it with its own last export and gets the queues that only it
-    has, and how many only the first has. Then they change roles.
+    One side writes the file. The other compares it with its own last export and gets the queues that only it
+    has, and how many only the first side has. Then they swap roles.
     """
     from blindpost.pipeline import lookup
     from blindpost.pipeline.drift import Chosen, queues_of
@@ -189,7 +195,7 @@ def cells(
         )
         if not compare:
             file.write_bytes(lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
-            say(f"Written to {file}. The other side compares it with `cells --compare`.")
+            say(f"{file}: written. The other side compares it with `cells --compare`.")
             return
         theirs = lookup.decode_cells(file.read_bytes())
         found = lookup.difference(lookup.cells_of(queues, len(theirs)), theirs)

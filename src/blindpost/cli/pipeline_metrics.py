@@ -23,22 +23,25 @@ def write_metrics(file: Path, summary: Summary, ended_s: float, took_s: float) -
 def text_of(summary: Summary, ended_s: float, took_s: float) -> str:
     text = Text()
     text.gauge(PREFIX + "last_run_seconds", "When the last run ended, in Unix seconds", ended_s)
-    text.gauge(PREFIX + "run_seconds", "How long it took", took_s)
-    text.gauge(PREFIX + "files", "Files of the journal that it knows", summary.files)
-    text.gauge(PREFIX + "rows", "Rows in those that are read", summary.rows)
+    text.gauge(PREFIX + "run_seconds", "How long the last run took", took_s)
+    text.gauge(PREFIX + "files", "Known files of the journal", summary.files)
+    text.gauge(PREFIX + "rows", "Rows in the files that are read", summary.rows)
     _each(
         text,
         "days_computed",
-        "Days computed by it",
+        "Days that the last run computed",
         {name: len(days) for name, days in summary.computed.items()},
     )
     _each(
-        text, "days_erased", "Days erased by it", {name: len(days) for name, days in summary.erased.items()}
+        text,
+        "days_erased",
+        "Days that the last run erased",
+        {name: len(days) for name, days in summary.erased.items()},
     )
     _each(text, "failed", "Tables that could not be computed", dict.fromkeys(summary.failed, 1))
-    _each(text, "unfinished", "Tables with something left undone", dict.fromkeys(summary.unfinished, 1))
+    _each(text, "unfinished", "Tables left unfinished", dict.fromkeys(summary.unfinished, 1))
     aside = Counter(entry.reason for entry in summary.set_aside)
-    _each(text, "files_set_aside", "Files that are not read", aside, "reason")
+    _each(text, "files_set_aside", "Files that were set aside", aside, "reason")
     broken: Counter[tuple[str, str]] = Counter()
     for (table, _, rule), rows in summary.broken.items():
         broken[table, rule] += rows
@@ -47,10 +50,6 @@ def text_of(summary: Summary, ended_s: float, took_s: float) -> str:
     ]
     text.metric(PREFIX + "rows_breaking_a_rule", "gauge", "Rows that break a rule", samples)
     return text.done()
-
-
-def _days(found: dict[str, list[str]]) -> dict[str, int]:
-    return {name: len(days) for name, days in found.items()}
 
 
 def _each(text: Text, name: str, help_text: str, found: dict[str, int], label: str = "table") -> None:

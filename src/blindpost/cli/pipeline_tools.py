@@ -42,13 +42,13 @@ NUMBERS_WIDTH = 140
 
 
 def generate(
-    folder: Annotated[Path, typer.Argument(help="A new folder: the journal, and the truth about it.")],
-    routers: Annotated[int, typer.Option(min=2, help="How many message routers the fleet has.")] = 20,
-    days: Annotated[int, typer.Option(min=1, help="How many days it ran.")] = 30,
+    folder: Annotated[Path, typer.Argument(help="A new folder for the journal and the list of its faults.")],
+    routers: Annotated[int, typer.Option(min=2, help="Message routers in the fleet.")] = 20,
+    days: Annotated[int, typer.Option(min=1, help="Days of history.")] = 30,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="How busy it is; 1 is a large public router.")
+        float, typer.Option(min=0.001, help="How busy the routers are; 1 is a large public router.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed and first day make the same files.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed and first day give the same files.")] = 1,
     first: Annotated[
         datetime | None,
         typer.Option(
@@ -59,13 +59,13 @@ def generate(
         ),
     ] = None,
     late: Annotated[
-        int, typer.Option(min=0, help="Keep so many files back in FOLDER/late, to be moved in later.")
+        int, typer.Option(min=0, help="Put this many files into FOLDER/late instead, to add later.")
     ] = 0,
-    clean: Annotated[bool, typer.Option("--clean", help="No damaged, repeated or late files.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="No damaged or duplicate files.")] = False,
 ) -> None:
-    """Make the journal of a fleet that does not exist, with known faults and a file that tells them.
+    """Generate the journal of an imaginary fleet with known faults.
 
-    FOLDER/journal is what servers and canaries would have written, FOLDER/truth.json what is wrong in it.
+    FOLDER/journal is what servers and canaries would have written; FOLDER/truth.json lists the faults.
     """
     from blindpost.pipeline.generate.fleet import JOURNAL, TRUTH
     from blindpost.pipeline.generate.fleet import generate as make
@@ -78,7 +78,7 @@ def generate(
     written = truth["written"]
     say(
         f"{folder / JOURNAL}: {written['rows']:,} rows in {written['files']:,} files, "
-        f"{written['bytes'] / 1e6:,.1f} MB. What is wrong in them: {folder / TRUTH}."
+        f"{written['bytes'] / 1e6:,.1f} MB. The faults are listed in {folder / TRUTH}."
     )
 
 
@@ -89,20 +89,22 @@ def seal(
         int, typer.Option(min=1, help="Delete events and exports older than so many days.")
     ] = 7,
 ) -> None:
-    """Seal what a server left unsealed when it stopped or was killed, so that a run sees it.
+    """Seal what a stopped or killed server left unsealed, so that a run sees it.
 
-    Servers do it by themselves while they run and when they start again; this is for one that does not.
-    What a running server is writing is left to it.
+    Servers do this themselves while they run and when they start; use it for one that will not start again.
+    Files that a running server is writing are left alone.
     """
     from blindpost.journal.folder import SEGMENTS
     from blindpost.journal.frames import OPEN
     from blindpost.journal.seal import BAD, Rules, seal_folder
 
     if not (folder / SEGMENTS).is_dir():
-        raise OperatorError(f"{folder}: no server's journal. Name the folder that has `{SEGMENTS}` in it.")
+        raise OperatorError(
+            f"{folder}: this is not a server's journal. Name the folder that contains `{SEGMENTS}`."
+        )
     told = seal_folder(folder, Rules(minute_days, lab_days))
     if told is None:
-        raise OperatorError(f"{folder}: it is being sealed just now. Wait a moment and try again.")
+        raise OperatorError(f"{folder}: it is being sealed right now. Wait a moment and try again.")
     say(f"{folder}: sealed {told.rows:,} rows of {told.segments} segments.")
     if left := len(list((folder / SEGMENTS).glob(f"[!.]*{OPEN}"))):
         say(f"Left alone: {left} that a running server is writing.")
@@ -124,28 +126,28 @@ def report(
     remote: RemoteOption = None,
     settings: SetOption = None,
 ) -> None:
-    """Write one HTML file about the computed tables: the verdict first, then why. The newest week by default.
+    """Write one HTML page about the tables: the verdict first, then why. The newest week by default.
 
-    It needs no network and no other file, and holds nothing that names a queue.
+    The page loads nothing from the network and names no queue.
     """
     with opened(out, out, zone, master, remote, settings, config, as_of) as lake:
         say(write_report(lake, file, first and first.date(), last and last.date()))
 
 
 def publish(
-    file: Annotated[Path, typer.Option("--file", "-f", help="Where to write what may leave: .csv or .json.")],
+    file: Annotated[Path, typer.Option("--file", "-f", help="Where to write the numbers: .csv or .json.")],
     out: OutOption = LAKE,
     epsilon: Annotated[
-        str, typer.Option(help="The privacy budget of a day, shared by its numbers: smaller is noisier.")
+        str, typer.Option(help="The privacy budget of a day, shared by its numbers; smaller is noisier.")
     ] = "1",
     as_of: AsOfOption = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
 ) -> None:
-    """Write the sums of whole days that may be published outside: noised once, rounded, small ones left out.
+    """Write totals of whole days that may be published: noised once, rounded, small ones withheld.
 
-    It is the only command whose output is meant to leave. A day that was published keeps its numbers.
+    No other command's output is meant for others. A day keeps the numbers it was first published with.
     """
     from fractions import Fraction
 
@@ -162,7 +164,7 @@ def publish(
 
         rows = outside.publish(lake, budget)
     if not rows:
-        raise OperatorError(f"{out}: no whole day is there yet. Run `blindpost pipeline run` first.")
+        raise OperatorError(f"{out}: there is no whole day yet. Run `blindpost pipeline run` first.")
     write_file(file, outside.written(rows, as_json=file.suffix == ".json").encode(), 0o644)
     say(f"{file}: {len(rows)} days.")
 
@@ -177,16 +179,16 @@ def bench(
     repeat: Annotated[int, typer.Option(min=1, help="Repetitions after one that warms up.")] = 3,
     cores: Annotated[int, typer.Option(min=1, help="Cores for each of the engines.")] = 2,
     folder: Annotated[
-        Path | None, typer.Option(help="Where to put the files; they are kept and used again.")
+        Path | None, typer.Option(help="Where to keep the generated files and find them again.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Write all numbers and plans there.")
+        Path | None, typer.Option("--file", "-f", help="Write all numbers and plans to this file, as JSON.")
     ] = None,
     settings: SetOption = None,
 ) -> None:
     """Measure the pipeline's jobs beside DuckDB and Polars, on the same files in the same run.
 
-    Each repetition has a plan of its own; starting Spark is measured apart. 1e8 rows take minutes and 5 GB.
+    Each repetition plans anew; starting Spark is measured separately. 1e8 rows take minutes and 5 GB.
     """
     from blindpost.pipeline.bench.jobs import JOBS
 
@@ -259,10 +261,10 @@ def _show(results: list[Result], startup_s: float) -> None:
     console = Console(highlight=False)
     console.width = max(console.width, NUMBERS_WIDTH)
     console.print(table)
-    say(f"Starting Spark took {startup_s:.1f} s and is in none of these.")
+    say(f"Starting Spark took {startup_s:.1f} s, which is not included.")
     for job in sorted({result.job for result in results}):
         for small, big, power in growth(results, job, "spark"):
-            say(f"{job}, Spark: from {small:,} to {big:,} rows time grows with the power {power:.2f}.")
+            say(f"{job}, Spark: from {small:,} to {big:,} rows, CPU time grows with the power {power:.2f}.")
     for result in results:
         share, aim = against(results, result, "duckdb"), JOBS[result.job].aim
         if result.engine == "spark" and share is not None and aim is not None and share < aim:
@@ -271,17 +273,17 @@ def _show(results: list[Result], startup_s: float) -> None:
 
 def _explain(result: Result, share: float, aim: float) -> None:
     """Where the time went of a job that was slower than it should be."""
-    say(f"\n{result.job}, {result.rows:,} rows: {share:.2f} of DuckDB's rate where {aim:.2f} is the aim.")
+    say(f"\n{result.job}, {result.rows:,} rows: {share:.2f} of DuckDB's rate; the aim is {aim:.2f}.")
     in_tasks = sum(stage["run_s"] for stage in result.stages)
     outside = max(result.seconds[-1] - in_tasks / result.cores, 0.0)
     for stage in result.stages:
         say(
             f"  stage {stage['stage']}: {stage['tasks']} tasks, {stage['run_s']:.2f} s in them, of these "
-            f"{stage['cpu_s']:.2f} s of processor and {stage['gc_s']:.2f} s of collection, "
+            f"{stage['cpu_s']:.2f} s of CPU and {stage['gc_s']:.2f} s of garbage collection, "
             f"{stage['shuffle_bytes'] / 1e6:.2f} MB shuffled"
         )
     say(
-        f"  about {outside:.2f} s of {result.seconds[-1]:.2f} s outside of tasks: "
+        f"  about {outside:.2f} s of {result.seconds[-1]:.2f} s outside tasks: "
         "planning, scheduling, listing files"
     )
     say(result.plan.rstrip())

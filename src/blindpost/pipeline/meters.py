@@ -1,12 +1,12 @@
 """What the jobs over counters share: sums of hours and days, one row per counter or one column.
 
-Rows are summed by name (`COUNTER_HOURS`) before names become columns: a journal has a row per minute and
-counter, and asking each of them for every name that is wanted would cost far more than the sums.
+Rows are summed by name and hour (`COUNTER_HOURS`, `GAUGE_HOURS`) before names become columns: a journal has a
+row per minute and counter, and asking each of them for every name that is wanted would cost far more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -24,6 +24,12 @@ def since_start(levels: DataFrame, p_boots: DataFrame) -> DataFrame:
     starts = p_boots.groupBy("router", "boot").agg(F.max("started_s").alias("started_s"))
     joined = levels.join(F.broadcast(starts), ["router", "boot"], "left")
     return joined.withColumn("started_s", F.coalesce("started_s", F.lit(0)))
+
+
+def minutes_by(gauge_hours: DataFrame, keys: Sequence[str], name: str) -> DataFrame:
+    """How many different minutes were written, by these columns."""
+    hours = gauge_hours.groupBy(*keys, "hour_s").agg(F.bit_count(F.bit_or("minutes")).alias("each"))
+    return hours.groupBy(*keys).agg(F.sum("each").alias(name))
 
 
 def beside(counter_hours: DataFrame, role: str, names: Mapping[str, str]) -> DataFrame:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from blindpost.journal.schema import P_COUNTERS, S_QUEUES, Table, Type
+from blindpost.journal.schema import P_COUNTERS, P_GAUGES, S_QUEUES, Table, Type
 from blindpost.pipeline.files import literal, local_path
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ HELD_ROWS = 1 << 20
 _ARROW = {Type.STRING: pa.string(), Type.BINARY: pa.binary()}
 
 
+LEVELS = {
+    "last_s": pa.int64(),
+    "last_seq": pa.int64(),
+    "last": pa.float64(),
+    "greatest": pa.float64(),
+    "total": pa.float64(),
+    "minutes": pa.int64(),
+}
+"""The last level with its minute and record, the greatest and the sum of all, and a bit for each minute of
+the hour in which there was one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What is summed: of a table by some columns of words or bytes, and by spans of its time."""
@@ -49,6 +61,8 @@ class Sums:
     span_s: int
     added: tuple[str, ...] = ()
     xored: tuple[str, ...] = ()
+    level: str | None = None
+    """A column of levels that minutes end with: of these the last, greatest and sum (`LEVELS`)."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,13 +70,15 @@ class Sums:
             [
                 *((name, _ARROW[self.table.by_name[name].type]) for name in self.keys),
                 *((name, pa.int64()) for name in (self.span, "count", *self.added, *self.xored)),
+                *(LEVELS.items() if self.level is not None else ()),
             ]
         )
 
     @property
     def columns(self) -> list[str]:
         """What is read of a file."""
-        return [*self.keys, self.table.time, *self.added, *self.xored]
+        levels = () if self.level is None else ("seq", self.level)
+        return [*self.keys, self.table.time, *self.added, *self.xored, *levels]
 
 
 QUEUE_SETS = Sums(
@@ -80,7 +96,12 @@ COUNTER_HOURS = Sums(
 )
 """The sum of each counter of each boot and hour."""
 
-KEPT = (COUNTER_HOURS, QUEUE_SETS)
+GAUGE_HOURS = Sums(
+    "gauge_hours", P_GAUGES, ("router", "role", "boot", "name"), "hour_s", 3_600, level="value"
+)
+"""The levels of each gauge of each boot and hour."""
+
+KEPT = (COUNTER_HOURS, GAUGE_HOURS, QUEUE_SETS)
 """Sums that are kept beside each file of silver, so that a day costs what is new of it."""
 
 
@@ -123,12 +144,37 @@ def _grouped(sums: Sums, rows: pa.RecordBatch, times: Lane, weights: Lane | None
         totals.append(("count", weights))
     found["count"] = counts[there]
     found |= {name: _added(codes.of_rows, codes.size, values)[there] for name, values in totals}
+    small = _small(codes.of_rows, codes.size)
+    ends = np.cumsum(counts[there])
     if sums.xored:
-        order = np.argsort(_small(codes.of_rows, codes.size), kind="stable")
-        starts = np.concatenate(([0], np.cumsum(counts[there])[:-1]))
+        order = np.argsort(small, kind="stable")
+        starts = ends - counts[there]
         for name in sums.xored:
             found[name] = np.bitwise_xor.reduceat(rows.column(name).to_numpy()[order], starts)
+    if sums.level is not None:
+        known = _levels(rows, sums.table.time, sums.level) if weights is None else rows.select(list(LEVELS))
+        found |= _united(known, small, ends)
     return pa.RecordBatch.from_pydict(found, schema=sums.schema)
+
+
+def _levels(rows: pa.RecordBatch, time: str, level: str) -> pa.RecordBatch:
+    """The levels of a table, as if each were the only one of its hour."""
+    at, value = rows.column(time), rows.column(level)
+    bits = np.int64(1) << (at.to_numpy() // 60 % 60)
+    return pa.RecordBatch.from_arrays(
+        [at, rows.column("seq"), value, value, value, pa.array(bits)], names=list(LEVELS)
+    )
+
+
+def _united(levels: pa.RecordBatch, codes: Numbers, ends: Lane) -> dict[str, Any]:
+    """The levels of each group; groups end there when rows are sorted by their codes."""
+    known = {name: levels.column(name).to_numpy() for name in LEVELS}
+    order = np.lexsort((known["last_seq"], known["last_s"], codes))
+    starts = np.concatenate(([0], ends[:-1]))
+    united: dict[str, Any] = {name: known[name][order[ends - 1]] for name in ("last_s", "last_seq", "last")}
+    for name, unite in (("greatest", np.maximum), ("total", np.add), ("minutes", np.bitwise_or)):
+        united[name] = unite.reduceat(known[name][order], starts)
+    return united
 
 
 class _Codes:
@@ -268,7 +314,20 @@ def combined(sums: Sums, parts: DataFrame) -> DataFrame:
 
     added = [F.sum(name).alias(name) for name in ("count", *sums.added)]
     xored = [F.bit_xor(name).alias(name) for name in sums.xored]
-    return parts.groupBy(*sums.keys, sums.span).agg(*added, *xored).select("*", _day(sums))
+    once = parts.groupBy(*sums.keys, sums.span).agg(*added, *xored, *(_leveled() if sums.level else ()))
+    return once.select("*", _day(sums))
+
+
+def _leveled() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    last = F.max(F.struct("last_s", "last_seq", "last"))
+    return [
+        *(last[name].alias(name) for name in ("last_s", "last_seq", "last")),
+        F.max("greatest").alias("greatest"),
+        F.sum("total").alias("total"),
+        F.bit_or("minutes").alias("minutes"),
+    ]
 
 
 def _day(sums: Sums) -> Column:

@@ -12,9 +12,9 @@ from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StringT
 
 from blindpost.journal.schema import DAILY_COLUMNS, DailyColumn, Source
 from blindpost.pipeline.dataset import Dataset, Input, Kept
-from blindpost.pipeline.meters import since_start
+from blindpost.pipeline.meters import minutes_by, since_start
 from blindpost.pipeline.quality import Breaking, Rule
-from blindpost.pipeline.sums import COUNTER_HOURS
+from blindpost.pipeline.sums import COUNTER_HOURS, GAUGE_HOURS
 from blindpost.pipeline.types import columns
 
 RECORD = ("day", "router", "boot")
@@ -33,14 +33,14 @@ def column_name(name: str) -> str:
 
 def compute(
     counter_hours: DataFrame,
-    p_gauges: DataFrame,
+    gauge_hours: DataFrame,
     p_day: DataFrame,
     p_sketches: DataFrame,
     p_day_sketches: DataFrame,
     p_boots: DataFrame,
     covered: DataFrame,
 ) -> DataFrame:
-    minutes = [frame.where(F.col("role") == "smp") for frame in (counter_hours, p_gauges)]
+    minutes = [frame.where(F.col("role") == "smp") for frame in (counter_hours, gauge_hours)]
     days = p_day.where(F.col("role") == "smp")
     levels = _levels(minutes[1], days, covered, p_boots)
     sums = _sums(minutes[0], days, covered)
@@ -51,13 +51,14 @@ def compute(
         .join(levels, ["day", "router"], "left")
         .join(active, ["day", "router"], "left")
     )
-    return joined.select("day", "router", *_reference(), *_beside(), "minutes", "minutes_twice", "boots")
+    cells = [*_reference(), *_beside()]
+    return joined.selectExpr("day", "router", *cells, "minutes", "minutes_twice", "boots")
 
 
-def _covered(p_gauges: DataFrame, p_day: DataFrame) -> DataFrame:
+def _covered(gauge_hours: DataFrame, p_day: DataFrame) -> DataFrame:
     """How many minutes of a day each boot wrote, and whether its own row of the day knows of more."""
-    gauges, days = (frame.where(F.col("role") == "smp") for frame in (p_gauges, p_day))
-    seen = gauges.groupBy(*RECORD).agg(F.count_distinct("minute_s").alias("seen"))
+    gauges, days = (frame.where(F.col("role") == "smp") for frame in (gauge_hours, p_day))
+    seen = minutes_by(gauges, RECORD, "seen")
     kept = days.groupBy(*RECORD).agg(F.max("minutes").cast("long").alias("kept"))
     known = {name: F.coalesce(name, F.lit(0)) for name in ("seen", "kept")}
     return seen.join(kept, list(RECORD), "full").select(
@@ -76,7 +77,7 @@ def _written(gauges: DataFrame, covered: DataFrame) -> DataFrame:
     each = covered.groupBy("day", "router").agg(
         F.sum("minutes").alias("all"), F.sum("seen").alias("seen"), F.count("*").cast("int").alias("boots")
     )
-    once = gauges.groupBy("day", "router").agg(F.count_distinct("minute_s").alias("once"))
+    once = minutes_by(gauges, ("day", "router"), "once")
     twice = F.coalesce(F.col("seen") - F.col("once"), F.lit(0))
     return each.join(once, ["day", "router"], "left").select(
         "day",
@@ -102,8 +103,13 @@ def _sums(counters: DataFrame, days: DataFrame, covered: DataFrame) -> DataFrame
 
 def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame, p_boots: DataFrame) -> DataFrame:
     """One column for each gauge: its last value of the day, of the later of two boots in a minute."""
-    by_minute = gauges.select(
-        *RECORD, "name", "value", F.col("minute_s").alias("last_s"), "seq", F.lit(False).alias("from_day")
+    by_hour = gauges.select(
+        *RECORD,
+        "name",
+        F.col("last").alias("value"),
+        "last_s",
+        F.col("last_seq").alias("seq"),
+        F.lit(False).alias("from_day"),
     )
     by_day = days.where(F.col("kind") == "gauge").select(
         *RECORD,
@@ -113,7 +119,7 @@ def _levels(gauges: DataFrame, days: DataFrame, covered: DataFrame, p_boots: Dat
         F.lit(0).cast("long").alias("seq"),
         F.lit(True).alias("from_day"),
     )
-    chosen = by_minute.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
+    chosen = by_hour.unionByName(by_day).join(covered, [*RECORD, "from_day"], "left_semi")
     at = F.struct("last_s", "started_s", "boot", "seq", "value")
     chosen = since_start(chosen, p_boots)
     last = chosen.groupBy("day", "router", "name").agg(F.max(at)["value"].cast("long").alias("value"))
@@ -124,8 +130,8 @@ def _side_by_side(rows: DataFrame, kind: str, names: list[str]) -> DataFrame:
     """A column for each of these names: a look into a map is far cheaper than a sum under a condition."""
     wanted = rows.where(F.col("name").isin(*names)).groupBy("day", "router")
     found = wanted.agg(F.map_from_entries(F.collect_list(F.struct("name", "value"))).alias("found"))
-    columns = [F.try_element_at("found", F.lit(name)).alias(f"{kind} {name}") for name in names]
-    return found.select("day", "router", *columns)
+    columns = [f"try_element_at(found, '{name}') AS `{kind} {name}`" for name in names]
+    return found.selectExpr("day", "router", *columns)
 
 
 def _metrics(source: Source) -> list[str]:
@@ -183,39 +189,39 @@ def _estimate(condition: str) -> Column:
     return F.coalesce(F.expr(f"hll_sketch_estimate({union})"), F.lit(0))
 
 
-def _reference() -> list[Column]:
-    """The 100 cells after the day. Weeks and months have a number on the day that ends them only."""
-    ends = {"week": F.dayofweek("day") == 1, "month": F.last_day("day") == F.col("day")}
-    cells: list[Column] = []
+def _reference() -> list[str]:
+    """The 100 cells after the day. Weeks and months have a number on the day that ends them only.
+
+    In SQL, since a hundred columns take a thousand calls into Java to say piece by piece.
+    """
+    ends = {"week": "dayofweek(day) = 1", "month": "last_day(day) = day"}
+    cells = []
     for column in DAILY_COLUMNS:
+        cell = "0"
         if column.source is Source.COUNTER:
-            cell = F.coalesce(F.col(f"`sum {column.metric}`"), F.lit(0))
+            cell = f"coalesce(`sum {column.metric}`, 0)"
         elif column.source is Source.GAUGE:
-            cell = F.coalesce(F.col(f"`level {column.metric}`"), F.lit(0))
+            cell = f"coalesce(`level {column.metric}`, 0)"
         elif column.source is Source.ACTIVE:
             period = column.name.split(" ")[1]
-            kept = F.coalesce(
-                F.col(f"{'calendar' if period == 'month' else period} {column.metric}"), F.lit(0)
-            )
-            cell = F.when(ends[period], kept) if period in ends else kept
-        else:
-            cell = F.lit(0)
-        cells.append(cell.cast("long").alias(column_name(column.name)))
+            cell = f"coalesce(`{'calendar' if period == 'month' else period} {column.metric}`, 0)"
+            if period in ends:
+                cell = f"CASE WHEN {ends[period]} THEN {cell} END"
+        cells.append(f"CAST({cell} AS BIGINT) AS `{column_name(column.name)}`")
     return cells
 
 
-def _beside() -> list[Column]:
+def _beside() -> list[str]:
     """What the reference does not print, or not every day."""
     rolling = [
-        F.coalesce(F.col(f"{period} {name}"), F.lit(0)).cast("long").alias(f"{begin}_{days}d")
+        f"CAST(coalesce(`{period} {name}`, 0) AS BIGINT) AS {begin}_{days}d"
         for name, begin in ACTIVE.items()
         for period, days in (("week", 7), ("month", 30))
     ]
     counters = [
-        F.coalesce(F.col(f"sum {meter}"), F.lit(0)).cast("long").alias(name)
-        for name, meter in EXTRA_COUNTERS.items()
+        f"CAST(coalesce(`sum {meter}`, 0) AS BIGINT) AS {name}" for name, meter in EXTRA_COUNTERS.items()
     ]
-    return [*rolling, *counters, *(F.col(f"level {name}").alias(name) for name in DISK)]
+    return [*rolling, *counters, *(f"`level {name}` AS {name}" for name in DISK)]
 
 
 _SOURCES = {
@@ -275,8 +281,8 @@ DATASET = Dataset(
         Input("p_boots"),
     ),
     compute=compute,
-    sums=(COUNTER_HOURS,),
-    kept={"covered": Kept(("p_gauges", "p_day"), _covered)},
+    sums=(COUNTER_HOURS, GAUGE_HOURS),
+    kept={"covered": Kept((GAUGE_HOURS.name, "p_day"), _covered)},
     rules=(
         Rule(
             "whole day",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from pyspark.sql import Column, DataFrame, GroupedData, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType
 
 from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.meters import HOUR, beside, hour_of, since_start
 from blindpost.pipeline.quality import Rule
-from blindpost.pipeline.sums import COUNTER_HOURS
+from blindpost.pipeline.sums import COUNTER_HOURS, GAUGE_HOURS
 from blindpost.pipeline.types import columns
 
 COUNTERS = (
@@ -31,19 +31,26 @@ QUANTILES = {"wait_s_p50": 0.5, "wait_s_p95": 0.95}
 
 
 def compute(
-    counter_hours: DataFrame, p_gauges: DataFrame, p_histograms: DataFrame, p_boots: DataFrame
+    counter_hours: DataFrame, gauge_hours: DataFrame, p_histograms: DataFrame, p_boots: DataFrame
 ) -> DataFrame:
     """One row per service and hour in which it wrote anything."""
     counted = beside(counter_hours, "ds", {name: name for name in COUNTERS})
-    depth = F.when(F.col("name") == "payloads", F.col("value"))
-    wanted_levels = p_gauges.where(F.col("name").isin("payloads", "in_hand", "waiting"))
-    last = F.struct("minute_s", "started_s", "boot", "seq")
-    levels = _by_hour(since_start(wanted_levels, p_boots)).agg(
-        F.max(depth).alias("depth_max"),
-        F.avg(depth).alias("depth_mean"),
-        F.max_by(depth, F.when(depth.isNotNull(), last)).alias("depth_last"),
-        F.max(F.when(F.col("name") == "in_hand", F.col("value"))).alias("leases_max"),
-        F.max(F.when(F.col("name") == "waiting", F.col("value"))).alias("waiting_max"),
+
+    def of(name: str, column: str) -> Column:
+        return F.when(F.col("name") == name, F.col(column))
+
+    wanted = gauge_hours.where((F.col("role") == "ds") & F.col("name").isin("payloads", "in_hand", "waiting"))
+    last = F.when(F.col("name") == "payloads", F.struct("last_s", "started_s", "boot", "last_seq"))
+    levels = (
+        since_start(wanted, p_boots)
+        .groupBy(*HOUR)
+        .agg(
+            F.max(of("payloads", "greatest")).alias("depth_max"),
+            (F.sum(of("payloads", "total")) / F.sum(of("payloads", "count"))).alias("depth_mean"),
+            F.max_by(of("payloads", "last"), last).alias("depth_last"),
+            F.max(of("in_hand", "greatest")).alias("leases_max"),
+            F.max(of("waiting", "greatest")).alias("waiting_max"),
+        )
     )
     joined = levels.join(counted, list(HOUR), "full").join(_waited(p_histograms), list(HOUR), "left")
     zero = F.lit(0).cast("long")
@@ -57,15 +64,6 @@ def compute(
         "waiting_max",
         F.coalesce("waits_answered", zero).alias("waits_answered"),
         *QUANTILES,
-    )
-
-
-def _by_hour(frame: DataFrame) -> GroupedData:
-    return (
-        frame.where(F.col("role") == "ds")
-        .withColumn("hour_s", hour_of("minute_s"))
-        .withColumn("day", F.to_date(F.timestamp_seconds("hour_s")))
-        .groupBy(*HOUR)
     )
 
 
@@ -141,7 +139,7 @@ DATASET = Dataset(
     key=("router", "hour_s"),
     inputs=(Input("p_counters"), Input("p_gauges"), Input("p_histograms"), Input("p_boots")),
     compute=compute,
-    sums=(COUNTER_HOURS,),
+    sums=(COUNTER_HOURS, GAUGE_HOURS),
     rules=(
         Rule(
             "leaves once",

@@ -10,7 +10,7 @@ from blindpost.pipeline.dataset import Dataset, Input, Kept
 from blindpost.pipeline.meters import HOUR, beside, hour_of, since_start
 from blindpost.pipeline.quality import Breaking, Rule
 from blindpost.pipeline.snapshots import complete, sums
-from blindpost.pipeline.sums import COUNTER_HOURS, QUEUE_SETS
+from blindpost.pipeline.sums import COUNTER_HOURS, GAUGE_HOURS, QUEUE_SETS
 from blindpost.pipeline.types import columns
 
 COUNTED = {
@@ -26,12 +26,12 @@ BEFORE_S = 86_400
 
 def compute(
     counter_hours: DataFrame,
-    p_gauges: DataFrame,
+    gauge_hours: DataFrame,
     s_queues: DataFrame,
     p_boots: DataFrame,
     exported: DataFrame,
 ) -> DataFrame:
-    waiting = _waiting(p_gauges, p_boots)
+    waiting = _waiting(gauge_hours, p_boots)
     counted = beside(counter_hours, "smp", COUNTED)
     joined = waiting.join(counted, list(HOUR), "left").fillna(0, list(COUNTED))
     deleted = (
@@ -56,21 +56,19 @@ def compute(
     )
 
 
-def _waiting(p_gauges: DataFrame, p_boots: DataFrame) -> DataFrame:
+def _waiting(gauge_hours: DataFrame, p_boots: DataFrame) -> DataFrame:
     """Levels of each hour, and the last level before it if that is not too long ago."""
-    levels = p_gauges.where((F.col("role") == "smp") & (F.col("name") == "messages")).withColumn(
-        "hour_s", hour_of("minute_s")
-    )
-    last = F.max(F.struct("minute_s", "started_s", "boot", "seq", "value"))
+    levels = gauge_hours.where((F.col("role") == "smp") & (F.col("name") == "messages"))
+    last = F.max(F.struct("last_s", "started_s", "boot", "last_seq", "last"))
     by_hour = (
         since_start(levels, p_boots)
         .groupBy(*HOUR)
         .agg(
-            last["value"].cast("long").alias("backlog"),
-            F.max("value").cast("long").alias("backlog_max"),
-            F.count_distinct("minute_s").cast("int").alias("minutes"),
+            last["last"].cast("long").alias("backlog"),
+            F.max("greatest").cast("long").alias("backlog_max"),
+            F.bit_count(F.bit_or("minutes")).cast("int").alias("minutes"),
             F.count_distinct("boot").cast("int").alias("boots"),
-            last["minute_s"].alias("last_s"),
+            last["last_s"].alias("last_s"),
         )
     )
     earlier = Window.partitionBy("router").orderBy("hour_s")
@@ -137,7 +135,7 @@ DATASET = Dataset(
     ),
     rows_of=("p_gauges",),
     compute=compute,
-    sums=(COUNTER_HOURS, QUEUE_SETS),
+    sums=(COUNTER_HOURS, GAUGE_HOURS, QUEUE_SETS),
     kept={"exported": Kept((QUEUE_SETS.name, "s_snapshot"), _exported)},
     rules=(
         Rule(

@@ -8,6 +8,7 @@ from pyspark.sql.types import DateType, DoubleType, IntegerType, LongType, Strin
 
 from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.quality import Rule
+from blindpost.pipeline.sums import GAUGE_HOURS
 from blindpost.pipeline.types import columns
 
 SUBSCRIBING = ("qSub", "ntfSub")
@@ -20,9 +21,16 @@ RESTART_S = 900
 """A storm that begins this soon after a start of the router is explained by it."""
 
 
-def compute(p_counters: DataFrame, p_gauges: DataFrame, p_boots: DataFrame) -> DataFrame:
+def compute(p_counters: DataFrame, gauge_hours: DataFrame, p_boots: DataFrame) -> DataFrame:
     """One row per storm. Minutes without a subscription are zeros: gauges say which minutes there were."""
-    written = p_gauges.where(F.col("role") == "smp").select("router", "minute_s").distinct()
+    hours = gauge_hours.where(F.col("role") == "smp").groupBy("router", "hour_s")
+    places = F.explode(F.sequence(F.lit(0), F.lit(59))).alias("place")
+    written = (
+        hours.agg(F.bit_or("minutes").alias("minutes"))
+        .select("router", "hour_s", "minutes", places)
+        .where(F.expr("bit_get(minutes, place) = 1"))
+        .select("router", (F.col("hour_s") + 60 * F.col("place")).alias("minute_s"))
+    )
     counted = (
         p_counters.where((F.col("role") == "smp") & F.col("name").isin(*SUBSCRIBING))
         .groupBy("router", "minute_s")
@@ -90,6 +98,7 @@ DATASET = Dataset(
     key=("router", "first_s"),
     inputs=(Input("p_counters"), Input("p_gauges"), Input("p_boots", days_before=1)),
     compute=compute,
+    sums=(GAUGE_HOURS,),
     rules=(
         Rule("peak fits", "peak_per_minute * minutes >= subscribed", "No minute is above the peak."),
         Rule("explained", "cause = 'restart'", "A storm without a restart: clients were cut off otherwise."),
