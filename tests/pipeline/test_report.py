@@ -303,6 +303,13 @@ def test_long_tables_say_what_they_omit() -> None:
     assert "and 5 more" in page
 
 
+WIDE = (
+    Table("files", ("file", "reason", "detail"), [[f"P/p_boots/{'0' * 90}.parquet", "corrupt", "x " * 20]]),
+    Table("providers", tuple(f"token inactive {place}" for place in range(12)), [[7_395] * 12]),
+)
+CLIPPED = "[...document.querySelectorAll('.wide')].map(e => e.scrollWidth - e.clientWidth).filter(e => e > 0)"
+
+
 @needs_chromium
 @pytest.mark.parametrize(("width", "dark"), [(360, True), (1100, False)])
 async def test_a_browser_shows_it_without_a_network(tmp_path: Path, width: int, dark: bool) -> None:
@@ -313,6 +320,8 @@ async def test_a_browser_shows_it_without_a_network(tmp_path: Path, width: int, 
         await page.goto(file.as_uri())
         assert await page.inner_text("h1") == "Something must be done"
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        await page.set_content(render(Report("p", "m", "a", [Section("k", "t", State.OK, "v", (), WIDE)])))
+        assert await page.evaluate(CLIPPED) == []
         assert seen.console == []
         assert seen.hosts == set()
 

@@ -47,7 +47,8 @@ details{margin-top:12px}summary{cursor:pointer;font-weight:600;font-size:15px}
 .page>.plots{margin-top:10px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;width:100%}
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--rule);white-space:nowrap}
-th{color:var(--soft);font-weight:600}
+th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}
+td.long{white-space:normal;overflow-wrap:anywhere}
 @media(max-width:560px){thead{display:none}tbody tr{display:grid;grid-template-columns:1fr 1fr;gap:2px 12px;
 padding:6px 0;border-bottom:1px solid var(--rule)}td{border:0;padding:0;white-space:normal}
 td{overflow-wrap:anywhere}td.long{grid-column:1/-1}
