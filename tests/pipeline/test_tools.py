@@ -54,7 +54,7 @@ def test_bench_prints_rates_and_writes_everything(tmp_path: Path) -> None:
     assert lines[1][7] == "1.00"
     assert "Starting Spark took" in said
     assert "of DuckDB's rate; the aim is 0.50" in said  # so few rows are no work for Spark
-    assert "outside of tasks" in said
+    assert "outside tasks" in said
     assert "Aggregate" in said
     found = json.loads(file.read_text())["results"]
     assert [row["engine"] for row in found] == ["spark", "duckdb", "polars"]
