@@ -248,6 +248,19 @@ def test_attempts_at_strangers_are_limited_and_proven_servers_exempt() -> None:
         pass
 
 
+def test_destinations_that_never_answered_leave_room_for_new_ones() -> None:
+    clock = Clock()
+    gate = Gate(GateSizes(strangers=4), clock)
+    for number in range(3):
+        fail(gate, errors.ConnectError(), host=f"dead{number}.example")
+    clock.now += 60
+    with gate.attempt("dead0.example", 5223, b"1"), gate.attempt("dead1.example", 5223, b"1"):
+        with pytest.raises(CrowdedError), gate.attempt("dead2.example", 5223, b"1"):
+            pass
+        with gate.attempt("new.example", 5223, b"1"), gate.attempt("newer.example", 5223, b"1"):
+            pass
+
+
 def test_what_is_remembered_is_bounded() -> None:
     gate = Gate(GateSizes(remembered=10, proven=10), Clock())
     for number in range(100):

@@ -199,15 +199,20 @@ async def test_quotas_survive_a_restart(tmp_path: Path) -> None:
     assert sent(before, 2) == [True, True]
     before.save(file)
     assert caller.identity_key is not None
-    assert caller.identity_key.hex() not in file.read_text()
+    saved = file.read_text()
+    assert caller.identity_key.hex() not in saved
     after = Quotas(lambda: now)
     after.load(file)
     assert sent(after, 2) == [True, False]
     now += WINDOW_S
     assert sent(after, 1) == [True]
-    for damaged in (b"[]", b"{", b'{"zz": [1, 2]}', b'{"00": 5}', b"[" * 100_000):
+    for damaged in (b"[]", b"{", b'{"zz": [1, 2]}', b'{"00": 5}', b'{"00": [1, Infinity]}', b"[" * 100_000):
         file.write_bytes(damaged)
         fresh = Quotas(lambda: now)
         fresh.load(file)
         assert not file.exists(), "what cannot be read is set aside"
         assert sent(fresh, 1) == [True]
+    file.write_text(saved.replace("1000000.0", "NaN"))
+    fresh = Quotas(lambda: now)
+    fresh.load(file)
+    assert sent(fresh, 4) == [True, True, True, False], "a time that is no number is one that has passed"

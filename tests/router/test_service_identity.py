@@ -24,6 +24,7 @@ from blindpost.router.model import Domain
 from blindpost.router.tables import LmdbTables
 from blindpost.router.tables_postgres import PostgresTables
 from blindpost.router.view import View
+from blindpost.router.weights import SERVICE_BYTES
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport import errors
 from blindpost.transport.plan import SessionPlan
@@ -493,3 +494,21 @@ async def test_a_service_that_never_had_a_queue_is_forgotten_after_a_day(tmp_pat
         again = await open_service(running, stranger)
         assert again.service_id == before, "the same certificate, the same id"
         assert await again.ask(PING()) == PONG()
+
+
+async def test_a_full_store_takes_no_new_services_and_knows_the_old_ones(tmp_path: Path) -> None:
+    async with running_router(tmp_path) as running:
+        stored, known_one = running.router.plan.stored, new_service()
+        line = await open_service(running, known_one)
+        service_id = line.service_id
+        await line.stream.close()
+        stored.limit = 1 << 20
+        stored.look(stored.limit)
+        with pytest.raises(errors.HandshakeBadServiceError):
+            await open_service(running, new_service())
+        assert stored.refused == 1
+        again = await open_service(running, known_one)
+        assert again.service_id == service_id
+        stored.look(stored.limit - SERVICE_BYTES)
+        assert (await open_service(running, new_service())).service_id != service_id
+        assert stored.total == stored.limit

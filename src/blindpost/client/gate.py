@@ -127,7 +127,9 @@ class Gate:
 
     def _enter(self, place: Destination) -> None:
         there = self._opening.get(place, 0)
-        if self._strangers >= self.sizes.strangers or there >= self.sizes.strangers_there:
+        # Destinations that never answer, tried again and again, must leave room for those not tried yet.
+        most = self.sizes.strangers // (2 if place in self._unreached.entries else 1)
+        if self._strangers >= most or there >= self.sizes.strangers_there:
             raise CrowdedError
         self._strangers += 1
         self._opening[place] = there + 1

@@ -61,7 +61,7 @@ class Quotas:
         counts, now = {}, self._now()
         for key, by, most in asked:
             since, count = self._counted.get(key, (now, 0))
-            if now - since >= WINDOW_S or now < since:
+            if not 0 <= now - since < WINDOW_S:  # also for what is no number
                 since, count = now, 0
             if count + by > most:
                 return False
@@ -91,7 +91,7 @@ class Quotas:
         try:
             kept = json.loads(read_file(file))
             counted = {bytes.fromhex(key): (float(since), int(count)) for key, (since, count) in kept.items()}
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             log.warning(
                 "the saved quotas cannot be read and start from zero; the file is kept as %s",
                 set_aside(file),

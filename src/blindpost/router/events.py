@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from blindpost.engine.events import AnyCommands, Gone
@@ -40,6 +41,8 @@ class Present:
     fingerprint: bytes
     chain: tuple[bytes, ...]
     done: Callable[[bytes | None], None]
+    account: Hashable = None
+    """Whom a new service is counted under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class ExpireServices:
 
     service_ids: Sequence[bytes]
     before_day: int
-    is_connected: Callable[[bytes], bool]
+    connected: Callable[[], AbstractSet[bytes]]
+    """The services that are connected now: looked up once, since there may be many of both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,8 +219,8 @@ class RouterPlan:
                 self._serve(turn, event)
             case RelayAnswer(effect, response):
                 relay_answered(turn, effect, response)
-            case Present(role, fingerprint, chain, done):
-                services.find_service(turn, done, role, fingerprint, chain)
+            case Present(role, fingerprint, chain, done, account):
+                services.find_service(turn, done, role, fingerprint, chain, account)
             case Expire(found, before):
                 for recipient_id, _ in found:
                     if recipient_id in turn.view.records:
@@ -228,9 +228,10 @@ class RouterPlan:
             case ExpireNotifications(notifier_ids, before):
                 for notifier_id in notifier_ids:
                     expire_notifications(turn, notifier_id, before)
-            case ExpireServices(service_ids, before, is_connected):
+            case ExpireServices(service_ids, before, connected):
+                here = connected()
                 for service_id in service_ids:
-                    if not is_connected(service_id):
+                    if service_id not in here:
                         services.expire_service(turn, service_id, before)
             case OperatorCommand():
                 operate(turn, event)

@@ -162,7 +162,8 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
             else:
                 session.service_found(service_id)
 
-        self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found))
+        account = self.limits.account(session)
+        self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found, account))
 
     def block_received(self, session: Session, payload: bytes) -> None:
         connection = self.by_session[session]
@@ -219,13 +220,11 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
                 if service.created_day < before and service.is_empty
             ]
             if empty:
-                self.engine.put_own(ExpireServices(empty, before, self._is_connected))
+                self.engine.put_own(ExpireServices(empty, before, self._connected_services))
 
-    def _is_connected(self, service_id: bytes) -> bool:
-        return any(
-            connection.client.service is not None and connection.client.service.service_id == service_id
-            for connection in self.connections.values()
-        )
+    def _connected_services(self) -> set[bytes]:
+        clients = (connection.client for connection in self.connections.values())
+        return {client.service.service_id for client in clients if client.service is not None}
 
     async def look_at_stored(self) -> None:
         """Look at how much is stored."""

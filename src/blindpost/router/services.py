@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from blindpost.crypto.ids_hash import QueueSet
@@ -21,6 +21,7 @@ from blindpost.router.notifications import deliver_pending
 from blindpost.router.state import RouterClient, ServiceSub, Walk
 from blindpost.router.turn import Turn
 from blindpost.router.view import DAMAGED
+from blindpost.router.weights import SERVICE, SERVICE_BYTES
 from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
 from blindpost.wire.smp.errors import STORE, Code, SMPError
 from blindpost.wire.smp.handshake import ServiceRole
@@ -35,13 +36,15 @@ def find_service(
     role: ServiceRole,
     fingerprint: bytes,
     chain: tuple[bytes, ...],
+    account: Hashable = None,
 ) -> None:
-    """A certificate was presented: its service, a new one, or none if it is known in another role."""
+    """A certificate was presented: its service, a new one if there is room, none if it has another role."""
     service_id = turn.view.fingerprints.get(fingerprint)
-    if service_id is None:
+    if service_id is None and turn.stored.allows(account, SERVICE_BYTES):
         service_id = service_id_of(fingerprint)
+        turn.stored.add(account, (service_id, SERVICE), SERVICE_BYTES)
         turn.view.put_service(ServiceRecord(service_id, role, fingerprint, chain, day_of(turn.now)))
-    else:
+    elif service_id is not None:
         known = turn.view.services.get(service_id)
         if known is None or known.role is not role:
             service_id = None

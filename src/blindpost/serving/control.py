@@ -22,6 +22,8 @@ from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
 
 LINE_MAX = 64 * 1024
 ASK_TIMEOUT_S = 60.0
+CONNECTIONS_MAX = 64
+"""The oldest makes room: a script that leaves connections open must not use up the descriptors."""
 _PATH_MAX = 107
 """How long the path of a Unix socket may be."""
 
@@ -56,7 +58,7 @@ class ControlSocket:
         self._commands = commands
         self._otherwise = otherwise or f"unknown command; commands are: {', '.join(sorted(commands))}"
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, None] = {}
 
     async def listen(self) -> None:
         """Replace a socket that a killed server left; the caller holds the folder's lock."""
@@ -89,7 +91,11 @@ class ControlSocket:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        if len(self._writers) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._writers))
+            del self._writers[oldest]
+            oldest.transport.abort()
+        self._writers[writer] = None
         try:
             while line := await reader.readline():
                 writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
@@ -97,7 +103,7 @@ class ControlSocket:
         except (OSError, ValueError):
             pass  # the operator hung up, or sent a line without an end
         finally:
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.close()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:

@@ -65,12 +65,13 @@ class MetricsListener:
                 async with asyncio.timeout(_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
                     writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
-                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
             self._open -= 1
-            writer.close()
+            writer.transport.abort()  # whoever does not read holds nothing here
 
     async def _answer(self, request_line: bytes) -> bytes:
         method, _, rest = request_line.partition(b" ")

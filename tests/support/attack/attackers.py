@@ -1,4 +1,4 @@
-"""Strangers in a process of their own, with raw sockets and TLS: `python -m tests.support.attack.attackers`.
+"""Strangers with raw sockets and TLS, in a process of their own (`tests.support.attack.attacks`).
 
 They come from other addresses of this machine, to loopback only, and every loop ends with their time. They
 run at a low priority: what is measured is what they do to a server, not that they use its processors.
@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
-import resource
 import socket
 import ssl
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from blindpost.wire.addresses import Host, Server
@@ -97,8 +94,8 @@ class Tls:
     def __init__(self, aim: Aim, tls: ssl.SSLContext, number: int, crowd: int = 2, room: int = 0) -> None:
         self.sock = dialed(aim, number, crowd, room)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = tls.wrap_bio(self._in, self._out)
-        self._do(self._tls.do_handshake)
+        self.tls = tls.wrap_bio(self._in, self._out)
+        self._do(self.tls.do_handshake)
 
     def _do(self, work: Callable[[], object]) -> None:
         while True:
@@ -119,13 +116,13 @@ class Tls:
 
         def more() -> None:
             while len(found) < count:
-                found.extend(self._tls.read(count - len(found)))
+                found.extend(self.tls.read(count - len(found)))
 
         self._do(more)
         return bytes(found)
 
     def sealed(self, data: bytes) -> bytes:
-        self._tls.write(data)
+        self.tls.write(data)
         return self._out.read()
 
     def send(self, data: bytes) -> None:
@@ -287,42 +284,3 @@ async def quic_handshakes(aim: Aim) -> None:
                     held[-1], "127.0.0.1", aim.port, authorities=None, pinned=bytes.fromhex(aim.key_hash)
                 )
         await asyncio.sleep(STEP_S)
-
-
-Attack = Callable[[Aim], Awaitable[None]]
-BELOW: dict[str, Attack] = {
-    "silent sockets": silent_sockets,
-    "half handshakes": half_handshakes,
-    "corrupt records": corrupt_records,
-}
-BLOCKS: dict[str, Attack] = {
-    **BELOW,
-    "noise in blocks": noise_in_blocks,
-    "heavy commands": heavy_commands,
-    "non-readers": non_readers,
-}
-CALLS: dict[str, Attack] = {
-    **BELOW,
-    "unfinished messages": unfinished_messages,
-    "QUIC handshakes": quic_handshakes,
-}
-ATTACKS: dict[str, dict[str, Attack]] = {
-    "router": {**BLOCKS, "relays to nowhere": relays_to_nowhere},
-    "ntf": BLOCKS,
-    "ds": CALLS,
-}
-TOGETHER = "all together"
-
-
-async def attack(aim: Aim) -> None:
-    known = ATTACKS[aim.kind]
-    chosen = list(known.values()) if aim.attack == TOGETHER else [known[aim.attack]]
-    await asyncio.gather(*(each(aim) for each in chosen))
-
-
-if __name__ == "__main__":
-    os.nice(10)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
-    asyncio.run(attack(Aim(**json.loads(sys.argv[1]))))
-    os._exit(0)  # sockets that are still open are cut by the system

@@ -27,6 +27,8 @@ from tests.support.serving.commands import Started, StartedRouter, edit, init
 
 MEMORY_MIB = 384
 """What the servers under attack promise."""
+STORED_MIB = 16
+"""What they may store, where that has a bound."""
 BOB = b"B" * 32
 
 
@@ -57,6 +59,10 @@ class Target(ABC):
     async def rows(self) -> object:
         """What the store holds, as far as a bystander does not change it."""
         return None
+
+    async def stored(self) -> int:
+        """Bytes that count against what it may store."""
+        return 0
 
     async def held(self) -> int:
         """How many connections the largest accounts have."""
@@ -95,6 +101,9 @@ class RouterTarget(Target):
             for name in ("queues", "messages", "services")
             if name in status["stored"]
         }
+
+    async def stored(self) -> int:
+        return int((await self.server.ask("connections"))["stored_bytes"])
 
     async def join(self) -> None:
         assert isinstance(self.server, StartedRouter)
@@ -148,6 +157,9 @@ class DsTarget(Target):
         status = await self.server.ask("status")
         return status["payloads"], status["bytes"]
 
+    async def stored(self) -> int:
+        return int((await self.server.ask("status"))["bytes"])
+
     async def join(self) -> None:
         self._client: DsClient = await self.server.client()  # type: ignore[attr-defined]
 
@@ -167,6 +179,7 @@ async def target(kind: str, folder: Path, dsn: str | None) -> AsyncIterator[Targ
     if kind == "router":
         made = await asyncio.to_thread(init, folder, *database)
         edit(folder, *memory)
+        edit(folder, "stored_mib = 262144", f"stored_mib = {STORED_MIB}")
         router = StartedRouter(folder)
         try:
             await router.start()
@@ -181,6 +194,8 @@ async def target(kind: str, folder: Path, dsn: str | None) -> AsyncIterator[Targ
     else:
         async with ds_in_process(folder) as ds:
             configure_ds(folder, "[listen]\n", f"[listen]\nmemory_mib = {MEMORY_MIB}\n")
+            with (folder / "ds.toml").open("a") as settings:
+                settings.write(f"\n[limits]\ntotal_bytes = {STORED_MIB << 20}\n")
             if dsn is not None:
                 configure_ds(folder, 'durability = "full"', f'durability = "full"\ndatabase = "{dsn}"')
             await ds.start()

@@ -1,0 +1,84 @@
+"""The listeners of operators: who does not read, does not end a line or stays for ever holds little."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.serving import control, http
+from blindpost.serving.control import ControlSocket
+from blindpost.serving.health import Health
+from blindpost.serving.http import MetricsListener
+from blindpost.serving.sections import MetricsSection
+from tests.support.serving.waiting import until
+
+ASK = b'{"command": "status"}\n'
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_whoever_asks_for_metrics_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_TIMEOUT_S", 0.3)
+
+    async def render() -> str:
+        return "a line\n" * (1 << 20)
+
+    listener = MetricsListener(render, lambda: Health(True, "fine"))
+    port = await listener.move(MetricsSection(enabled=True, port=0))
+    assert port is not None
+    before = open_files()
+    held = []
+    for _ in range(5):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", port))
+        sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        held.append(sock)
+    await until(lambda: open_files() == before + 2 * len(held))
+    await until(lambda: open_files() == before + len(held))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /live HTTP/1.1\r\n\r\n")
+    assert b"the event loop turns" in await reader.read()
+    writer.close()
+    for sock in held:
+        sock.close()
+    await listener.close()
+
+
+async def test_control_connections_make_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 3)
+
+    async def status(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    path = tmp_path / "control"
+    listening = ControlSocket(path, {"status": status})
+    await listening.listen()
+    opened = []
+    for _ in range(5):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(ASK)
+        assert b'"ok": true' in await reader.readline()
+        opened.append((reader, writer))
+    for reader, _ in opened[:2]:
+        assert await reader.read() == b"", "the oldest made room"
+    for reader, writer in opened[2:]:
+        writer.write(ASK)
+        assert b'"ok": true' in await reader.readline()
+    opened[-1][1].write(b"x" * (control.LINE_MAX + 2))
+    with contextlib.suppress(ConnectionError):
+        assert await opened[-1][0].read() == b"", "a line without an end"
+    for _, writer in opened:
+        writer.close()
+    await listening.close()
