@@ -16,7 +16,7 @@ from blindpost.transport import errors
 from blindpost.transport.ends import open_session
 from blindpost.transport.handshake import Effect, Handshake
 from blindpost.transport.keeper import Keeper
-from blindpost.transport.network import TcpListener
+from blindpost.transport.listening import TcpListener
 from blindpost.transport.plan import SessionLimits
 from blindpost.transport.session import Handler, Session, Stage
 from blindpost.wire.value import Buffer

@@ -35,6 +35,7 @@ from blindpost.cli.output import (
     tell_backup,
     tell_restored,
     told_reload,
+    upgraded,
     with_set,
 )
 from blindpost.ds.auth import token_digest
@@ -257,6 +258,12 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Give the database to the standby that waits for it, and wait in its place."""
     hand_over(DsPlace.read(config), as_json=as_json)
+
+
+@app.command()
+def upgrade(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Replace the running program by the installed one, on the same ports; clients reconnect once."""
+    upgraded(DsPlace.read(config), as_json=as_json)
 
 
 @app.command()

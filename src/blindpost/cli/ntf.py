@@ -36,6 +36,7 @@ from blindpost.cli.output import (
     tell_restored,
     tell_rotated,
     told_reload,
+    upgraded,
     with_set,
 )
 from blindpost.client.hosts import NTF_PORT
@@ -197,6 +198,12 @@ def check(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Give the database to the standby that waits for it, and wait in its place."""
     hand_over(NtfPlace.read(config), as_json=as_json)
+
+
+@app.command()
+def upgrade(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Replace the running program by the installed one, on the same ports; clients reconnect once."""
+    upgraded(NtfPlace.read(config), as_json=as_json)
 
 
 @app.command()

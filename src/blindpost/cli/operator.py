@@ -14,6 +14,7 @@ from blindpost.cli.output import (
     show,
     show_holders,
     show_status,
+    upgraded,
 )
 from blindpost.serving.place import ask_running
 
@@ -32,6 +33,11 @@ def handover(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     hand_over(place_of(config), as_json=as_json)
 
 
+def upgrade(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
+    """Replace the running program by the installed one, on the same ports; clients reconnect once."""
+    upgraded(place_of(config), as_json=as_json)
+
+
 def connections(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show how many clients are connected, in sums; never who."""
     show(ask_running(place_of(config), "connections"), as_json=as_json, title="Connections")
@@ -43,5 +49,5 @@ def stats(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (status, handover, connections, stats):
+    for command in (status, handover, upgrade, connections, stats):
         app.command()(command)

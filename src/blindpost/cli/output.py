@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from blindpost.serving.backups import Aside
 
 
+UPGRADE_S_MAX = 120.0
+"""A new program that serves no earlier does not serve."""
+
+
 class IdentifiedPlace(Protocol):
     """Where a router with an identity of its own lives."""
 
@@ -182,6 +186,31 @@ def hand_over(place: Place[Any], *, as_json: bool) -> None:
         typer.echo(json.dumps({"handed_over": True}))
     else:
         say(f"The {place.title} answers what it accepted, then the standby serves and this one waits.")
+
+
+def upgraded(place: Place[Any], *, as_json: bool) -> None:
+    """Have the running server of a place replaced by the installed program; wait until that serves."""
+    before = ask_running(place, "status")
+    with working("the installed program takes over ..."):
+        ask_running(place, "upgrade")
+        now = _replaced(place, int(before["upgrades"]))
+    if as_json:
+        typer.echo(json.dumps({"from": before["version"], "to": now["version"]}))
+    else:
+        say(f"The {place.title} runs version {now['version']} now; it was {before['version']}.")
+
+
+def _replaced(place: Place[Any], upgrades: int) -> dict[str, Any]:
+    end = time.monotonic() + UPGRADE_S_MAX
+    while time.monotonic() < end:
+        with contextlib.suppress(OperatorError):
+            now = ask_running(place, "status")
+            if now.get("upgrades", 0) > upgrades:
+                return now
+        time.sleep(0.1)
+    raise OperatorError(
+        f"{place.folder}: the {place.title} does not answer after {UPGRADE_S_MAX:.0f} s. Its log says why."
+    )
 
 
 TopOption = Annotated[

@@ -14,7 +14,7 @@ from typing import Any, cast
 from blindpost.ds.connection import DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.transport.guarded import GuardedTls
-from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import TcpListener
 
 ALPN = "capnp"
 HANDSHAKE_S = 10
@@ -157,18 +157,14 @@ class TlsListener:
     def __init__(self, service: DeliveryService, context: ssl.SSLContext) -> None:
         self._service = service
         self._context = context
-        self._server: asyncio.Server | None = None
+        self._listener: TcpListener | None = None
 
     async def listen(self, host: str | None, port: int) -> int:
         """Returns the port, which the system chooses if it is 0."""
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Counted(self._service, self._context), host, port, backlog=ACCEPT_AT_ONCE
-        )
-        let_wait(self._server)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        self._listener = await TcpListener.listen(lambda: _Counted(self._service, self._context), host, port)
+        return self._listener.ports[0]
 
     def close(self) -> None:
         """Accept no more connections; open ones stay."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.stop()

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blindpost.ops.page import Page
 from blindpost.serving.failures import OperatorError
-from blindpost.transport.network import ACCEPT_AT_ONCE
+from blindpost.transport.listening import ACCEPT_AT_ONCE
 
 VISITORS_MAX = 256
 """Connections at once; one more takes the place of the one that has been idle for the longest time."""

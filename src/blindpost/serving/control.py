@@ -18,7 +18,7 @@ from typing import Any
 
 from blindpost.serving.failures import OperatorError, about_file
 from blindpost.serving.logs import log
-from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
 
 LINE_MAX = 64 * 1024
 ASK_TIMEOUT_S = 60.0

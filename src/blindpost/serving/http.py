@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
 from blindpost.serving.sections import EVERYWHERE, MetricsSection
-from blindpost.transport.network import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
 
 _HEAD_MAX = 8 * 1024
 _TIMEOUT_S = 5.0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import blindpost
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
-from blindpost.serving import descriptors, logs, processes, vitals
+from blindpost.serving import descriptors, logs, processes, upgrading, vitals
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import readable_by_others
@@ -32,6 +32,8 @@ from blindpost.serving.reloading import changed_settings, divided, with_taken
 from blindpost.serving.service import Ports, Service
 from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
+from blindpost.serving.upgrading import Successor
+from blindpost.transport import listening
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -68,14 +70,18 @@ class Process(Generic[V]):
                 "status": self._status,
                 "reload": self._reload,
                 "handover": self._handover,
+                "upgrade": self._upgrade,
                 **service.commands(),
             },
         )
         self._metrics = MetricsListener(self._render, lambda: self.watch.health)
+        self.successor: Successor | None = None
+        """For the program that is to take the place of this one."""
         self._stop = asyncio.Event()
         self._supervisor = Supervisor()
         self._reloading = asyncio.Lock()
         self._hung_up: asyncio.Task[None] | None = None
+        self._upgrading: asyncio.Task[None] | None = None
         self._limited: Counter[str] = Counter()
 
     @classmethod
@@ -152,6 +158,7 @@ class Process(Generic[V]):
         self.tasks.repeat("the health check", LOOK_S, self._look)
         self.tasks.repeat("counted log lines", logs.COUNTED_S, logs.tell_repeated)
         self.tasks.repeat("limits that applied", logs.COUNTED_S, self._tell_limited)
+        listening.let_go()
         self.metrics_port = await self._metrics.move(metrics)
         await self._control.listen()
 
@@ -174,7 +181,8 @@ class Process(Generic[V]):
     async def _end(self) -> None:
         """Take in nothing more, decide and answer what came, close every connection, then the store."""
         self.draining = True
-        self._supervisor.stopping()
+        if self.successor is None:
+            self._supervisor.stopping()
         service = self.service
         await self._step("closing the listeners", service.stop_listening)
         await self.tasks.cancel(keep=WORK)
@@ -267,6 +275,32 @@ class Process(Generic[V]):
         self.give_way()
         return {}
 
+    async def upgrade(self) -> None:
+        """Give way to the program as it is installed now, if it would start here."""
+        await upgrading.check(self.place)
+        if self._stop.is_set():
+            raise OperatorError("it is stopping already.")
+        log.info("the installed program takes over: answering what was accepted")
+        self.successor = upgrading.successor()
+        self._supervisor.reloading()
+        self._stop.set()
+
+    async def _upgrade(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        await self.upgrade()
+        return {}
+
+    def asked_to_upgrade(self) -> None:
+        """SIGUSR2."""
+        self._upgrading = asyncio.create_task(self._try_upgrade())
+
+    async def _try_upgrade(self) -> None:
+        try:
+            await self.upgrade()
+        except OperatorError as error:
+            log.error("%s", error)
+        except Exception:
+            log.exception("the upgrade failed")
+
     async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         health = self.watch.health
         return {
@@ -276,6 +310,7 @@ class Process(Generic[V]):
             "ready": health.ready,
             "health": health.sentence,
             "uptime_s": int(time.monotonic() - self.started),
+            "upgrades": upgrading.count(),
             "ports": dict(self.ports) if isinstance(self.ports, Mapping) else list(self.ports),
             "metrics_port": self.metrics_port,
             "schema": self.place.schema,
@@ -321,7 +356,7 @@ def _told_ports(ports: Ports) -> str:
     return f"on port {', '.join(map(str, sorted(set(ports))))}" if ports else ""
 
 
-async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> None:
+async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor | None:
     """One life after the other: a server whose database was taken over waits until it can have it back."""
     loop, yields = asyncio.get_running_loop(), False
     while place.shared is None or await _has_turn(place, place.shared, yields=yields):
@@ -336,10 +371,12 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _signalled, process, number)
         loop.add_signal_handler(signal.SIGHUP, process.hung_up)
+        loop.add_signal_handler(signal.SIGUSR2, process.asked_to_upgrade)
         await process.run(lambda: ready(process))  # noqa: B023 - it is called while `run` runs
-        if not process.displaced or process.told_to_stop:
-            return
+        if process.told_to_stop or not process.displaced:
+            return None if process.told_to_stop else process.successor
         yields = True
+    return None
 
 
 async def _has_turn(place: Place[Any], shared: Shared, *, yields: bool) -> bool:
@@ -384,12 +421,15 @@ def serve(kind: type[V], place: Place[Any], ready: Ready[V] = tell_ready) -> Non
     logs.set_up(place.settings.log.format, place.settings.log.level)
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    listening.inherit()
     try:
         with place.locked():
-            asyncio.run(_serve(kind, place, ready))
+            successor = asyncio.run(_serve(kind, place, ready))
     except (OperatorError, OSError):
         raise
     except Exception:
         log.critical("the %s stopped because of a bug in it", place.title, exc_info=True)
         sys.exit(1)
+    if successor is not None:
+        upgrading.replace(successor)
     log.info("the %s has stopped; everything it accepted is stored and answered", place.title)

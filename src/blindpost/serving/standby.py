@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import blindpost
+from blindpost.serving import upgrading
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.health import Health
 from blindpost.serving.http import MetricsListener
@@ -85,6 +86,7 @@ class Standby:
             "ready": False,
             "health": self._candidate.sentence,
             "uptime_s": int(time.monotonic() - self._started),
+            "upgrades": upgrading.count(),
             "ports": [],
             "metrics_port": self._metrics_port,
             "schema": self._place.schema,

@@ -6,13 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-LISTEN_BACKLOG = 1024
-ACCEPT_AT_ONCE = 1
-"""How many connections asyncio takes before it looks at anything else.
-
-It tries this often even when no file can be opened, and each failure schedules its own retry a second later:
-with more than one at a time the retries multiply without end.
-"""
+from blindpost.transport.listening import TcpListener
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -45,19 +39,6 @@ class Network(Protocol):
     ) -> Listener: ...
 
 
-class TcpListener:
-    """A listening socket, or several."""
-
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-        self.ports = tuple(sock.getsockname()[1] for sock in server.sockets)
-
-    async def close(self) -> None:
-        self._server.close()
-        # ClosedError sockets leave the selector in the next turn of the loop.
-        await asyncio.sleep(0)
-
-
 class TcpNetwork:
     """The real one."""
 
@@ -68,17 +49,7 @@ class TcpNetwork:
     async def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> TcpListener:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=ACCEPT_AT_ONCE)
-        let_wait(server)
-        return TcpListener(server)
-
-
-def let_wait(server: asyncio.Server) -> None:
-    """Let the system queue connections until asyncio takes them; asyncio only asked for `ACCEPT_AT_ONCE`."""
-    for listening in server.sockets:
-        with listening.dup() as sock:
-            sock.listen(LISTEN_BACKLOG)
+        return await TcpListener.listen(factory, host, port)
 
 
 TCP = TcpNetwork()

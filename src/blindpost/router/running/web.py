@@ -12,7 +12,8 @@ from blindpost.router.running.settings import RouterPlace, RulesSection
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.limits import AddressKeys, account_of
 from blindpost.serving.listening import listen_at
-from blindpost.transport.network import ACCEPT_AT_ONCE, TCP, Network, let_wait
+from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.network import TCP, Network
 from blindpost.web.certificates import CertificateError, WebCertificate
 from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork

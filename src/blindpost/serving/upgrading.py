@@ -1,0 +1,76 @@
+"""A server that is replaced by the program as it is installed now, in the same process and on the same ports.
+
+The running program drains as at a stop, but its listening sockets stay open, so that whoever connects
+meanwhile waits instead of being refused. Then the process executes the new program: supervisors and
+containers see the same process all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from blindpost.serving.children import COMMAND
+from blindpost.serving.failures import OperatorError
+from blindpost.serving.place import Place
+from blindpost.serving.supervisor import unsupervised
+from blindpost.transport import listening
+
+COUNT = "BLINDPOST_UPGRADES"
+CHECK_S_MAX = 60.0
+
+Successor = Mapping[str, str]
+"""What the new program finds in its environment."""
+
+
+def count() -> int:
+    """How often this process was replaced."""
+    text = os.environ.get(COUNT, "")
+    return int(text) if text.isdecimal() else 0
+
+
+async def check(place: Place[Any]) -> None:
+    """The new program must say that it would start here; otherwise the old one goes on."""
+    words = (*COMMAND, place.word, "check", "-c", str(place.folder), "--json")
+    child = await asyncio.create_subprocess_exec(
+        *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=unsupervised()
+    )
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            output, errors = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        raise OperatorError("the installed program does not answer. Nothing was changed.") from None
+    if child.returncode:
+        raise OperatorError(
+            f"the installed program would not start here: {_reason(output, errors)} Nothing was changed."
+        )
+
+
+def _reason(output: bytes, errors: bytes) -> str:
+    try:
+        findings = json.loads(output)["findings"]
+        (first, *_) = (row["found"] for row in findings if row["grade"] == "error")
+        return f"{str(first).removesuffix('.')}."
+    except (ValueError, LookupError, TypeError):
+        lines = errors.decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it says nothing.")
+
+
+def successor() -> Successor:
+    """Keep the listening sockets for it."""
+    return {**listening.left_open(), COUNT: str(count() + 1)}
+
+
+def replace(found: Successor) -> NoReturn:
+    """Become the new program. Signals that it does not handle yet must not end it."""
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    words = [sys.executable, *sys.orig_argv[1:]]
+    os.execve(sys.executable, words, {**os.environ, **found})  # noqa: S606 - our own command

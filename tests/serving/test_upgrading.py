@@ -1,0 +1,94 @@
+"""A server that is replaced by the installed program: the same process, the same ports, nobody refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.router.load import Pair, Tally
+from tests.support.serving.commands import StartedRouter, edit, init, run, started
+from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, make
+from tests.support.serving.kinds import started as server_of
+
+UPGRADES = 3
+
+
+async def knock(port: int, stop: asyncio.Event) -> int:
+    """Connect again and again; how often. A refused connection is an error."""
+    count = 0
+    while not stop.is_set():
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        count += 1
+        await asyncio.sleep(0.005)
+    return count
+
+
+@pytest.mark.timeout(180)
+async def test_nothing_is_lost_and_nobody_is_refused_while_a_router_is_upgraded(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    init(folder)
+    edit(folder, "new_per_address_per_second = 10.0", "new_per_address_per_second = 1e6")
+    edit(folder, "new_per_address_burst = 500", "new_per_address_burst = 1000000")
+    edit(folder, "connections_per_address = 1000", "connections_per_address = 100000")
+    async with started(folder) as router:
+        tally, stop = Tally(), asyncio.Event()
+        pair, pid = Pair(router, tally, 1), router.child.pid
+        port = router.status["ports"][0]
+        knocking = asyncio.create_task(knock(port, stop))
+        for number in range(1, UPGRADES + 1):
+            tally.aim(100)
+            living = asyncio.create_task(pair.live())
+            await tally.reached.wait()
+            if number == UPGRADES:
+                await by_signal(router, number)
+            else:
+                told = await asyncio.to_thread(run, "router", "upgrade", "-c", folder)
+                assert "runs version" in told.stderr + told.stdout
+            await living
+            status = await router.ask("status")
+            assert (status["pid"], status["upgrades"], status["ports"]) == (pid, number, [port])
+        await pair.check()
+        stop.set()
+        assert await knocking > 0
+        assert await router.end() == 0
+        assert b"ERROR" not in router.log
+
+
+async def by_signal(router: StartedRouter, number: int) -> None:
+    router.child.send(signal.SIGUSR2)
+    await router.told(b"is ready", number + 1)
+
+
+@pytest.mark.parametrize("kind", [NTF, DS], ids=lambda kind: str(kind.word))
+async def test_every_server_keeps_what_it_stored(kind: Kind, tmp_path: Path) -> None:
+    made = await asyncio.to_thread(make, kind, tmp_path / "one")
+    server = server_of(kind, tmp_path / "one")
+    try:
+        await server.start()
+        await kind.use(server, made)
+        await asyncio.to_thread(run, kind.word, "upgrade", "-c", tmp_path / "one")
+        await kind.use(server, made)
+        status = await server.ask("status")
+        assert (status["upgrades"], kind.kept(status)) == (1, 2)
+        assert await server.end(signal.SIGTERM) == 0
+    finally:
+        await server.close()
+
+
+async def test_a_program_that_would_not_start_does_not_take_over(tmp_path: Path) -> None:
+    await asyncio.to_thread(make, ROUTER, tmp_path / "one")
+    async with started(tmp_path / "one") as router:
+        edit(tmp_path / "one", "quota = 128", "quota = 0")
+        told = await asyncio.to_thread(run, "router", "upgrade", "-c", tmp_path / "one", code=1)
+        assert "quota" in told.stderr
+        edit(tmp_path / "one", "quota = 0", "quota = 128")
+        (tmp_path / "one" / "keys" / "router.pem").rename(tmp_path / "away")
+        told = await asyncio.to_thread(run, "router", "upgrade", "-c", tmp_path / "one", code=1)
+        assert "would not start here" in told.stderr
+        assert "Nothing was changed" in told.stderr
+        status = await router.ask("status")
+        assert (status["state"], status["upgrades"]) == ("running", 0)
