@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 from blindpost.agent.calls import ConnectionCalls
 from blindpost.agent.cleanup import keep_clean
@@ -127,16 +128,16 @@ class Core:
         """Continue all stored work."""
         ground = self.ground
         for conn_id in self._unclaimed:
-            ground.spawn(self._take_back(conn_id))
+            ground.keep(partial(self._take_back, conn_id))
         self.commands.resume()
         self.delivery.resume()
-        ground.spawn(self.rotation.keep_going())
-        ground.spawn(self.sync.keep_going())
-        ground.spawn(self.deletion.resume())
-        ground.spawn(keep_clean(ground, self.deletion))
-        ground.spawn(self.push.resume())
+        ground.keep(self.rotation.keep_going)
+        ground.keep(self.sync.keep_going)
+        ground.keep(self.deletion.resume)
+        ground.keep(partial(keep_clean, ground, self.deletion))
+        ground.keep(self.push.resume)
         if ground.config.subscribe:
-            await self.subscriptions.subscribe_all()
+            await ground.lasting(self.subscriptions.subscribe_all)
 
     async def _take_back(self, conn_id: ConnId) -> None:
         """Delete a connection that the program was never given; a router that is away is asked again."""

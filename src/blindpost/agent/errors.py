@@ -9,6 +9,7 @@ from blindpost.agent.failures import Kind, kind_of
 from blindpost.client.calls import Failure
 from blindpost.client.errors import (
     ClientError,
+    CorrelationIdError,
     GarbledResponseError,
     NoHostError,
     NoServiceError,
@@ -228,6 +229,8 @@ def network_error(server: Server, failure: Failure) -> AgentError:
             return ProxyError(server, failure)
         case TooLargeError():
             return CommandError(CommandCode.LARGE)
+        case CorrelationIdError():  # it was sent on this connection before, and the answer is still to come
+            return BrokerError(server, ResponseTimeoutError())
         case ClientError() if not isinstance(
             failure, ResponseTimeoutError | UnexpectedResponseError | GarbledResponseError | NoServiceError
         ):

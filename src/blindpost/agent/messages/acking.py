@@ -71,6 +71,7 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> 
         raise prohibited("only messages of the peer's application can have receipts")
     if not message.user_ack:
         messages.set_user_ack(tx, conn_id, msg_id)
+        tx.acknowledged(conn_id, msg_id)
         if receipt is not None and _can_receipt(whole):
             told = Receipt(message.external_id, message.msg_hash, receipt)
             enqueue(tx, whole, ARcvd((told,)))

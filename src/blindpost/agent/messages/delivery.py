@@ -97,7 +97,7 @@ class DeliveryWorkers:
 
     async def _run(self, key: DeliveryKey, worker: _Worker, line: _Line) -> None:
         try:
-            await worker.work()
+            await self._ground.lasting(worker.work)
         finally:
             del self._workers[key], self.tasks[key]
             line.leave()

@@ -246,7 +246,7 @@ class Tokens:
             supervisor.wish_all(tx, Wish.DELETE_AT_SMP)
             ntf_tokens.doom(tx, token, tx.now)
             ntf_tokens.delete(tx)
-        self._ground.spawn(self.forget_doomed())
+        self._ground.keep(self.forget_doomed)
 
     # The router
 
@@ -274,7 +274,7 @@ class Tokens:
 
     async def resume(self) -> None:
         """Continue what was unfinished."""
-        self._ground.spawn(self.forget_doomed())
+        self._ground.keep(self.forget_doomed)
         retry = Retry.first(RECONNECT)
         while not await self._resumed():
             await asyncio.sleep(retry.jittered_s(self._ground.config.chance))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from blindpost.agent.errors import AgentError, CriticalError, InternalError, NetworkError
 from blindpost.agent.events import Failed, JoinDelayed
@@ -61,19 +62,22 @@ class CommandWorkers:
 
     async def _work(self, key: CommandKey) -> None:
         try:
-            while True:
-                self._again.discard(key)
-                command = self._next(*key)
-                if command is not None and not await self._is_durable():
-                    continue
-                if command is None or not self._is_there(command):
-                    if key in self._again:
-                        continue
-                    return
-                await self._run(command)
+            await self._ground.lasting(partial(self._run_all, key))
         finally:
             del self.tasks[key]
             self._again.discard(key)
+
+    async def _run_all(self, key: CommandKey) -> None:
+        while True:
+            self._again.discard(key)
+            command = self._next(*key)
+            if command is not None and not await self._is_durable():
+                continue
+            if command is None or not self._is_there(command):
+                if key in self._again:
+                    continue
+                return
+            await self._run(command)
 
     async def _is_durable(self) -> bool:
         """Whether what was read is stored for good: otherwise it is not to be done, and is read again."""

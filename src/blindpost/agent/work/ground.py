@@ -13,13 +13,14 @@ from typing import Any
 
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError, InactiveError, InternalError
+from blindpost.agent.errors import AgentError, CriticalError, InactiveError, InternalError
 from blindpost.agent.events import AgentFailed
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import events as event_rows
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.work.keeping import load_event
 from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.agent.work.retries import MESSAGE_FAST, Retry
 from blindpost.agent.work.stream import EventStream
 from blindpost.agent.work.suspension import Operations
 from blindpost.agent.work.transactions import ID_SIZE, Tx, Work
@@ -53,6 +54,7 @@ class Ground:
         self.operations = Operations()
         self.work = Work()
         self.work.events.listen(lambda told: self.stream.put(*told))
+        self.work.acknowledged.listen(lambda told: self.stream.acknowledged(*told))
         self.stream.settled.listen(self._settle)
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +98,21 @@ class Ground:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """The same for what a full disk must only delay."""
+        return self.spawn(self.lasting(work))
+
+    async def lasting(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Work that begins again when the store has failed, since nobody else would take it up."""
+        retry = Retry.first(MESSAGE_FAST)
+        while True:
+            try:
+                return await work()
+            except StoreFailedError as error:
+                self.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
+            await asyncio.sleep(retry.delay_s)
+            retry = retry.next()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Background failures are reported, not lost."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 
-from blindpost.agent.events import ConnEvent, Event
+from blindpost.agent.events import ConnEvent, Event, ReceiptsReceived, Received
 from blindpost.agent.model import ConnId
 from blindpost.agent.work.signals import Signal
 
 _Kept = tuple[Event, int | None]
+
+
+def _message_of(event: Event) -> tuple[ConnId, int] | None:
+    """Which message an event gives to the program."""
+    return (event.conn.id, event.msg.id) if isinstance(event, Received | ReceiptsReceived) else None
 
 
 class EventStream:
@@ -25,6 +30,9 @@ class EventStream:
         self._most = most
         self._events: deque[_Kept] = deque()
         self._held: dict[ConnId, list[_Kept]] = {}
+        self._messages: Counter[tuple[ConnId, int]] = Counter()
+        """Which messages wait for the program: one that it has not acknowledged when its router comes back
+        arrives a second time."""
         self._last: int | None = None
         self._taker: asyncio.Event = asyncio.Event()
         self._closed = False
@@ -56,8 +64,23 @@ class EventStream:
                 return
         self._append((event, row))
 
+    def acknowledged(self, conn_id: ConnId, msg_id: int) -> None:
+        """The program is done with a message: copies that wait are not given to it any more."""
+        key = (conn_id, msg_id)
+        if self._messages[key]:
+            waiting, self._events = self._events, deque()
+            for event, row in waiting:
+                if _message_of(event) != key:
+                    self._events.append((event, row))
+                elif row is not None:
+                    self.settled.tell(row)
+        del self._messages[key]
+
     def _append(self, kept: _Kept) -> None:
         self._events.append(kept)
+        message = _message_of(kept[0])
+        if message is not None:
+            self._messages[message] += 1
         self._taker.set()
         if len(self._events) >= self._most and not self._is_full:
             self._is_full = True
@@ -83,6 +106,11 @@ class EventStream:
             self._taker.clear()
             await self._taker.wait()
         event, self._last = self._events.popleft()
+        message = _message_of(event)
+        if message is not None:
+            self._messages[message] -= 1
+            if not self._messages[message]:
+                del self._messages[message]
         if self._is_full and len(self._events) <= self._most // 2:
             self._is_full = False
             self.pressure.tell(False)

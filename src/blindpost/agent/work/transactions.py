@@ -57,6 +57,8 @@ class Work:
     """The peer says that this send queue has room again."""
     commands: Signal[CommandKey] = field(default_factory=Signal)
     notifications: Signal[NtfSubscription] = field(default_factory=Signal)
+    acknowledged: Signal[tuple[ConnId, int]] = field(default_factory=Signal)
+    """The application is done with this message."""
     deletions: Signal[ConnId] = field(default_factory=Signal)
     """This connection is marked as deleted: its queues and rows are to go."""
 
@@ -108,6 +110,10 @@ class Tx(Db):
 
     def failed(self, conn_id: ConnId, error: AgentError) -> None:
         self.emit(Failed(self.handle(conn_id), error))
+
+    def acknowledged(self, conn_id: ConnId, msg_id: int) -> None:
+        """The application is done with a message: copies of it that wait for the application go."""
+        self._later(self._work.acknowledged, (conn_id, msg_id))
 
     def wake_delivery(self, queue: SndQueue) -> None:
         """Something waits to be delivered to this queue."""
