@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation kills takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation simulate simulate-long kills takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -42,6 +42,14 @@ test: $(READY) browser ## the whole test suite
 
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
+
+simulate: $(READY) ## the whole network in one run: SEED, SEEDS of them, or HOURS of virtual time; a failure is told as a story
+	$(BIN)/python -m simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(if $(HOURS),--hours $(HOURS))
+
+simulate-long: $(READY) ## ten thousand short runs of the whole network, a long one, and the bugs that they must find
+	$(BIN)/python -m simulation --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m simulation --hours 24
+	BLINDPOST_PLANTED=1 $(BIN)/python -m pytest -q -s -n $(WORKERS) tests/simulation/test_planted_bugs.py
 
 kills: $(READY) ## kill -9 the router a hundred times under load
 	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from blindpost.engine.undo import Undo
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.model import ID_SIZE, ServiceRecord
+from blindpost.router.tables import RouterStore
 from blindpost.router.view import View
 from tests.support.router.routers import RunningRouter
 
@@ -22,7 +23,11 @@ async def associate(running: RunningRouter, rcv_ids: Iterable[bytes], service_id
 
 
 async def _associate(running: RunningRouter, rcv_ids: Iterable[bytes], service_id: bytes | None) -> None:
-    store = running.router.store
+    await associate_in(running.router.store, rcv_ids, service_id)
+
+
+async def associate_in(store: RouterStore, rcv_ids: Iterable[bytes], service_id: bytes | None) -> None:
+    """The same in a store that no router has open."""
     for rcv_id in rcv_ids:
         view = View(Undo())
         await store.load(Wanted(recipients={rcv_id}), view)

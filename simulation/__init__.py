@@ -1,0 +1,1 @@
+"""The whole network in one deterministic run: real parties, virtual time, drawn faults, a judging model."""

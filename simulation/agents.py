@@ -1,0 +1,283 @@
+"""An agent as a party, with a small program on it that sends, receives and acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    AgentFailed,
+    Connected,
+    Connection,
+    Event,
+    Failed,
+    InactiveError,
+    RatchetSync,
+    ReceiptsReceived,
+    Received,
+    SendFailed,
+    SendsFailed,
+    SessionOptions,
+    SubscriptionOptions,
+    Switched,
+    SyncState,
+)
+from blindpost.agent.routers.proxying import ProxyOptions
+from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.subscriptions import servers_with_queues, servers_with_service
+from blindpost.agent.store.subscriptions import service as service_at
+from blindpost.agent.subscriptions.table import QueueState
+from blindpost.client.options import SmpOptions
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import Durability
+from blindpost.store.sqlite import SqliteStore
+from blindpost.testing.agents import ReusedPairs
+from simulation.faults import Point
+from simulation.model import Model, ViolationError
+from simulation.party import Party, Surroundings
+
+ACK_AGAIN_S = 5.0
+PLANNED = "planned"
+"""What failures that the schedule causes are named."""
+# An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
+# was not answered is seen by the message that its router keeps.
+UNDER_WAY = (
+    "SELECT (SELECT count(*) FROM commands WHERE command_tag <> 'ACK')"
+    " + (SELECT count(*) FROM snd_message_deliveries)"
+    " + (SELECT count(*) FROM rcv_queues WHERE deleted OR to_subscribe)"
+)
+
+
+class AgentParty(Party):
+    """One agent over SQLite, and its program."""
+
+    def __init__(
+        self,
+        run: Surroundings,
+        name: str,
+        model: Model,
+        servers: Sequence[str],
+        *,
+        proxy: ProxyOptions,
+        service: bool,
+    ) -> None:
+        super().__init__(run, name)
+        self.model = model
+        self.peers: dict[str, str] = {}
+        """The connection with each peer, by its id."""
+        self.told: Counter[str] = Counter()
+        self.service = service
+        self.lazy_until_s = 0.0
+        """Until then the program takes no event."""
+        self.agent: Agent
+        self._servers = servers
+        self._proxy = proxy
+        self._numbers: dict[tuple[str, int], int] = {}
+        """The number of each message in the model, by connection and the agent's own number."""
+        self._store: AgentStore | None = None
+        self._speaking: dict[str, asyncio.Lock] = {}
+        self._busy = asyncio.Event()
+
+    # Life
+
+    def config(self) -> AgentConfig:
+        entropy = self.entropy()
+        client = SmpOptions(network=self.run.network, now=self.now, entropy=entropy)
+        return AgentConfig(
+            sessions=SessionOptions(client=client),
+            subscriptions=SubscriptionOptions(page=7),
+            proxy=self._proxy,
+            service=self.service,
+            durability=Durability.OS,
+            pair_maker=ReusedPairs(),
+            now=self.now,
+            entropy=entropy,
+            chance=self.chance(),
+        )
+
+    async def live(self) -> None:
+        self._speaking = {}
+        path = self.run.folder / f"{self.name}.db"
+        async with Agent.open(path, self._servers, config=self.config()) as agent:
+            self.agent = agent
+            self._store = store = agent._ground.store
+            store._file.commit = self._watched(store._file)  # type: ignore[method-assign]
+            with contextlib.suppress(InactiveError):  # it was closed meanwhile
+                async for event in agent.events():
+                    await self._awake()
+                    await self._take(event)
+
+    async def _awake(self) -> None:
+        """The program has something else to do for now."""
+        if self.run.loop.time() < self.lazy_until_s:
+            self._busy = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._busy.wait(), self.lazy_until_s - self.run.loop.time())
+
+    def _watched(self, file: SqliteStore) -> Callable[[], None]:
+        """Commits that the process may die at, or that the disk has no room for."""
+        real = file.commit
+
+        def commit() -> None:
+            if self._failing_writes:
+                self._failing_writes -= 1
+                file.rollback()
+                raise StoreFailedError(f"a {PLANNED} failure: the disk is full")
+            self.commit_point(Point.BEFORE_COMMIT)
+            real()
+            self.commit_point(Point.AFTER_COMMIT)
+
+        return commit
+
+    async def end(self) -> None:
+        await self.agent.close()
+
+    def files_closed(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            sql = store._file.reading
+            if sql.in_transaction:
+                sql.execute("ROLLBACK")
+            sql.close()
+
+    def fail_writes(self, count: int) -> None:
+        self._failing_writes = count
+
+    def mended(self) -> None:
+        self._failing_writes = 0
+        self.lazy_until_s = 0.0
+        self._busy.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the program can ask its agent for something."""
+        return self.alive and self._store is not None
+
+    # The program
+
+    async def _take(self, event: Event) -> None:
+        self.told[event.name] += 1
+        match event:
+            case Received(_, msg):
+                try:
+                    channel, number = self.model.came(self.name, msg.body, type(msg.integrity).__name__)
+                except ViolationError as violation:
+                    self.run.violated(str(violation))
+                    return
+                self.run.note(f"{self.name} is given {msg.body.decode()}")
+                channel.acknowledging.add(number)
+                await self._acknowledge(event.conn, msg.id, b"" if number % 3 == 0 else None)
+                channel.acknowledged.add(number)
+            case ReceiptsReceived(conn, msg, _):
+                await self._acknowledge(conn, msg.id, None)
+            case SendFailed(conn, msg_id, error):
+                self._failed(conn, [msg_id], error)
+            case SendsFailed(conn, msg_ids, error):
+                self._failed(conn, msg_ids, error)
+            case Failed(_, error) | AgentFailed(error) if PLANNED not in str(error):
+                self.run.violated(f"{self.name} is told of a failure: {error!r}")
+            case Switched(_, direction, phase):
+                self.run.note(f"{self.name} is told: rotation {direction.value} {phase.value}")
+            case RatchetSync(_, state, _):
+                self.run.note(f"{self.name} is told: ratchets {state.value}")
+            case Connected():
+                self.run.note(f"{self.name} is connected")
+
+    async def _acknowledge(self, conn: Connection, msg_id: int, receipt: bytes | None) -> None:
+        """Until the agent has taken it: a full disk is not the end of the program."""
+        while True:
+            try:
+                await conn.ack(msg_id, receipt)
+            except StoreFailedError:
+                await asyncio.sleep(ACK_AGAIN_S)
+            else:
+                return
+
+    def _failed(self, conn: Connection, msg_ids: Sequence[int], error: AgentError) -> None:
+        self.run.violated(f"{self.name} is told that {len(msg_ids)} messages will not be sent: {error!r}")
+
+    def conn(self, peer: str) -> Connection:
+        return self.agent.connection(self.peers[peer])
+
+    async def send(self, peer: str, count: int) -> None:
+        """Say something, several times."""
+        async with self._speaking.setdefault(peer, asyncio.Lock()):
+            for _ in range(count):
+                body = self.model.say(self.name, peer)
+                channel = self.model.channel(self.name, peer)
+                number = channel.said
+                try:
+                    await self.conn(peer).send(body)
+                except (AgentError, StoreFailedError) as error:
+                    self.run.note(f"{self.name} may not send {number}: {error}")
+                    channel.refused.add(number)
+                else:
+                    channel.taken.add(number)
+
+    async def switch(self, peer: str) -> None:
+        """Move what is received from this peer to another queue."""
+        try:
+            await self.conn(peer).switch()
+        except (AgentError, StoreFailedError) as error:
+            self.run.note(f"{self.name} may not switch: {error}")
+
+    # What it looks like from outside
+
+    def unsettled(self) -> str | None:
+        """What is still under way, if anything."""
+        if not self.alive or self._store is None:
+            return "it is not alive"
+        (waiting,) = self._store.reading.sql.execute(UNDER_WAY).fetchone()
+        if waiting:
+            return f"{waiting} commands, deliveries or queues are under way"
+        if self.agent._core.commands.tasks:
+            return "commands are under way"
+        for peer in self.peers:
+            stats = self.conn(peer).stats
+            if stats.sync_state is not SyncState.OK:
+                return f"ratchets with {peer}: {stats.sync_state.value}"
+            if any(queue.switch for queue in stats.rcv) or any(queue.switch for queue in stats.snd):
+                return f"rotation with {peer}"
+            if len(stats.rcv) != 1 or len(stats.snd) != 1:
+                return f"{len(stats.rcv)} and {len(stats.snd)} queues with {peer}"
+            if not self.service and stats.rcv[0].subscription is not QueueState.ACTIVE:
+                return f"the queue for {peer} is not subscribed"
+        return self._unsubscribed()
+
+    def _unsubscribed(self) -> str | None:
+        """Where a subscription is not yet what it should be."""
+        assert self._store is not None
+        subscriptions = self.agent._core.subscriptions
+        for user_id, server in servers_with_queues(self._store.reading, needed_only=False):
+            work = subscriptions.work(subscriptions.sessions.key(user_id, server, None))
+            if work.has_work or work.is_working:
+                return f"subscribing at {server.hosts[0].text}"
+            if self.service and work.table.active_service is None:
+                return f"no service at {server.hosts[0].text}"
+        return None
+
+    def services(self) -> list[tuple[str, bytes, QueueSet]]:
+        """Where it is a service, under which id and with which queues."""
+        assert self._store is not None
+        db = self._store.reading
+        found = []
+        for user_id, server in servers_with_service(db):
+            service = service_at(db, user_id, server)
+            assert service is not None
+            host = server.hosts[0].text
+            if service.service_id is not None:
+                mine = QueueSet.of(rcv_id for place, rcv_id in self.queues() if place == host)
+                found.append((host, service.service_id, mine))
+        return found
+
+    def queues(self) -> list[tuple[str, bytes]]:
+        """Host and recipient id of each queue it receives from."""
+        assert self._store is not None
+        rows = self._store.reading.sql.execute("SELECT host, rcv_id FROM rcv_queues").fetchall()
+        return [(host, bytes(rcv_id)) for host, rcv_id in rows]

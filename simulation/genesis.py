@@ -1,0 +1,123 @@
+"""The world in which a run begins: routers with keys, agents that are connected. It is made once.
+
+Each run gets a copy of its files, so that a short run costs what happens in it and not how it came about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blindpost.agent import Connection
+from blindpost.agent.routers.proxying import Fallback, ProxyOptions, ProxyPolicy
+from blindpost.crypto.credentials import Credentials, issue_router, make_authority
+from blindpost.crypto.entropy import system_entropy
+from blindpost.router.config import RouterRules
+from blindpost.testing.agents import EPOCH
+from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
+from simulation.agents import AgentParty
+from simulation.processes import run_simulated
+from simulation.routers import PORT, RouterParty
+from simulation.run import Run
+from simulation.schedules import AGENTS, ALL, PEERS, ROUTERS, Cast
+
+BEFORE_S = 10_000
+"""So long before a run begins its world is made."""
+LEAVES = 3
+RULES = RouterRules(quota=8)
+THROUGH_PROXY = ProxyOptions(ProxyPolicy.ALWAYS, Fallback.PROHIBIT)
+PROXIES = {"alice": ProxyOptions(), "bob": THROUGH_PROXY, "carol": ProxyOptions(ProxyPolicy.UNKNOWN)}
+SERVERS = {"alice": ROUTERS, "bob": ROUTERS, "carol": ROUTERS[1:]}
+SERVICES = frozenset({"bob"})
+
+
+@dataclass
+class Genesis:
+    """Files, and what is not in them."""
+
+    folder: Path
+    leaves: dict[str, Sequence[Credentials]] = field(default_factory=dict)
+    peers: dict[str, dict[str, str]] = field(default_factory=dict)
+    queues: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
+    """Which each agent receives from, by router."""
+
+    def settle_in(self, run: Run, cast: Cast = ALL) -> None:
+        """Copy the files to a run's folder, and make its parties."""
+        if run.folder != self.folder:
+            shutil.copytree(self.folder, run.folder, dirs_exist_ok=True)
+        run.absent = [place for name in self.queues.keys() - set(cast.agents) for place in self.queues[name]]
+        addresses = {}
+        for name in ROUTERS:
+            leaves = self.leaves[name]
+            run.parties[name] = RouterParty(run, name, leaves, RULES)
+            server = Server((Host(name),), str(PORT), leaves[0].fingerprint)
+            addresses[name] = RouterAddress(Scheme.SMP, server).text
+        for name in cast.agents:
+            party = run.parties[name] = AgentParty(
+                run,
+                name,
+                run.model,
+                [addresses[router] for router in SERVERS[name]],
+                proxy=PROXIES[name],
+                service=name in SERVICES,
+            )
+            known = self.peers.get(name, {})
+            party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
+
+
+def make_genesis(folder: Path) -> Genesis:
+    """Routers and agents, and a connection for each pair of peers."""
+    genesis = Genesis(folder)
+    for name in ROUTERS:
+        authority = make_authority(EPOCH - 2 * BEFORE_S, system_entropy)
+        genesis.leaves[name] = [
+            issue_router(authority, name, EPOCH - 2 * BEFORE_S, system_entropy) for _ in range(LEAVES)
+        ]
+    run_simulated(_connect(genesis))
+    for name in AGENTS:
+        # A copy of an agent's file is recognised, and that is not what these runs are about.
+        with contextlib.closing(sqlite3.connect(folder / f"{name}.db")) as file, file:
+            file.execute("DELETE FROM settings WHERE name = 'copy' OR name LIKE 'life%'")
+    for left in (*folder.glob("*.db-*"), *folder.glob("*/lock.mdb")):
+        left.unlink()
+    return genesis
+
+
+async def _connect(genesis: Genesis) -> None:
+    run = Run(genesis.folder, "genesis")
+    genesis.settle_in(run)
+    for party in run.parties.values():
+        party.clock_off_s = -BEFORE_S
+        party.start()
+        await asyncio.sleep(1)
+    for one in AGENTS:
+        for other in PEERS[one]:
+            if one < other:
+                await _pair(run, one, other)
+    await run.converge()
+    for agent in run.agents:
+        genesis.peers[agent.name] = agent.peers
+        genesis.queues[agent.name] = agent.queues()
+    for party in (*run.agents, *run.routers):
+        await party.stop()
+    await asyncio.sleep(0)
+    run.check()
+
+
+async def _pair(run: Run, inviting: str, joining: str) -> None:
+    one, other = run.parties[inviting], run.parties[joining]
+    assert isinstance(one, AgentParty)
+    assert isinstance(other, AgentParty)
+    assert one.process is not None
+    assert other.process is not None
+    link = await one.process.spawn(one.agent.invite())
+    conn: Connection = await other.process.spawn(other.agent.join(str(link)))
+    one.peers[joining], other.peers[inviting] = link.conn.id, conn.id
+    await asyncio.sleep(60)
+    assert one.told["CON"] == len(one.peers)
+    assert other.told["CON"] == len(other.peers)

@@ -1,0 +1,138 @@
+"""What every party of a run is: a process that lives, dies and lives again over what it stored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from blindpost.testing.agents import EPOCH
+from simulation.faults import Point
+from simulation.network import Ending, SimulatedNetwork
+from simulation.processes import CrashedError, Process, SimulationLoop
+
+
+class Surroundings(Protocol):
+    """What a party finds: the run it is part of."""
+
+    seed: int | str
+    folder: Path
+    loop: SimulationLoop
+    network: SimulatedNetwork
+
+    def note(self, what: str) -> None: ...
+
+    def violated(self, what: str) -> None: ...
+
+
+class Party(ABC):
+    """One program of the network."""
+
+    def __init__(self, run: Surroundings, name: str) -> None:
+        self.run = run
+        self.name = name
+        self.lives = 0
+        self.clock_off_s = 0.0
+        """How far the clock of its machine is off."""
+        self.process: Process | None = None
+        self._ending = Ending.RESET
+        self._dies_at: Point | None = None
+        self._failing_writes = 0
+        self._main: asyncio.Task[None] | None = None
+
+    # Life and death
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Begin a life with what is stored."""
+        assert not self.alive, f"{self.name} lives"
+        self.lives += 1
+        self._dies_at = None
+        process = self.process = Process(self.run.loop, self.name)
+        process.at_death.append(lambda: self.run.network.owner_dies(process, self._ending))
+        process.at_death.append(self.files_closed)
+        process.at_death.append(lambda: self.run.note(f"{self.name} is dead"))
+        self.run.note(f"{self.name} begins life {self.lives}")
+        main = self._main = process.spawn(self.live())
+        main.add_done_callback(lambda done: self._ended(process, done))
+
+    def _ended(self, process: Process, main: asyncio.Task[None]) -> None:
+        if process.alive and not main.cancelled() and (error := main.exception()) is not None:
+            self.run.violated(f"{self.name} ended by itself: {error!r}")
+
+    def die(self, point: Point, ending: Ending, steps: int) -> None:
+        """Now, or at a point that comes soon."""
+        process = self.process
+        if process is None or not process.alive:
+            return
+        self._ending = ending
+        if point is Point.NOW:
+            process.die()
+        elif point is Point.LATER:
+            process.die_after(steps)
+        else:
+            self._dies_at = point
+
+    async def stop(self) -> None:
+        """End as a program does that is asked to."""
+        process, main = self.process, self._main
+        if process is None or main is None or not process.alive:
+            return
+        for work in (process.spawn(self.end()), main):
+            await asyncio.wait([work, process.buried], return_when=asyncio.FIRST_COMPLETED)
+        process.die()
+
+    def commit_point(self, point: Point) -> None:
+        """The store is about to commit, or has just done so: here the process may die."""
+        if self._dies_at is point:
+            self.killed_here(point)
+            raise CrashedError
+
+    def spare(self) -> None:
+        """It is not to die any more."""
+        assert self.process is not None
+        self._dies_at = None
+        self.process.spare()
+
+    def killed_here(self, point: Point) -> None:
+        self._dies_at = None
+        self.run.note(f"{self.name} dies {point.value}")
+        assert self.process is not None
+        self.process.die()
+
+    # What rooms take from outside
+
+    def now(self) -> float:
+        """The time of day, by this party's clock."""
+        return EPOCH + self.run.loop.time() + self.clock_off_s
+
+    def entropy(self) -> Callable[[int], bytes]:
+        """Bytes of this life."""
+        return random.Random(f"{self.run.seed}/{self.name}/{self.lives}").randbytes
+
+    def chance(self) -> random.Random:
+        return random.Random(f"{self.run.seed}/{self.name}/{self.lives}/chance")
+
+    # What a kind of party is
+
+    @abstractmethod
+    async def live(self) -> None:
+        """Run until the end of this life."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Let `live` return."""
+
+    @abstractmethod
+    def files_closed(self) -> None:
+        """The process is dead: what was not committed is lost."""
+
+    @abstractmethod
+    def mended(self) -> None:
+        """No fault of its store is left."""

@@ -1,0 +1,215 @@
+"""Processes inside one event loop: each can die between any two of its steps, and then runs nothing more.
+
+Who a step belongs to is a context variable, which tasks and timers inherit. What a dead process still had
+to do is dropped, as `kill -9` drops it: no `finally` of it has an effect, since its files and connections
+are closed before its coroutines are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar, TypeVarTuple
+
+from blindpost.testing.clock import VirtualClock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+STANDING_MAX = 5_000
+"""How many steps may be taken at one time."""
+AWAITS_MAX = 100
+"""How often a coroutine may await something while it ends."""
+
+
+class CrashedError(BaseException):
+    """The process is gone, in the middle of a step: nothing in it may catch this."""
+
+
+class LivelockError(KeyboardInterrupt):
+    """Steps follow each other without end and without a pause; of this kind because no step may catch it."""
+
+
+class Process:
+    """One life of a party."""
+
+    def __init__(self, loop: SimulationLoop, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.steps = 0
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.at_death: list[Callable[[], None]] = []
+        """Closes files and connections; called in reverse order."""
+        self.on_death: Callable[[], None] | None = None
+        self.buried: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._dies_after: int | None = None
+        loop.processes[self] = None
+
+    def die_after(self, steps: int) -> None:
+        """Die when so many more steps were taken."""
+        self._dies_after = self.steps + steps
+
+    def spare(self) -> None:
+        """Do not die after all."""
+        self._dies_after = self.on_death = None
+
+    def step(self, callback: Callable[[*Ts], T], *args: *Ts) -> T | None:
+        """One step, unless the process is dead."""
+        if not self.alive:
+            return None
+        self.steps += 1
+        self._loop.stepped(self)
+        try:
+            outcome = callback(*args)
+        except CrashedError:
+            return None
+        if self._dies_after is not None and self.steps >= self._dies_after:
+            self.die()
+        return outcome
+
+    def inside(self, callback: Callable[[*Ts], T], *args: *Ts) -> T | None:
+        """One step that comes from outside: what it starts belongs to this process."""
+        token = PROCESS.set(self)
+        try:
+            return self.step(callback, *args)
+        finally:
+            PROCESS.reset(token)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of this process, started from outside."""
+        token = PROCESS.set(self)
+        try:
+            return self._loop.create_task(work)
+        finally:
+            PROCESS.reset(token)
+
+    def die(self) -> None:
+        """Now. Its coroutines are closed in the next turn of the loop, since one of them may be running."""
+        if not self.alive:
+            return
+        self.alive = False
+        for close in reversed(self.at_death):
+            with contextlib.suppress(Exception):
+                close()
+        self._loop.outside.call_soon(self.bury)
+
+    def bury(self) -> None:
+        """End what is left, while everything it could still do has no effect."""
+        if self._loop.processes.pop(self, self) is self:
+            return
+        token = PROCESS.set(self)
+        try:
+            for task in tuple(self.tasks):
+                _end(task)
+            self.tasks.clear()
+        finally:
+            PROCESS.reset(token)
+        if self.on_death is not None:
+            self.on_death()
+        self.buried.set_result(None)
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+"""Whose step is running; None: that of the network, or of the run itself."""
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    """Let the coroutine of a task end without a step of the loop; what it awaits meanwhile fails too."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it stays pending on purpose
+    coroutine = task.get_coro()
+    assert isinstance(coroutine, Coroutine)
+    for _ in range(AWAITS_MAX):
+        try:
+            coroutine.throw(CrashedError())
+        except BaseException:
+            return
+
+
+class Outside:
+    """The loop for what belongs to no process: the network.
+
+    It does not ask whose step is running, since a step of a process may be what schedules something here.
+    """
+
+    def __init__(self, loop: SimulationLoop) -> None:
+        self._loop = loop
+        self._context = copy_context()
+        self._context.run(PROCESS.set, None)
+        self.time = loop.time
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.Handle:
+        return VirtualClock.call_soon(self._loop, callback, *args, context=self._context)
+
+    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
+        return VirtualClock.call_at(self._loop, when, callback, *args, context=self._context)
+
+
+class SimulationLoop(VirtualClock):
+    """A virtual clock that knows whose every step is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside = Outside(self)
+        self.processes: dict[Process, None] = {}
+        """All that are not buried."""
+        self._stands_at = self._stands_for = 0.0
+
+    def stepped(self, process: Process) -> None:
+        """Count the steps since time moved on."""
+        if self._stands_at != self.time():
+            self._stands_at, self._stands_for = self.time(), 0
+        self._stands_for += 1
+        if self._stands_for > STANDING_MAX:
+            raise LivelockError(f"{process.name} is busy for ever")
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        handle = super().call_soon(process.step, callback, *args, context=context)
+        if not process.alive:
+            handle.cancel()
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        handle = super().call_at(when, process.step, callback, *args, context=context)
+        if not process.alive:
+            handle.cancel()
+        return handle
+
+    def create_task(
+        self, coro: Any, *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        task: asyncio.Task[Any] = super().create_task(
+            coro, name=process.name if process is not None else name, context=context
+        )
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(lambda done: process.tasks.pop(done, None))
+            if not process.alive:
+                _end(task)
+        return task
+
+
+def run_simulated(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a loop of its own; tasks of dead processes are left as they are."""
+    loop = SimulationLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        for process in tuple(loop.processes):
+            process.on_death = None
+            process.die()
+            process.bury()
+        loop.close()

@@ -1,0 +1,155 @@
+"""A message router as a party; it is a proxy for those that ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from blindpost.client.options import SmpOptions
+from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
+from blindpost.engine.undo import Undo
+from blindpost.router.changes import Change, Wanted
+from blindpost.router.config import RouterRules
+from blindpost.router.model import Domain, QueueRecord
+from blindpost.router.records import queue_from_row
+from blindpost.router.server import Router
+from blindpost.router.tables import QUEUES, LmdbTables
+from blindpost.router.view import View
+from blindpost.store.contract import Durability
+from blindpost.transport.ends import listen
+from blindpost.transport.plans import smp_router_plan
+from blindpost.transport.session import Session
+from blindpost.wire.smp.commands import PING
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.smp.versions import SMP_VERSIONS
+from blindpost.wire.transmissions import Refused
+from simulation.faults import Point
+from simulation.party import Party, Surroundings
+from tests.support.agent.router_damage import associate_in
+from tests.support.simulation.faults import FaultyStore
+
+PORT = 5223
+EXPIRES_EVERY_S = 3600.0
+QUEUES_MAX = 10_000
+
+
+class DyingStore(FaultyStore):
+    """The store with its faults, and the points where its process dies."""
+
+    def __init__(self, tables: LmdbTables, party: RouterParty) -> None:
+        super().__init__(tables)
+        self._party = party
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        await self._reached(Point.BEFORE_COMMIT)
+        try:
+            await super().commit(changes)
+        except OutcomeUnknownError:
+            self._party.counts["doubtful commit"] += 1
+            raise
+        except StoreFailedError:
+            self._party.counts["refused commit"] += 1
+            raise
+        await self._reached(Point.AFTER_COMMIT)
+
+    async def _reached(self, point: Point) -> None:
+        if self._party.dies_at is point:
+            self._party.killed_here(point)
+            await asyncio.Event().wait()
+
+
+class CountingRouter(Router):
+    """Counts what it is asked, by kind."""
+
+    asked: Counter[str]
+
+    def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
+        for item in items:
+            if isinstance(item, Request) and not isinstance(item.command, PING):
+                self.asked[type(item.command).__name__] += 1
+        return super().admitted(session, items)
+
+
+class RouterParty(Party):
+    """A router over LMDB."""
+
+    def __init__(
+        self, run: Surroundings, name: str, leaves: Sequence[Credentials], rules: RouterRules
+    ) -> None:
+        super().__init__(run, name)
+        self.router: CountingRouter
+        self.store: DyingStore
+        self.asked: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.versions = SMP_VERSIONS
+        self.drifts = 0
+        """How many queues lose their service before the next life begins."""
+        self.leaf = 0
+        """Which of its certificates it shows."""
+        self._leaves = leaves
+        self._rules = rules
+
+    @property
+    def dies_at(self) -> Point | None:
+        return self._dies_at
+
+    async def live(self) -> None:
+        entropy, network = self.entropy(), self.run.network
+        self.store = store = DyingStore(LmdbTables(self.run.folder / self.name, Durability.OS), self)
+        drifts, self.drifts = self.drifts, 0
+        if drifts:
+            await self._drift(drifts)
+        relays = SmpOptions(network=network, now=self.now, entropy=entropy)
+        self.router = router = CountingRouter(
+            store, self._rules, entropy=entropy, now=self.now, relay_options=relays
+        )
+        router.asked = self.asked
+        credentials = self._leaves[self.leaf % len(self._leaves)]
+        plan = smp_router_plan(credentials, versions=self.versions, now=self.now, entropy=entropy)
+        self._listening, _ = await listen(plan, router, self.name, PORT, network)
+        expiring = asyncio.create_task(self._expire())
+        await router.run()
+        expiring.cancel()
+        await self._listening.stop()
+
+    async def _drift(self, count: int) -> None:
+        """Some queues belong to no service any more, as after a restored backup."""
+        owned = [rcv_id for rcv_id, record in self.queues().items() if record.service_id is not None]
+        chosen = self.chance().sample(owned, min(count, len(owned)))
+        self.counts["queue that lost its service"] += len(chosen)
+        await associate_in(self.store, chosen, None)
+
+    async def members(self, service_id: bytes) -> QueueSet | None:
+        """What the router counts for a service."""
+        view = View(Undo())
+        await self.store.load(Wanted(services={service_id}), view)
+        service = view.services.get(service_id)
+        return None if service is None else service.members(Domain.MESSAGES)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRES_EVERY_S)
+            await self.router.expire_messages()
+            await self.router.expire_notifications()
+
+    async def end(self) -> None:
+        await self._listening.stop_listening()
+        self.router.stop()
+
+    def files_closed(self) -> None:
+        self.store.close()
+
+    def queues(self) -> dict[bytes, QueueRecord]:
+        """All that are stored."""
+        with self.store.tables.store.read() as read:
+            page = read.page(QUEUES, b"", QUEUES_MAX)
+            return {bytes(key): queue_from_row(row) for key, row in page.rows}
+
+    def mended(self) -> None:
+        store = self.store
+        store.commit_s = store.load_s = 0.0
+        store.failures = store.load_failures = 0
+        store.doubts.clear()

@@ -1,0 +1,347 @@
+"""One run: parties over what a genesis left them, a schedule, then calm, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulation.agents import PLANNED, AgentParty
+from simulation.faults import Point, Step, clock
+from simulation.model import Model, ViolationError, told
+from simulation.network import FAIR, Ending, SimulatedNetwork, Weather
+from simulation.party import Party
+from simulation.processes import PROCESS, Process, SimulationLoop
+from simulation.routers import RouterParty
+
+CONVERGES_S = 3 * 3600.0
+"""All must be well so long after the last fault."""
+NOTICED_S = 4000.0
+"""By then everybody has noticed which connections are silent for good."""
+NOTICED_SHARE = 0.3
+"""In how many runs that is waited for; in the others such connections are cut."""
+LOOK_S = 5.0
+QUIET_S = 900.0
+"""Then nobody may have anything to say for so long."""
+TASKS_MAX = 60
+"""How many tasks a process may have when nothing happens."""
+
+
+@dataclass
+class Report:
+    """What a run leaves."""
+
+    seed: int | str
+    trace: list[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    virtual_s: float = 0.0
+    delivered: int = 0
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+
+class FailedRunError(AssertionError):
+    """A run that broke a promise, with all that happened until then."""
+
+    def __init__(self, what: str, report: Report) -> None:
+        super().__init__(f"seed {report.seed!r}: {what}")
+        self.what = what
+        self.report = report
+
+
+class Run:
+    """The parties of one seed, and whoever does things to them."""
+
+    def __init__(self, folder: Path, seed: int | str) -> None:
+        self.folder = folder
+        self.seed = seed
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulationLoop)
+        self.loop = loop
+        self.trace: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.network = SimulatedNetwork(seed, self.loop, self.note)
+        self.model = Model()
+        self.parties: dict[str, Party] = {}
+        self.absent: list[tuple[str, bytes]] = []
+        """Queues of agents that are not in this run."""
+        self._violation: str | None = None
+        self._calm = False
+        self._chance = random.Random(f"{seed}/run")
+        self._waits: set[asyncio.Task[None]] = set()
+        self.loop.set_exception_handler(self._callback_failed)
+
+    # Books
+
+    def note(self, what: str) -> None:
+        self.trace.append(f"{clock(self.loop.time())} {what}")
+
+    def violated(self, what: str) -> None:
+        """A promise is broken; the first one counts."""
+        self.note(f"VIOLATION: {what}")
+        self._violation = self._violation or what
+
+    def check(self) -> None:
+        if self._violation is not None:
+            raise ViolationError(self._violation)
+
+    def logged(self, record: logging.LogRecord) -> None:
+        """An exception in a log is a bug that was contained, unless a planned failure caused it."""
+        error = record.exc_info[1] if record.exc_info else None
+        process = PROCESS.get()
+        if error is not None and (process is None or process.alive) and PLANNED not in str(error):
+            self.violated(f"an error is in the log: {record.getMessage()}: {error!r}")
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error, process = context.get("exception"), PROCESS.get()
+        if "never retrieved" in context["message"] or (process is not None and not process.alive):
+            return
+        self.violated(f"a callback failed: {context['message']}: {error!r}")
+
+    @property
+    def agents(self) -> list[AgentParty]:
+        return [party for party in self.parties.values() if isinstance(party, AgentParty)]
+
+    @property
+    def routers(self) -> list[RouterParty]:
+        return [party for party in self.parties.values() if isinstance(party, RouterParty)]
+
+    # The schedule
+
+    async def play(self, steps: Sequence[Step]) -> None:
+        """Everything that is to happen, at its time."""
+        for step in steps:
+            await asyncio.sleep(max(0.0, step.at_s - self.loop.time()))
+            self.note(f"* {step}")
+            self.happen(step)
+            self.check()
+        await asyncio.sleep(1.0)
+
+    def happen(self, step: Step) -> None:
+        """One step; those that can do nothing now do nothing."""
+        party = self.parties.get(step.who)
+        if party is not None and not party.alive and step.kind not in ("partition", "clock jump"):
+            return
+        action: Callable[..., None] = getattr(self, "do_" + step.kind.replace(" ", "_"))
+        self.counts[step.kind] += 1
+        action(party if party is not None else step.who, *step.detail)
+
+    def do_send(self, agent: AgentParty, peer: str, count: int) -> None:
+        self._ask(agent, agent.send(peer, count))
+
+    def do_switch(self, agent: AgentParty, peer: str) -> None:
+        self._ask(agent, agent.switch(peer))
+
+    def _ask(self, agent: AgentParty, work: Coroutine[Any, Any, None]) -> None:
+        assert agent.process is not None
+        if not agent.ready:
+            work.close()
+            return
+        process = agent.process
+        process.spawn(work).add_done_callback(lambda task: self._asked(process, task))
+
+    def _asked(self, process: Process, task: asyncio.Task[None]) -> None:
+        if process.alive and not task.cancelled() and (error := task.exception()) is not None:
+            self.violated(f"a program failed: {error!r}")
+
+    def do_crash(self, party: Party, point: Point, ending: Ending, steps: int, down_s: float) -> None:
+        assert party.process is not None
+        party.process.on_death = lambda: self._crashed(party, point, ending, down_s)
+        party.die(point, ending, steps)
+
+    def _crashed(self, party: Party, point: Point, ending: Ending, down_s: float) -> None:
+        kind = "router" if isinstance(party, RouterParty) else "agent"
+        self.counts[f"{kind} dies {point.value}"] += 1
+        self.counts[f"death: {ending.value}"] += 1
+        self.loop.outside.call_at(self.loop.time() + (0.0 if self._calm else down_s), self._begin, party)
+
+    def _begin(self, party: Party) -> None:
+        if not party.alive:
+            party.start()
+
+    def do_restart(self, party: Party, down_s: float) -> None:
+        self._later(self._restarted(party, down_s))
+
+    def do_renewed_certificate(self, router: RouterParty, down_s: float) -> None:
+        router.leaf += 1
+        self._later(self._restarted(router, down_s))
+
+    async def _restarted(self, party: Party, down_s: float) -> None:
+        process = party.process
+        assert process is not None
+        if process.on_death is not None:
+            return  # it is about to die
+        await party.stop()
+        await asyncio.sleep(down_s)
+        self._begin(party)
+
+    def do_drift(self, router: RouterParty, count: int, down_s: float) -> None:
+        router.drifts = count
+        self._later(self._restarted(router, down_s))
+
+    def do_cut(self, one: Party, other: str) -> None:
+        for end in self.network.between(one.name, other)[::2]:
+            end.cut()
+
+    def do_stall(self, one: Party, other: str) -> None:
+        for end in self.network.between(one.name, other)[::2]:
+            end.stall()
+
+    def do_partition(self, one: Party, other: str, lasts_s: float) -> None:
+        self.network.part(one.name, other)
+        self.loop.outside.call_at(self.loop.time() + lasts_s, self.network.heal, one.name, other)
+
+    def do_weather(self, network: str, weather: Weather, lasts_s: float) -> None:
+        self.network.weather = weather
+        self.loop.outside.call_at(self.loop.time() + lasts_s, self._clears, weather)
+
+    def _clears(self, weather: Weather) -> None:
+        if self.network.weather is weather:
+            self.network.weather = FAIR
+
+    def do_refused_commits(self, router: RouterParty, count: int) -> None:
+        router.store.failures = count
+
+    def do_doubtful_commit(self, router: RouterParty, happened: bool) -> None:
+        router.store.doubts.append(happened)
+
+    def do_slow_store(self, router: RouterParty, commit_s: float, lasts_s: float) -> None:
+        store = router.store
+        store.commit_s = commit_s
+        self.loop.outside.call_at(self.loop.time() + lasts_s, setattr, store, "commit_s", 0.0)
+
+    def do_full_disk(self, agent: AgentParty, count: int) -> None:
+        agent.fail_writes(count)
+
+    def do_lazy_program(self, agent: AgentParty, lasts_s: float) -> None:
+        agent.lazy_until_s = self.loop.time() + lasts_s
+
+    def do_clock_jump(self, party: Party, by_s: float) -> None:
+        party.clock_off_s += by_s
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
+
+    # The end
+
+    async def mend(self) -> None:
+        """No more faults: everybody lives, everything passes."""
+        self.note("calm")
+        self._calm = True
+        if self._waits:
+            await asyncio.wait(self._waits)
+        self.network.weather = FAIR
+        self.network.heal_all()
+        for party in self.parties.values():
+            party.clock_off_s = 0.0
+            if party.alive:
+                party.mended()
+        await asyncio.sleep(61.0)
+        for party in self.parties.values():
+            if party.process is not None:
+                party.spare()
+            if not party.alive:
+                raise ViolationError(f"{party.name} was not started again")
+            party.mended()
+        doomed = [end for end in self.network.open_ends() if end.doomed]
+        if doomed and self._chance.random() < NOTICED_SHARE:
+            await asyncio.sleep(NOTICED_S)
+            self.counts["connection found to be dead by silence"] += len(doomed)
+        else:
+            for end in doomed:
+                end.cut()
+            await asyncio.sleep(LOOK_S)
+
+    async def converge(self) -> None:
+        """Wait until nothing is under way; it may take long, but not for ever."""
+        end_s = self.loop.time() + CONVERGES_S
+        while (why := self.unsettled()) is not None:
+            self.check()
+            if self.loop.time() > end_s:
+                raise ViolationError(f"after {CONVERGES_S / 3600:.0f} hours of calm: {why}")
+            await asyncio.sleep(LOOK_S)
+        self.check()
+        self.note(f"all is well; {self.model.delivered()} messages arrived")
+
+    def unsettled(self) -> str | None:
+        """Why it is not over yet."""
+        if missing := self.model.missing():
+            return f"messages are missing: {told(missing)}"
+        if waiting := self.model.open():
+            return f"messages are not acknowledged: {told(waiting)}"
+        for agent in self.agents:
+            if (why := agent.unsettled()) is not None:
+                return f"{agent.name}: {why}"
+        for router in self.routers:
+            if kept := router.store.counts()["messages"]:
+                return f"{router.name} keeps {kept} messages"
+        return None
+
+    async def judge(self) -> None:
+        """What must be true when all is well, and that it stays so quietly."""
+        self._judge_routers()
+        await self._judge_services()
+        before = {router.name: router.asked.copy() for router in self.routers}
+        await asyncio.sleep(QUIET_S)
+        self.check()
+        for router in self.routers:
+            asked = router.asked - before[router.name]
+            if asked:
+                what = told(f"{count} {kind}" for kind, count in asked.items())
+                raise ViolationError(f"{router.name} was asked although all was well: {what}")
+        self._judge_routers()
+        for party in self.parties.values():
+            assert party.process is not None
+            if len(party.process.tasks) > TASKS_MAX:
+                raise ViolationError(f"{party.name} has {len(party.process.tasks)} tasks with nothing to do")
+
+    def _judge_routers(self) -> None:
+        """Each queue is of one agent, subscribed once, and empty."""
+        wanted = {router.name: set[bytes]() for router in self.routers}
+        for host, rcv_id in self.absent:
+            wanted[host].add(rcv_id)
+        for agent in self.agents:
+            for host, rcv_id in agent.queues():
+                wanted[host].add(rcv_id)
+                holder = self._router(host).router.plan.state.queues.holder(rcv_id)
+                if not agent.service and holder is None:
+                    raise ViolationError(f"nobody is subscribed to a queue of {agent.name} at {host}")
+        for router in self.routers:
+            kept = router.queues()
+            if gone := wanted[router.name] - kept.keys():
+                raise ViolationError(
+                    f"{router.name} does not have {len(gone)} queues that agents receive from"
+                )
+            left = [record for rcv_id, record in kept.items() if rcv_id not in wanted[router.name]]
+            self.counts["queue whose NEW was never answered"] += len(left)
+            if any(record.sender_key is not None for record in left):
+                raise ViolationError(f"{router.name} keeps queues in use that no agent knows")
+
+    async def _judge_services(self) -> None:
+        """What a service and its routers count is the same, and true."""
+        for agent in self.agents:
+            for host, service_id, queues in agent.services():
+                counted = await self._router(host).members(service_id)
+                if counted != queues:
+                    raise ViolationError(f"{host} counts {counted} for {agent.name}, which has {queues}")
+
+    def _router(self, name: str) -> RouterParty:
+        party = self.parties[name]
+        assert isinstance(party, RouterParty)
+        return party
+
+    def report(self) -> Report:
+        counts = self.counts + self.network.counts
+        for router in self.routers:
+            counts += router.counts
+        return Report(self.seed, self.trace, counts, self.loop.time(), self.model.delivered())

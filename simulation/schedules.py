@@ -1,0 +1,183 @@
+"""What happens in a run, drawn from its seed before it begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from simulation.faults import Point, Step
+from simulation.network import Ending, Weather
+
+ROUTERS = ("router1", "router2")
+AGENTS = ("alice", "bob", "carol")
+PEERS = {"alice": ("bob",), "bob": ("alice", "carol"), "carol": ("bob",)}
+
+
+class Cast:
+    """Who takes part in a run; a short one has two agents, so that a thousand of them cost little."""
+
+    def __init__(self, agents: Sequence[str]) -> None:
+        self.agents = tuple(agents)
+        self.peers = {agent: tuple(peer for peer in PEERS[agent] if peer in agents) for agent in agents}
+        self.everybody = (*ROUTERS, *agents)
+        self.lines = (*((agent, router) for agent in agents for router in ROUTERS), ROUTERS)
+        """Between whom there are connections."""
+
+
+CASTS = (Cast(AGENTS[:2]), Cast(AGENTS[1:]))
+ALL = Cast(AGENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A run before it begins."""
+
+    cast: Cast
+    steps: Sequence[Step]
+
+
+Draw = Callable[[random.Random, Cast], tuple[str, tuple[object, ...]]]
+
+
+def _send(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    agent = chance.choice(cast.agents)
+    return agent, (chance.choice(cast.peers[agent]), chance.choice((1, 1, 2, 3)))
+
+
+def _to_peer(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    agent = chance.choice(cast.agents)
+    return agent, (chance.choice(cast.peers[agent]),)
+
+
+def _crash(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    who = chance.choice(cast.everybody)
+    point = chance.choice(list(Point))
+    down_s = chance.choice((0.0, 0.1, 3.0, 60.0))
+    return who, (point, chance.choice(list(Ending)), chance.randint(1, 120), down_s)
+
+
+def _restart(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.everybody), (chance.choice((0.0, 2.0, 30.0)),)
+
+
+def _renewed(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(ROUTERS), (chance.choice((0.0, 2.0, 30.0)),)
+
+
+def _drift(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(ROUTERS), (chance.randint(1, 2), chance.choice((0.0, 5.0)))
+
+
+def _line(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    one, other = chance.choice(cast.lines)
+    return one, (other,)
+
+
+def _partition(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    one, other = chance.choice(cast.lines)
+    return one, (other, chance.choice((1.0, 20.0, 90.0)))
+
+
+def _weather(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    weather = Weather(
+        delay_s=chance.choice((0.0, 0.02, 0.3, 4.0)),
+        cuts=chance.choice((0.0, 0.3, 0.8)),
+        stalls=chance.choice((0.0, 0.0, 0.3)),
+        pieces=chance.random() < 0.2,
+    )
+    return "network", (weather, chance.choice((5.0, 40.0)))
+
+
+def _router_store(most: int) -> Draw:
+    def draw(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+        return chance.choice(ROUTERS), (chance.randint(1, most),)
+
+    return draw
+
+
+def _doubt(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(ROUTERS), (chance.random() < 0.5,)
+
+
+def _slow(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(ROUTERS), (chance.choice((0.001, 0.05, 1.0)), 20.0)
+
+
+def _full(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.agents), (chance.randint(1, 3),)
+
+
+def _lazy(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.agents), (chance.choice((5.0, 120.0)),)
+
+
+def _clock(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.everybody), (chance.choice((-7200.0, -60.0, 60.0, 7200.0)),)
+
+
+DRAWS: Mapping[str, Draw] = {
+    "send": _send,
+    "switch": _to_peer,
+    "crash": _crash,
+    "restart": _restart,
+    "cut": _line,
+    "stall": _line,
+    "partition": _partition,
+    "weather": _weather,
+    "refused commits": _router_store(3),
+    "doubtful commit": _doubt,
+    "slow store": _slow,
+    "full disk": _full,
+    "lazy program": _lazy,
+    "clock jump": _clock,
+    "renewed certificate": _renewed,
+    "drift": _drift,
+}
+WEIGHTS: Mapping[str, int] = {
+    "send": 12,
+    "switch": 2,
+    "crash": 5,
+    "restart": 1,
+    "cut": 2,
+    "stall": 1,
+    "partition": 1,
+    "weather": 2,
+    "refused commits": 1,
+    "doubtful commit": 1,
+    "slow store": 1,
+    "full disk": 1,
+    "lazy program": 1,
+    "clock jump": 1,
+    "renewed certificate": 1,
+    "drift": 1,
+}
+SHORT_STEPS = 6
+PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
+LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
+
+
+def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
+    """A short run: so many things that happen to two agents and two routers."""
+    chance = random.Random(f"{seed}/schedule")
+    cast = chance.choice(CASTS)
+    names, shares = list(weights), list(weights.values())
+    at_s, drawn = 0.0, []
+    for kind in chance.choices(names, shares, k=steps):
+        who, detail = DRAWS[kind](chance, cast)
+        drawn.append(Step(at_s, kind, who, detail))
+        at_s += chance.choice(PAUSES_S) * chance.uniform(0.5, 1.5)
+    return Schedule(cast, drawn)
+
+
+def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
+    """A long run with everybody in it."""
+    chance = random.Random(f"{seed}/long")
+    names, shares = list(weights), list(weights.values())
+    at_s, drawn = 0.0, []
+    while at_s < hours * 3600:
+        kind = chance.choices(names, shares)[0]
+        who, detail = DRAWS[kind](chance, ALL)
+        drawn.append(Step(at_s, kind, who, detail))
+        at_s += chance.choice(LONG_PAUSES_S) * chance.uniform(0.5, 1.5)
+    return Schedule(ALL, drawn)

@@ -1,0 +1,174 @@
+"""Bugs that the simulation of the whole network must find: each is planted in the real code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from blindpost.agent.messages import sending
+from blindpost.agent.rotation.draining import Draining
+from blindpost.agent.store import ratchets
+from blindpost.agent.subscriptions.work import SessionWork
+from blindpost.agent.work.ground import Ground
+from blindpost.engine.loop import Engine
+from blindpost.router import delivery, subscriptions
+from blindpost.router.events import Event
+from blindpost.router.model import QueueRecord
+from blindpost.router.state import RouterClient
+from blindpost.router.turn import Turn
+from blindpost.wire.smp.responses import END
+from simulation.genesis import Genesis, make_genesis
+from simulation.run import FailedRunError
+from simulation.schedules import WEIGHTS, Schedule, draw
+from simulation.shrinking import shrunk
+from simulation.simulate import fast_folder, simulate
+from simulation.story import story
+
+pytestmark = [
+    # A process that dies between making a coroutine and awaiting it leaves the coroutine as it is.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+SEEDS_UNTIL_FOUND = 500
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def genesis() -> Iterator[Genesis]:
+    folder = fast_folder()
+    yield make_genesis(folder)
+    shutil.rmtree(folder)
+
+
+def found(genesis: Genesis, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> tuple[int, FailedRunError]:
+    """The first seed that fails, and how."""
+    plant(monkeypatch)
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if kind not in WITHOUT.get(plant, ())}
+    for seed in range(SEEDS_UNTIL_FOUND):
+        try:
+            simulate(genesis, seed, draw(seed, weights=weights))
+        except FailedRunError as failure:
+            return seed, failure
+    pytest.fail("the simulation did not find the bug")
+
+
+def lose_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that arrives while another one waits for the same connection wakes nobody."""
+    real = delivery.message_arrived
+
+    def message_arrived(turn: Turn, record: QueueRecord) -> None:
+        client = delivery.holder_of(turn, record)
+        if client is None or not any(said.client_id == client.client_id for said in turn.outbox):
+            real(turn, record)
+
+    monkeypatch.setattr(delivery, "message_arrived", message_arrived)
+
+
+def answer_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def turn(engine: Engine[Event], batch: list[Event]) -> None:
+        await engine._plan.prepare(batch)
+        for event in batch:
+            engine._decide(event)
+        engine._plan.release()
+        await engine._plan.commit()
+        engine._undo.forget()
+
+    monkeypatch.setattr(Engine, "_turn", turn)
+
+
+def tell_the_wrong_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes a queue over is told that it was taken from it."""
+
+    def displaced(turn: Turn, client: RouterClient, loser: RouterClient | None, recipient_id: bytes) -> None:
+        if loser is not None and loser is not client:
+            turn.state.drop_sub(loser, recipient_id)
+            turn.push(client, recipient_id, END())
+
+    monkeypatch.setattr(subscriptions, "_displaced", displaced)
+
+
+def save_the_ratchet_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratchet is stored a moment after the message: a crash in between uses a key twice."""
+    grounds: dict[int, Ground] = {}
+    made = Ground.__init__
+
+    def init(ground: Ground, *args: Any) -> None:
+        made(ground, *args)
+        grounds[id(ground.config)] = ground
+
+    def step(tx: Any, conn_id: str, ratchet: Any) -> None:
+        ground = grounds[id(tx.config)]
+
+        def store() -> None:
+            with ground.store.transaction() as db:
+                ratchets.set_ratchet(db, conn_id, ratchet)
+
+        asyncio.get_running_loop().call_later(0.0005, store)
+
+    class Later:
+        def __getattr__(self, name: str) -> Any:
+            return step if name == "step_ratchet" else getattr(ratchets, name)
+
+    monkeypatch.setattr(Ground, "__init__", init)
+    monkeypatch.setattr(sending, "ratchets", Later())
+
+
+def delete_the_old_queue_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def waiting(draining: Draining, queue: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(Draining, "waiting", waiting)
+
+
+def forget_a_queue_in_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SessionWork.associated_pages
+
+    def pages(work: SessionWork, *args: Any) -> Any:
+        for page in real(work, *args):
+            yield page[:-1]
+
+    monkeypatch.setattr(SessionWork, "associated_pages", pages)
+
+
+WITHOUT: dict[Plant, tuple[str, ...]] = {answer_before_the_commit: ("refused commits", "doubtful commit")}
+"""Faults that would show the bug for another reason than the one it is planted for."""
+BUGS: dict[Plant, tuple[str, ...]] = {
+    lose_a_wake_up: ("messages are missing", "keeps", "not acknowledged", "rotation"),
+    answer_before_the_commit: ("messages are missing",),
+    tell_the_wrong_session: ("is not subscribed", "messages are missing", "keeps"),
+    save_the_ratchet_later: ("is told of a failure", "messages are missing"),
+    delete_the_old_queue_early: ("messages are missing", "will not be sent", "MsgSkipped"),
+    forget_a_queue_in_the_repair: ("counts", "subscribing", "asked although all was well"),
+}
+"""Each bug, and what of it may be seen."""
+
+
+@pytest.mark.skipif("BLINDPOST_PLANTED" not in os.environ, reason="`make simulate-long` plants them")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_it_finds(plant: Plant, genesis: Genesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed, failure = found(genesis, plant, monkeypatch)
+    assert any(symptom in failure.what for symptom in BUGS[plant]), failure
+    print(f"{plant.__name__}: seed {seed}, {failure.what}")
+
+
+def test_a_failing_run_is_shrunk_to_a_short_story(genesis: Genesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed, failure = found(genesis, save_the_ratchet_later, monkeypatch)
+    schedule, last = shrunk(genesis, seed, draw(seed), failure)
+    assert len(schedule.steps) < len(draw(seed).steps)
+    assert {step.kind for step in schedule.steps} == {"send"}
+    told = story(schedule, last.report)
+    assert "send" in told
+    assert last.what in told
+    assert simulate_again(genesis, seed, schedule) == last.report.trace
+
+
+def simulate_again(genesis: Genesis, seed: int, schedule: Schedule) -> list[str]:
+    with pytest.raises(FailedRunError) as raised:
+        simulate(genesis, seed, schedule)
+    return raised.value.report.trace

@@ -1,0 +1,142 @@
+"""The whole network through hard times, drawn from seeds; and the simulation itself.
+
+`make simulate SEED=7` runs one seed again, `make simulate HOURS=24` a long one; `docs/simulation.md` says
+how to read what comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from simulation.genesis import Genesis, make_genesis
+from simulation.model import Model, ViolationError
+from simulation.processes import Process, SimulationLoop, run_simulated
+from simulation.schedules import WEIGHTS, draw_long
+from simulation.simulate import fast_folder, simulate
+from tests.support.serving.commands import ENVIRONMENT
+from tests.support.serving.processes import ROOT
+
+pytestmark = [
+    # A process that dies between making a coroutine and awaiting it leaves the coroutine as it is.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+SEEDS = int(os.environ.get("BLINDPOST_NETWORK_SEEDS", "160"))
+FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
+PARTS = 6
+
+
+@pytest.fixture(scope="module")
+def genesis() -> Iterator[Genesis]:
+    folder = fast_folder()
+    yield make_genesis(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.timeout(120 + 2 * SEEDS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_schedule_breaks_a_promise(genesis: Genesis, part: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED + part, FIRST_SEED + SEEDS, PARTS):
+        counts += simulate(genesis, seed).counts
+    assert WEIGHTS.keys() <= counts.keys(), "a fault that never happens shows nothing"
+
+
+@pytest.mark.timeout(300)
+def test_an_hour_with_everybody_in_it(genesis: Genesis) -> None:
+    report = simulate(genesis, "an hour", draw_long("an hour", 1.0))
+    assert report.virtual_s > 3600
+    assert report.delivered > 20
+
+
+def test_what_the_model_refuses() -> None:
+    """Each promise, broken once."""
+    model = Model()
+    first, second = model.say("alice", "bob"), model.say("alice", "bob")
+    channel, number = model.came("bob", second, "MsgOk")
+    broken = {
+        "out of order": (first, "MsgOk"),
+        "which nobody said": (b"alice>bob 3", "MsgOk"),
+    }
+    for promise, (body, outcome) in broken.items():
+        with pytest.raises(ViolationError, match=promise):
+            model.came("bob", body, outcome)
+    model.came("bob", second, "MsgOk")  # again, before the acknowledgement was answered
+    channel.acknowledged.add(number)
+    with pytest.raises(ViolationError, match="came again"):
+        model.came("bob", second, "MsgOk")
+    third = model.say("alice", "bob")
+    with pytest.raises(ViolationError, match="MsgSkipped"):
+        model.came("bob", third, "MsgSkipped")
+    channel.refused.add(channel.said + 1)
+    with pytest.raises(ViolationError, match="refused"):
+        model.came("bob", model.say("alice", "bob"), "MsgOk")
+    channel.taken.update((1, 2))
+    assert model.missing() == ["alice>bob 1"]
+
+
+def test_a_dead_process_does_nothing_more() -> None:
+    """Neither its timers, nor its tasks, nor what they would do at their end."""
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulationLoop)
+        process = Process(loop, "one")
+        done: list[str] = []
+
+        async def live() -> None:
+            loop.call_later(5, done.append, "timer")
+            try:
+                await asyncio.sleep(5)
+            finally:
+                loop.call_soon(done.append, "end")
+                done.append("closed")
+
+        process.at_death.append(lambda: done.append("files"))
+        process.spawn(live())
+        await asyncio.sleep(1)
+        process.die()
+        await asyncio.sleep(60)
+        return done
+
+    assert run_simulated(main()) == ["files", "closed"]
+
+
+def test_a_seed_takes_the_same_steps_again(genesis: Genesis) -> None:
+    first, second = simulate(genesis, 3), simulate(genesis, 3)
+    assert first.trace == second.trace
+    assert first.digest == second.digest
+    assert simulate(genesis, 4).digest != first.digest
+
+
+def test_a_seed_takes_the_same_steps_in_another_process() -> None:
+    """With other keys of routers, and another world that was made for it."""
+    program = (
+        "import sys, shutil\n"
+        "from simulation.genesis import make_genesis\n"
+        "from simulation.simulate import fast_folder, simulate\n"
+        "folder = fast_folder()\n"
+        "genesis = make_genesis(folder)\n"
+        "print([simulate(genesis, seed).digest for seed in range(6)])\n"
+        "shutil.rmtree(folder)\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**ENVIRONMENT, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(digests) == 1
