@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, show, working
+from blindpost.cli.options import ConfigOption
+from blindpost.cli.output import HERE, JsonOption, place_of, say, show, working
 
 
 def audit(

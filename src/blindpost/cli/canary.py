@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
+from blindpost.cli.options import BackupFolder, BackupTarget, ForceOption, RestoreTo, SetOption, config_option
 from blindpost.cli.output import (
     HERE,
-    BackupFolder,
-    BackupTarget,
-    ForceOption,
     JsonOption,
-    RestoreTo,
-    SetOption,
     new_folder,
     require_empty,
     say,
@@ -33,12 +29,7 @@ app = typer.Typer(
     "then `blindpost canary start -c my-canary`.",
 )
 
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "--config", "-c", help="The canary's configuration, or its folder.", show_default="the current folder"
-    ),
-]
+ConfigOption = Annotated[Path, config_option("canary", "BLINDPOST_CANARY")]
 
 
 @app.command()

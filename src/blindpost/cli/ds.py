@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from blindpost.cli.output import (
-    HERE,
+from blindpost.cli.options import (
     BackupFolder,
     BackupTarget,
     ForceOption,
-    JsonOption,
     RestoreTo,
     SetOption,
     TopOption,
+    config_option,
+)
+from blindpost.cli.output import (
+    HERE,
+    JsonOption,
     hand_over,
     new_folder,
     require_empty,
@@ -58,16 +61,7 @@ app = typer.Typer(
     "then `blindpost ds start -c my-ds`.",
 )
 
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        envvar="BLINDPOST_DS",
-        help="The service's configuration file, or the folder it is in.",
-        show_default="the current folder",
-    ),
-]
+ConfigOption = Annotated[Path, config_option("service", "BLINDPOST_DS")]
 KeyArgument = Annotated[str, typer.Argument(help="An Ed25519 public key, 64 hexadecimal digits.")]
 ServerOption = Annotated[
     str, typer.Option("--server", "-s", envvar="BLINDPOST_DS_SERVER", help="HOST or HOST:PORT.")
@@ -128,7 +122,10 @@ def telling() -> Iterator[None]:
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for everything the service keeps.")],
     host: Annotated[str, typer.Option(help="Where callers reach the service.")],
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 lets the system choose.")] = DS_PORT,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65_535, help="The port callers connect to; 0 lets the system choose one."),
+    ] = DS_PORT,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

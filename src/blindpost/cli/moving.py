@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blindpost.cli.options import CertificateOption, NewRouterOption, StoppedOption, UnstartedOption
 from blindpost.cli.output import JsonOption, place_of, say
 from blindpost.router.running.settings import RouterPlace
 from blindpost.serving.failures import OperatorError
@@ -26,7 +27,7 @@ IMPORT_CERTIFICATE = "import-certificate.json"
 
 
 def import_(
-    to: Annotated[Path, typer.Option(help="The new router: its configuration file or folder.")],
+    to: NewRouterOption,
     from_log: Annotated[
         Path | None, typer.Option(help="smp-server-store.log of a stopped smp-server.", show_default=False)
     ] = None,
@@ -51,10 +52,7 @@ def import_(
             help="Where lines that are not taken are listed.", show_default="beside the configuration"
         ),
     ] = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="Where the certificate is written.", show_default="beside the configuration"),
-    ] = None,
+    certificate: CertificateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move queues, messages and services into a new router, and prove that everything arrived.
@@ -87,7 +85,7 @@ def import_(
 
 def import_stats(
     file: Annotated[Path, typer.Argument(help="smp-server-stats.log of a stopped smp-server.")],
-    to: Annotated[Path, typer.Option(help="The new router, before its first start: its file or folder.")],
+    to: UnstartedOption,
     as_json: JsonOption = False,
 ) -> None:
     """Take over what an smp-server has counted, so that statistics go on without a break."""
@@ -109,9 +107,7 @@ def tell_stats(old: OldCounters[Any], *, as_json: bool) -> None:
 
 
 def export(
-    from_: Annotated[
-        Path, typer.Option("--from", help="A stopped router: its configuration file or folder.")
-    ],
+    from_: StoppedOption,
     to_log: Annotated[Path, typer.Option(help="The store log to write, in the form that smp-server reads.")],
     messages: Annotated[
         Path | None,

@@ -15,16 +15,24 @@ from typing import Annotated
 import typer
 
 from blindpost.cli import ntf_moving
-from blindpost.cli.output import (
-    HERE,
+from blindpost.cli.options import (
+    AlgorithmOption,
     BackupFolder,
     BackupTarget,
+    CaKeyOption,
     CaKeyTarget,
+    DsnOption,
     ForceOption,
-    JsonOption,
+    KeyAlgorithm,
     RestoreTo,
     SetOption,
     TopOption,
+    WithCaKeyOption,
+    config_option,
+)
+from blindpost.cli.output import (
+    HERE,
+    JsonOption,
     hand_over,
     move_ca_key,
     new_folder,
@@ -54,26 +62,7 @@ app = typer.Typer(
     "`ntf.toml`, then `blindpost ntf start -c my-ntf`.",
 )
 
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        envvar="BLINDPOST_NTF",
-        help="The router's configuration file, or the folder it is in.",
-        show_default="the current folder",
-    ),
-]
-
-
-ntf_moving.add_to(app)
-
-
-class KeyAlgorithm(Enum):
-    """What the router's certificates are signed with."""
-
-    ED25519 = "ed25519"
-    ED448 = "ed448"
+ConfigOption = Annotated[Path, config_option("router", "BLINDPOST_NTF")]
 
 
 class StoreChoice(Enum):
@@ -99,20 +88,15 @@ def init(
         typer.Option(
             min=0,
             max=65_535,
-            help="0 lets the system choose.",
+            help="The port devices connect to; 0 lets the system choose one.",
             show_default=f"{NTF_PORT}, or the old server's",
         ),
     ] = None,
-    key_algorithm: Annotated[
-        KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
-    ] = KeyAlgorithm.ED448,
+    key_algorithm: AlgorithmOption = KeyAlgorithm.ED448,
     store: Annotated[
         StoreChoice, typer.Option(help="Where tokens and subscriptions are kept: in a file, or a database.")
     ] = StoreChoice.SQLITE,
-    dsn: Annotated[
-        str,
-        typer.Option(help="Address of the database: postgresql://user@host/database.", show_default=False),
-    ] = "",
+    dsn: DsnOption = "",
     adopt: Annotated[
         Path | None,
         typer.Option(
@@ -231,7 +215,7 @@ def address(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
 def backup(
     folder: BackupTarget,
     config: ConfigOption = HERE,
-    with_ca_key: Annotated[bool, typer.Option(help="Copy the CA key too.")] = False,
+    with_ca_key: WithCaKeyOption = False,
     with_store_key: Annotated[
         bool, typer.Option(help="Copy the key of the store too: whoever has both reads device tokens.")
     ] = False,
@@ -266,9 +250,7 @@ def restore(
 @app.command("rotate-cert")
 def rotate_cert(
     config: ConfigOption = HERE,
-    ca_key: Annotated[
-        Path | None, typer.Option(help="Where the CA key is, if it is kept away from the router.")
-    ] = None,
+    ca_key: CaKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new online key and certificate; a running router uses it for new connections at once."""
@@ -320,6 +302,9 @@ def rotate_push_key(
 def move_ca_key_(to: CaKeyTarget, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Move the CA key out of the server's folder: only rotate-cert needs it, and a thief could use it."""
     move_ca_key(NtfPlace.read(config), to, as_json=as_json)
+
+
+ntf_moving.add_to(app)
 
 
 def _print_address(place: NtfPlace, key_hash: bytes, *, as_json: bool) -> None:

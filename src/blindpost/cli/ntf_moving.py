@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blindpost.cli.options import CertificateOption, NewRouterOption, StoppedOption, UnstartedOption
 from blindpost.cli.output import JsonOption, say, show, working
 from blindpost.ntf.settings import NtfPlace
 
@@ -26,14 +27,10 @@ DatabaseOption = Annotated[
     ),
 ]
 SchemaOption = Annotated[str, typer.Option(help="The schema of its tables there.")]
-CertificateOption = Annotated[
-    Path | None,
-    typer.Option(help="Where the certificate is written.", show_default="beside the configuration"),
-]
 
 
 def import_(
-    to: Annotated[Path, typer.Option(help="The new, stopped router: its configuration file or folder.")],
+    to: NewRouterOption,
     from_database: DatabaseOption,
     schema: SchemaOption = "ntf_server",
     certificate: CertificateOption = None,
@@ -53,9 +50,7 @@ def import_(
 
 
 def export(
-    from_: Annotated[
-        Path, typer.Option("--from", help="A stopped router: its configuration file or folder.")
-    ],
+    from_: StoppedOption,
     to_database: DatabaseOption,
     schema: SchemaOption = "ntf_server",
     certificate: CertificateOption = None,
@@ -77,7 +72,7 @@ def export(
 
 def import_stats(
     file: Annotated[Path, typer.Argument(help="ntf-server-stats.log of a stopped ntf-server.")],
-    to: Annotated[Path, typer.Option(help="The new router, before its first start: its file or folder.")],
+    to: UnstartedOption,
     as_json: JsonOption = False,
 ) -> None:
     """Take over what an ntf-server has counted, so that statistics go on without a break."""

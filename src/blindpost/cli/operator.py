@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from blindpost.cli.options import ConfigOption, TopOption
 from blindpost.cli.output import (
     HERE,
-    ConfigOption,
     JsonOption,
-    TopOption,
     hand_over,
     place_of,
     show,

@@ -39,30 +39,6 @@ class IdentifiedPlace(Protocol):
     keys: Path
 
 
-CaKeyTarget = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="A folder, such as a mounted USB stick, or a new file.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="TABLE.NAME=VALUE",
-        help="Another value for a setting of the new configuration, in TOML. May be repeated.",
-        show_default=False,
-    ),
-]
-CONFIG_VARIABLE = "BLINDPOST_ROUTER"
-
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        envvar=CONFIG_VARIABLE,
-        help="The router's configuration file, or the folder it is in.",
-        show_default="the current folder",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 HERE = Path()
 
@@ -137,14 +113,6 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
 
 
-BackupTarget = Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")]
-BackupFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `backup` made.")]
-RestoreTo = Annotated[Path, typer.Option(help="The server's folder; with --force it may exist.")]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace the server that is there; it is moved aside.")
-]
-
-
 def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, as_json: bool) -> None:
     """Make a backup and say how large it is, and which keys are not in it."""
     started = time.monotonic()
@@ -211,12 +179,6 @@ def _replaced(place: Place[Any], upgrades: int) -> dict[str, Any]:
     raise OperatorError(
         f"{place.folder}: the {place.title} does not answer after {UPGRADE_S_MAX:.0f} s. Its log says why."
     )
-
-
-TopOption = Annotated[
-    bool,
-    typer.Option("--top", help="Show what the largest holders have and how often limits applied, as counts."),
-]
 
 
 def show_holders(place: Place[Any], command: str, *, as_json: bool) -> None:

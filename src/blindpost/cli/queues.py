@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, show
+from blindpost.cli.options import ConfigOption
+from blindpost.cli.output import HERE, JsonOption, place_of, say, show
 from blindpost.serving.place import ask_running
 
 app = typer.Typer(help="Look at, block, unblock or delete queues that were reported.", no_args_is_help=True)

@@ -15,16 +15,23 @@ from typing import Annotated
 import typer
 
 from blindpost.cli.adopted import tell_adopted
-from blindpost.cli.output import (
-    HERE,
+from blindpost.cli.options import (
+    AlgorithmOption,
     BackupFolder,
     BackupTarget,
+    CaKeyOption,
     CaKeyTarget,
     ConfigOption,
+    DsnOption,
     ForceOption,
-    JsonOption,
+    KeyAlgorithm,
     RestoreTo,
     SetOption,
+    WithCaKeyOption,
+)
+from blindpost.cli.output import (
+    HERE,
+    JsonOption,
     move_ca_key,
     new_folder,
     place_of,
@@ -48,13 +55,6 @@ app = typer.Typer(
     epilog="First steps: `blindpost router init my-router --host smp.example.org`, "
     "then `blindpost router start -c my-router`.",
 )
-
-
-class KeyAlgorithm(Enum):
-    """What the router's certificates are signed with."""
-
-    ED25519 = "ed25519"
-    ED448 = "ed448"
 
 
 class StoreChoice(Enum):
@@ -102,20 +102,11 @@ def init(
     is_open: Annotated[
         bool, typer.Option("--open", help="No password: anybody may create queues on this router.")
     ] = False,
-    key_algorithm: Annotated[
-        KeyAlgorithm, typer.Option(help="Algorithm of the certificates.")
-    ] = KeyAlgorithm.ED25519,
+    key_algorithm: AlgorithmOption = KeyAlgorithm.ED25519,
     store: Annotated[
         StoreChoice, typer.Option(help="Where queues and messages are kept: in the folder, or in a database.")
     ] = StoreChoice.LMDB,
-    dsn: Annotated[
-        str,
-        typer.Option(
-            help="Address of the database: postgresql://user@host/database. Better no password in it: others "
-            "on this machine see command lines. Use ~/.pgpass or PGPASSWORD.",
-            show_default=False,
-        ),
-    ] = "",
+    dsn: DsnOption = "",
     adopt: Annotated[
         Path | None,
         typer.Option(
@@ -230,7 +221,7 @@ def print_address(place: RouterPlace, key_hash: bytes, *, qr: bool, as_json: boo
 def backup(
     folder: BackupTarget,
     config: ConfigOption = HERE,
-    with_ca_key: Annotated[bool, typer.Option(help="Copy the CA key too.")] = False,
+    with_ca_key: WithCaKeyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Copy store, configuration and keys to a new folder, consistently, while the router runs or not."""
@@ -255,9 +246,7 @@ def restore(
 @app.command("rotate-cert")
 def rotate_cert(
     config: ConfigOption = HERE,
-    ca_key: Annotated[
-        Path | None, typer.Option(help="Where the CA key is, if it is kept away from the router.")
-    ] = None,
+    ca_key: CaKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new online key and certificate; a running router uses it for new connections at once.

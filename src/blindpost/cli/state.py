@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from blindpost.cli.moving import IMPORT_CERTIFICATE, progress_bar
-from blindpost.cli.output import HERE, ConfigOption, JsonOption, place_of, say, show
+from blindpost.cli.options import ConfigOption
+from blindpost.cli.output import HERE, JsonOption, place_of, say, show
 
 
 def export_state(
