@@ -43,11 +43,11 @@ def _counters(rng: random.Random, most: int) -> list[Row]:
     ]
 
 
-def _gauges(rng: random.Random) -> list[Row]:
-    """Two boots in one minute, and a clock that went back: a later record of an earlier minute."""
+def _gauges(rng: random.Random, back: int) -> list[Row]:
+    """Two boots in one minute, and a clock that goes back: a later record of an earlier minute."""
     return [
         {"router": f"smp-{seq % 2}", "role": "smp", "boot": rng.choice(("0" * 16, "1" * 16)), "seq": seq}
-        | {"minute_s": 2_000_000_040 + 60 * (seq // 4 - 30 * (seq > 300)), "name": rng.choice(("x", "y"))}
+        | {"minute_s": 2_000_000_040 + 60 * (seq // 4 - back * (seq > 300)), "name": rng.choice(("x", "y"))}
         | {"value": float(rng.randint(0, 1_000))}
         for seq in range(500)
     ]
@@ -63,7 +63,7 @@ def test_the_kernel_equals_sparks_own_plan(
     rows = {
         QUEUE_SETS: lambda: _queues(rng),
         COUNTER_HOURS: lambda: _counters(rng, most),
-        GAUGE_HOURS: lambda: _gauges(rng),
+        GAUGE_HOURS: lambda: _gauges(rng, 30 * seed),
     }[sums]()
     files = [
         seal_rows(tmp_path / f"{place}.parquet", sums.table, rows[place::3]).as_posix() for place in range(3)

@@ -169,7 +169,9 @@ def _levels(rows: pa.RecordBatch, time: str, level: str) -> pa.RecordBatch:
 def _united(levels: pa.RecordBatch, codes: Numbers, ends: Lane) -> dict[str, Any]:
     """The levels of each group; groups end there when rows are sorted by their codes."""
     known = {name: levels.column(name).to_numpy() for name in LEVELS}
-    order = np.lexsort((known["last_seq"], known["last_s"], codes))
+    at, seq = known["last_s"], known["last_seq"]
+    rising = (at[1:] > at[:-1]) | ((at[1:] == at[:-1]) & (seq[1:] >= seq[:-1]))
+    order = np.argsort(codes, kind="stable") if rising.all() else np.lexsort((seq, at, codes))
     starts = np.concatenate(([0], ends[:-1]))
     united: dict[str, Any] = {name: known[name][order[ends - 1]] for name in ("last_s", "last_seq", "last")}
     for name, unite in (("greatest", np.maximum), ("total", np.add), ("minutes", np.bitwise_or)):
