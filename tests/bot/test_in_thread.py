@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
 import pytest
 
 from blindpost.agent import Agent
+from blindpost.agent.store.database import AgentStore
 from blindpost.bot import Bot, Chat, InThread
 from blindpost.chat import ContactConnected
 from blindpost.engine.loop import StoreFailedError
@@ -51,3 +53,10 @@ def test_a_failure_to_start_is_raised_to_the_caller(tmp_path: Path) -> None:
     bot = Bot("Ada", servers=[], store=tmp_path)
     with pytest.raises(StoreFailedError, match="name a file"), InThread(bot):
         pass
+
+
+def test_a_program_whose_store_cannot_be_used_ends_with_a_sentence(tmp_path: Path) -> None:
+    with contextlib.closing(AgentStore.open(tmp_path / "used.db")):
+        for store, told in (("used.db", "in use by another process"), ("none/ada.db", "Make the folder")):
+            with pytest.raises(SystemExit, match=told):
+                Bot("Ada", servers=[], store=tmp_path / store).run()

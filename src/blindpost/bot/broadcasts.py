@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 from dataclasses import field, replace
 
 from blindpost.agent import AgentError, Transaction
 from blindpost.bot.metrics import Metrics
+from blindpost.bot.working import STORE_PAUSE_S
 from blindpost.chat import Chats, Contact, ContactState, Draft, NotConnectedError
 from blindpost.chat.codec.bodies import write_body
 from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.events import Message, NewMessage
 from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.chat.drafts import ID_SIZE
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.frozen import dataclass
+
+log = logging.getLogger("blindpost.bot")
 
 BROADCASTS = "bot.broadcasts"
 PART = 100
@@ -138,7 +143,12 @@ class Broadcasts:
         wanted = self._audiences.get(stored.audience) if stored.audience is not None else None
         while not stored.done:
             part = list(itertools.islice(self._chats.contacts(after=stored.after), PART))
-            stored = await self._part(key, stored, part, wanted)
+            try:
+                stored = await self._part(key, stored, part, wanted)
+            except StoreFailedError as error:
+                log.error("a broadcast waits, for the store takes nothing: %s", error)
+                await asyncio.sleep(STORE_PAUSE_S)
+                continue
             _tell(progress, stored)
             await asyncio.sleep(0)
 
@@ -154,8 +164,9 @@ class Broadcasts:
             event = NewMessage(Content(stored.text))
             draft.send(contact, event, passing=(NotConnectedError, AgentError))
         sent, passed = stored.sent + len(chosen), stored.passed + len(part) - len(chosen)
+        saved = await self._saved(draft, key, replace(stored, after=part[-1].id, sent=sent, passed=passed))
         self._metrics.sent += len(chosen)
-        return await self._saved(draft, key, replace(stored, after=part[-1].id, sent=sent, passed=passed))
+        return saved
 
     async def _saved(self, draft: Draft, key: str, stored: Stored) -> Stored:
         def change(tx: Transaction) -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from blindpost.chat import Contact, Conversation
+from blindpost.store.sqlite import UNUSABLE
 
 if TYPE_CHECKING:
     from blindpost.bot.bot import Bot
@@ -25,7 +26,11 @@ def run(bot: Bot) -> None:
     """Run until Ctrl-C or SIGTERM. SIGHUP lets running handlers end, then restarts with the new code."""
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    if asyncio.run(_until_told(bot)):
+    try:
+        anew = asyncio.run(_until_told(bot))
+    except UNUSABLE as error:
+        sys.exit(str(error))
+    if anew:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *_program()])  # noqa: S606  # this same program
 

@@ -95,8 +95,14 @@ class SqliteStore:
 
         The file is locked as long as it is open, so that two processes never work on one store.
         """
-        with contextlib.suppress(FileExistsError):
+        try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, _PRIVATE))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreFailedError(
+                f"{path} cannot be made: {error.strerror}. Make the folder, or name one that you may write to"
+            ) from error
         try:
             connection = sqlite3.connect(
                 path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type

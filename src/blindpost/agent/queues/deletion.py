@@ -7,6 +7,7 @@ tried again, a bounded number of times; with `wait_delivery` messages that wait 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from blindpost.agent.errors import AgentError
 from blindpost.agent.events import ConnectionsDeleted, QueuesDeleted
@@ -48,7 +49,7 @@ class Deletion:
     def _marked(self, conn_id: ConnId) -> None:
         for queue in queues.rcv_queues(self._ground.store.reading, conn_id, deleted=True):
             self._subscriptions.forget(queue)
-        self._ground.spawn(self._finish_soon(conn_id))
+        self._ground.keep(partial(self._finish_soon, conn_id))
 
     async def _finish_soon(self, conn_id: ConnId) -> None:
         """Until nothing is left at routers: one that is away for a moment is not waited for until the next
