@@ -122,7 +122,8 @@ def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, 
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
         return
-    say(f"Backed up {max(1, size // 1000):,} kB to {folder} in {taken:.1f} s.")
+    told = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{max(1, size // 1000)} kB"
+    say(f"Backed up {told} to {folder} in {taken:.1f} s.")
     for key in apart:
         say(f"The {key} is not in it; keep it apart.")
 
