@@ -8,6 +8,7 @@ stored, shown and acknowledged. Messages have 1,000 bytes, post-quantum ratchets
 talk at once, each in its order. Beside it stands the floor: the calls into C that such a message cannot do
 without on either side (three boxes, two AES-GCM seals and opens, signatures, hashes, and the blocks and TLS
 records that carry SEND, MSG, ACK and OK), each measured alone. KEM key pairs are made in another process.
+Statements and commits are counted in a run of their own, in which each message is acknowledged by a task.
 Memory is what the agent allocates for connections that are stored and subscribed; made ones are written to
 its store directly.
 """
@@ -48,6 +49,14 @@ CONFIG = AgentConfig(durability=Durability.OS)
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What an agent asked of SQLite for each message."""
+
+    statements: float
+    commits: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What was measured."""
 
@@ -57,6 +66,8 @@ class Result:
     connections_per_s: float
     idle: int
     idle_bytes: int
+    sender: Counted
+    recipient: Counted
 
     @property
     def multiple(self) -> float:
@@ -131,6 +142,38 @@ async def messages_us(bob: Agent, conns: list[Connection], count: int) -> float:
     return (time.process_time_ns() - started_ns) / count / 1000
 
 
+async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int) -> tuple[Counted, Counted]:
+    """Statements and commits of both sides, while all connections send at once."""
+    seen: list[list[str]] = [[], []]
+    for agent, statements in zip((alice, bob), seen, strict=True):
+        agent._ground.store.reading.sql.set_trace_callback(statements.append)
+    each = max(1, count // len(conns))
+
+    async def send(conn: Connection) -> None:
+        for _ in range(each):
+            await conn.send(BODY)
+
+    async def acknowledge() -> None:
+        async with asyncio.TaskGroup() as acks:
+            left = each * len(conns)
+            while left:
+                event = await bob.next_event()
+                if isinstance(event, Received):
+                    acks.create_task(event.msg.ack())
+                    left -= 1
+
+    await asyncio.gather(acknowledge(), *(send(conn) for conn in conns))
+    await asyncio.gather(alice.flush(), bob.flush())
+    sent = each * len(conns)
+    alice_saw, bob_saw = seen
+    return _per(alice_saw, sent), _per(bob_saw, sent)
+
+
+def _per(statements: list[str], count: int) -> Counted:
+    asked = [one for one in statements if not one.startswith("--")]  # triggers are marked so
+    return Counted(len(asked) / count, asked.count("COMMIT") / count)
+
+
 async def idle_bytes(path: Path, address: str, count: int) -> int:
     """What the agent holds for connections that are subscribed and silent."""
     gc.collect()
@@ -155,8 +198,10 @@ def server_of(router: MeasuredRouter) -> Server:
     return Server((Host("127.0.0.1"),), str(router.port), router.fingerprint)
 
 
-async def talking(folder: Path, messages: int, connections: int) -> tuple[float, float]:
-    """Microseconds a message, and connections in a second."""
+async def talking(
+    folder: Path, messages: int, connections: int
+) -> tuple[float, float, tuple[Counted, Counted]]:
+    """Microseconds a message, connections in a second, and what was asked of SQLite."""
     with measured_router() as router:
         async with started(router):
             address = RouterAddress(Scheme.SMP, server_of(router)).text
@@ -168,7 +213,8 @@ async def talking(folder: Path, messages: int, connections: int) -> tuple[float,
                 conns = await connected(alice, bob, connections)
                 rate = connections / (time.monotonic() - began)
                 await messages_us(bob, conns, max(connections, messages // 10))
-                return await messages_us(bob, conns, messages), rate
+                message_us = await messages_us(bob, conns, messages)
+                return message_us, rate, await counted(alice, bob, conns, messages)
 
 
 async def idling(folder: Path, count: int) -> int:
@@ -183,9 +229,9 @@ async def idling(folder: Path, count: int) -> int:
 async def run(messages: int, connections: int, idle: int) -> Result:
     parent = MEMORY_DISK if MEMORY_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="blindpost-bench-", dir=parent) as name:
-        message_us, rate = await talking(Path(name), messages, connections)
+        message_us, rate, (sender, recipient) = await talking(Path(name), messages, connections)
         held = await idling(Path(name), idle)
-    return Result(1e6 / message_us, message_us, floor_us(), rate, idle, held)
+    return Result(1e6 / message_us, message_us, floor_us(), rate, idle, held, sender, recipient)
 
 
 def shown(result: Result) -> str:
@@ -195,6 +241,10 @@ def shown(result: Result) -> str:
             f"a message, both sides                 {result.message_us:8.0f} us",
             f"its floor of calls into C             {result.floor_us:8.0f} us",
             f"multiple of the floor                 {result.multiple:8.2f}",
+            *(
+                f"statements, commits of the {who:<9}   {one.statements:8.1f}, {one.commits:.2f} a message"
+                for who, one in (("sender", result.sender), ("recipient", result.recipient))
+            ),
             f"connections made per second           {result.connections_per_s:8.1f}",
             f"memory of {result.idle:,} idle connections {result.idle_bytes / 1e6:13.1f} MB",
         )
