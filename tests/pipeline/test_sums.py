@@ -63,7 +63,7 @@ def test_the_kernel_equals_sparks_own_plan(
     rows = {
         QUEUE_SETS: lambda: _queues(rng),
         COUNTER_HOURS: lambda: _counters(rng, most),
-        GAUGE_HOURS: lambda: _gauges(rng, 30 * seed),
+        GAUGE_HOURS: lambda: _gauges(rng, 60 * seed),
     }[sums]()
     files = [
         seal_rows(tmp_path / f"{place}.parquet", sums.table, rows[place::3]).as_posix() for place in range(3)
