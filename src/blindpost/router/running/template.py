@@ -76,8 +76,8 @@ new_per_second = 500.0
 new_burst = 5000
 new_per_address_per_second = 10.0
 new_per_address_burst = 500
-# What all queues, messages and links may take in the store: 1 KiB, 16 KiB and 16 KiB each. From half of it on
-# it is counted who adds what, and whoever adds most is refused first: SEND with QUOTA, others with STORE.
+# What all queues, messages, links and services may take in the store: 1 KiB, and 16 KiB each. From half of it
+# on it is counted who adds what, and whoever adds most is refused first: SEND with QUOTA, others with STORE.
 stored_mib = 262144
 # Memory of one connection: commands that wait to be decided, and answers that wait to be read.
 inbox_kib = 128
