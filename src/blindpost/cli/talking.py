@@ -45,18 +45,18 @@ HARMLESS = "\n\t\u200d"
 """Of these: lines, tabs, and what joins emoji."""
 HELP = f"""\
 /invite              make a link for one person, with a QR code
-/address             show the link for anybody
+/address             show your address, a link for everybody
 /join LINK MESSAGE   connect by a link of either kind; an address gets the message too
-/accept NUMBER       let somebody in who asked, or enter a group; /reject does not
+/accept NUMBER       accept a request or a group; /reject NUMBER refuses it
 /list                show all conversations
 /to NUMBER           choose who gets what you type
 /reply TEXT          answer the last message, quoting it
-/edit TEXT           let your last message say something else; /delete takes it back
+/edit TEXT           change your last message; /delete deletes it
 /react EMOJI         react to the last message: {" ".join(REACTIONS)}
-/code                show the security code to compare with the other's
+/code                show the security code; the other side must see the same
 /leave               end the conversation
-/move                move to another router
-/quit                leave; everything is kept"""
+/move                receive through another router
+/quit                end the program; everything is kept"""
 
 
 class Talk:
@@ -113,7 +113,7 @@ class Talk:
             elif word in self._commands:
                 await self._commands[word](rest.strip())
             else:
-                say(f"{word} is no command: /help shows what is")
+                say(f"There is no command {word}: /help lists them all")
         except (AgentError, WireError) as error:
             say(f"! {error}")
 
@@ -124,7 +124,7 @@ class Talk:
             found = self._chats.contact(self._to) or self._chats.group(self._to)
             if found is not None:
                 return found
-        say("Nobody is there yet: /invite or /join somebody.")
+        say("There is nobody to talk to yet: use /invite or /join.")
         return None
 
     async def _say(self, text: str, *, quoting: bool = False) -> None:
@@ -145,7 +145,7 @@ class Talk:
     async def _edit(self, text: str) -> None:
         chat = self._chosen()
         if chat is None or not text or chat.id not in self._own:
-            say("There is nothing of yours to edit.")
+            say("You have sent nothing here that can be edited.")
             return
         draft = self._chats.draft()
         draft.edit(chat, self._own[chat.id], text)
@@ -154,7 +154,7 @@ class Talk:
     async def _delete(self, _: str) -> None:
         chat = self._chosen()
         if chat is None or chat.id not in self._own:
-            say("There is nothing of yours to take back.")
+            say("You have sent nothing here that can be deleted.")
             return
         draft = self._chats.draft()
         draft.retract(chat, self._own.pop(chat.id))
@@ -175,10 +175,10 @@ class Talk:
     async def _invite(self, _: str) -> None:
         created = await self._chats.invite()
         self._added(created.conn.id)
-        self._show_link(str(created), "Give this link to whom you want to talk to:")
+        self._show_link(str(created), "Send this link to the person you want to talk to:")
 
     async def _address(self, _: str) -> None:
-        self._show_link(str(await self._chats.address()), "Anybody can ask for a talk with this link:")
+        self._show_link(str(await self._chats.address()), "Anybody who has this link can ask to talk to you:")
 
     def _show_link(self, link: str, what: str) -> None:
         say(f"{what}\n{link}")
@@ -198,12 +198,12 @@ class Talk:
             return
         contact = await self._chats.join(link, message.strip() or None)
         self._added(contact.id)
-        say(f"Connecting with {_plain(contact.name)}; this goes on in the background.")
+        say(f"Connecting with {_plain(contact.name)} in the background.")
 
     def _decided(self, number: str) -> Asked | GroupOffered | None:
         place = int(number) if number.isdigit() else len(self._waiting)
         if not 0 < place <= len(self._waiting):
-            say("Nothing waits for a decision.")
+            say("There are no requests or invitations.")
             return None
         return self._waiting.pop(place - 1)
 
@@ -285,11 +285,11 @@ class Talk:
             case MessageEdited(chat, message, member):
                 say(f"{self._called(chat, member)}, edited: {_plain(message.text)}")
             case MessageDeleted(chat, _, member):
-                say(f"{self._called(chat, member)} took a message back.")
+                say(f"{self._called(chat, member)} deleted a message.")
             case Reacted(chat, _, emoji, added, member):
-                say(f"{self._called(chat, member)} {'' if added else 'took back '}{_plain(emoji or '?')}")
+                say(f"{self._called(chat, member)} {'' if added else 'no longer '}{_plain(emoji or '?')}")
             case Delivered(chat, _) if isinstance(chat, Contact):
-                say(f"  {self._called(chat)} has it")
+                say(f"  delivered to {self._called(chat)}")
             case Asked() | GroupOffered():
                 self._waiting.append(event)
                 number = len(self._waiting)
@@ -304,11 +304,11 @@ class Talk:
             case GroupOver(group, removed):
                 say(f"{self._called(group)}: {'you were removed' if removed else 'it was deleted'}.")
             case MemberCame(group, member):
-                say(f"{self._called(group, member)} came.")
+                say(f"{self._called(group, member)} joined.")
             case MemberGone(group, member):
                 say(f"{self._called(group, member)} left.")
             case ProfileChanged(contact):
-                say(f"{self._called(contact)} is how they are called now.")
+                say(f"They are now called {self._called(contact)}.")
             case Trouble(chat, error, numbers):
                 where = "" if chat is None else f"{self._called(chat)}: "
                 say(f"! {where}{'not sent, ' if numbers else ''}{error}")
@@ -327,7 +327,7 @@ class Talk:
 def _waits(event: Asked | GroupOffered) -> str:
     if isinstance(event, Asked):
         said = "" if event.text is None else f", saying: {_plain(event.text)}"
-        return f"{_plain(event.profile.name)} wants to talk with you{said}"
+        return f"{_plain(event.profile.name)} wants to talk to you{said}"
     return f"{_plain(event.contact.name)} invites you to #{_plain(event.invite.profile.name)}"
 
 
