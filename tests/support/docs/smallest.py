@@ -40,7 +40,9 @@ TESTS = {
     "BLINDPOST_NTF_KILLS": 1,
     "BLINDPOST_NTF_ROUTERS": 1,
     "BLINDPOST_NTF_TOKENS": 2,
+    "BLINDPOST_PLANTED": 0,
     "BLINDPOST_SERVICE_SEEDS": 1,
+    "BLINDPOST_TAKEOVERS": 1,
 }
 """Variables that make a test long."""
 
@@ -56,6 +58,8 @@ def smallest(line: str) -> str:
     if measured is not None:
         assert measured[1] in MEASUREMENTS, f"{line}: say in MEASUREMENTS how small it can be"
         return _measurement(line, MEASUREMENTS[measured[1]])
+    if "-m simulation" in line:
+        return re.sub(r"--(seeds|hours) \d+", r"--\1 1", line)
     line = _SET.sub(_small, line)
     line = re.sub(r"^((?:\S+=\S+ )*)pytest ", r"\1python -m pytest ", line)
     if "-m pytest" in line and "tests/" not in line:
@@ -81,9 +85,9 @@ def _measurement(line: str, sizes: dict[str, str | None]) -> str:
 
 
 def recipe(target: str) -> list[str]:
-    """What make does for a target, in an environment that is ready."""
+    """What make does for a target and its variables, in an environment that is ready."""
     said = subprocess.run(
-        ["make", "--dry-run", "--no-print-directory", "--assume-old=.venv/.ready", target],
+        ["make", "--dry-run", "--no-print-directory", "--assume-old=.venv/.ready", *target.split()],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -31,7 +31,9 @@ BIN = Path(sys.executable).parent
 PACKAGES = sysconfig.get_path("purelib")
 _STAYS = re.compile(r"blindpost (\w+ start|up|page|chat)\b|python \S*examples/|&$")
 _READY = re.compile(r"is ready|the canary is measuring|The page is at (\S+)|conversations\. /help| is at\n")
-_IN_ROOT = re.compile(r"([A-Z_]+=\S+ )*(pytest|python -m pytest|python -m benchmarks\.\w+)( |$)|make help$")
+_IN_ROOT = re.compile(
+    r"([A-Z_]+=\S+ )*(pytest|python -m pytest|python -m benchmarks\.\w+|python -m simulation)( |$)|make help$"
+)
 """What belongs to the sources, and leaves nothing in them."""
 _NESTED = ("PYTEST_", "COV_")
 """Variables by which a run of tests knows itself."""
