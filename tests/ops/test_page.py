@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from blindpost.ops import listening
 from blindpost.ops.actions import backups_of
 from blindpost.ops.kinds import KINDS
 from blindpost.ops.listening import bind, serving
-from blindpost.ops.model import Health
+from blindpost.ops.model import Card, Face, Health, Level, judged
 from blindpost.ops.page import Page
 from blindpost.ops.servers import Watched, find
 from blindpost.serving.control import Answer, ControlSocket, ask
@@ -467,6 +468,16 @@ async def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
         assert await page.title() == "Not live - Blindpost"
         assert seen.hosts == {"localhost"}
         assert [line for line in seen.console if "ERR_CONNECTION_REFUSED" not in line] == []
+
+
+def test_a_server_that_runs_and_needs_attention_is_named_first() -> None:
+    well = Card("SMP router", "router", "/srv", Face("elm"), Health.RUNNING, "everything works", "")
+    noted = replace(well, face=Face("oak"), sentence="the web certificate could not be renewed: no answer")
+    assert (well.level, well.note) == (Level.GOOD, "")
+    assert (noted.level, noted.note) == (Level.LOOK, noted.sentence)
+    verdict = judged((well, noted))
+    assert (verdict.level, verdict.more) == (Level.LOOK, "1 thing needs a look.")
+    assert verdict.text == "The web certificate could not be renewed: no answer."
 
 
 def test_the_suggested_command_exists_for_every_kind(tmp_path: Path) -> None:

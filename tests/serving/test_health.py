@@ -14,7 +14,7 @@ import pytest
 from blindpost.engine.loop import StoreFailedError
 from blindpost.ops.servers import find
 from blindpost.serving import descriptors, health
-from blindpost.serving.health import WELL, Watch
+from blindpost.serving.health import WELL, Health, Watch
 from tests.support.serving.commands import edit, init, started
 from tests.support.serving.kinds import http
 from tests.support.serving.processes import until
@@ -33,6 +33,7 @@ class Fake:
         self.error: StoreFailedError | None = None
         self.waits = False
         self.probes = 0
+        self.noticed: str | None = None
         self.valid = (NOW - timedelta(days=1), NOW + timedelta(days=1))
 
     async def probe(self) -> None:
@@ -48,9 +49,21 @@ class Fake:
     def trouble(self) -> str | None:
         return None
 
+    def notice(self) -> str | None:
+        return self.noticed
+
 
 def watch(service: Fake, tmp_path: Path, now: datetime = NOW) -> Watch:
     return Watch(service, [tmp_path], now.timestamp)  # type: ignore[arg-type]  # as much of one as is looked at
+
+
+async def test_what_needs_attention_is_told_by_a_server_that_is_ready(tmp_path: Path) -> None:
+    service = Fake()
+    looking = watch(service, tmp_path)
+    service.noticed = "the web certificate could not be renewed"
+    assert await looking.look() == Health(True, "the web certificate could not be renewed")
+    service.refused, service.error = 1, StoreFailedError("the disk is full")
+    assert await looking.look() == Health(False, "the store takes no writes: the disk is full")
 
 
 async def test_a_refusing_store_is_reported_until_it_accepts_writes_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from blindpost.ops.history import Bars, Levels
+from blindpost.serving.health import WELL
 
 
 class Health(Enum):
@@ -147,8 +148,8 @@ class Card:
 
     @property
     def note(self) -> str:
-        """What is wrong and what to do; empty if it can do its work."""
-        if self.health is Health.RUNNING:
+        """What is wrong and what to do; empty if nothing is."""
+        if self.health is Health.RUNNING and self.sentence == WELL:
             return ""
         return f"{self.sentence}. {self.remedy}" if self.remedy else self.sentence
 
@@ -156,7 +157,7 @@ class Card:
     def level(self) -> Level:
         if self.health not in (Health.RUNNING, Health.STANDBY):
             return Level.BAD
-        return Level.LOOK if self.problems else Level.GOOD
+        return Level.LOOK if self.problems or (self.note and self.health is Health.RUNNING) else Level.GOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,9 @@ def judged(cards: tuple[Card, ...]) -> Verdict:
         return Verdict(
             Level.BAD, text, _counted(others, "other server needs", "other servers need") if others else ""
         )
-    text = sentence_of(cards[0].sentence)
-    count = sum(len(card.problems) for card in cards)
+    noted = [card for card in cards if card.note and card.health is Health.RUNNING]
+    text = sentence_of(noted[0].sentence if noted else cards[0].sentence)
+    count = sum(len(card.problems) for card in cards) + len(noted)
     if count:
         return Verdict(Level.LOOK, text, _counted(count, "thing needs", "things need"))
     return Verdict(Level.GOOD, text)

@@ -64,12 +64,15 @@ class Watch:
     async def look(self) -> Health:
         """Check now and log a change."""
         trouble = self._machine() or await self._store() or self._service.trouble()
-        before, self.health = self.health, Health(trouble is None, trouble or WELL)
+        before = self.health
+        self.health = Health(trouble is None, trouble or self._service.notice() or WELL)
         if self.health != before:
             if trouble is not None:
                 log.error("not ready: %s", trouble)
-            else:
-                log.warning("ready again: %s", WELL)
+            elif not before.ready:
+                log.warning("ready again: %s", self.health.sentence)
+            elif self.health.sentence != WELL:
+                log.warning("needs attention: %s", self.health.sentence)
         return self.health
 
     def _machine(self) -> str | None:

@@ -131,6 +131,10 @@ class Service(ABC, Generic[P]):
         """Any other reason why it cannot serve, in one sentence."""
         return None
 
+    def notice(self) -> str | None:
+        """What needs somebody although it serves, in one sentence."""
+        return None
+
     @property
     def bounds(self) -> LimitSizes | None:
         """How many connections and how much memory it may have at most."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 import h2.exceptions
 
 from blindpost.transport.guarded import Overhead
-from blindpost.web.http import Answer, Http1, Http2, Speaker
+from blindpost.web.challenges import PROTOCOL
+from blindpost.web.http import Answer, Http1, Http2, Silent, Speaker
 
 VISITORS_MAX = 500
 VISITORS_PER_ADDRESS_MAX = 32
@@ -19,6 +20,10 @@ STAY_S = 300.0
 """No connection lasts longer."""
 _CHUNK = 65_536
 _UNSENT_MAX = 64 * 1024
+_NO_SUCH_PROTOCOL = b"\x15\x03\x03\x00\x02\x02\x78"
+"""A fatal alert of TLS."""
+_SPEAKERS: Mapping[str | None, Callable[[Answer], Speaker]] = {"h2": Http2, PROTOCOL.decode(): Silent}
+"""By the protocol that TLS agreed on; HTTP/1.1 for every other."""
 
 
 class Visitors:
@@ -63,6 +68,15 @@ class Visitors:
     def close(self) -> None:
         for visitor in tuple(self.here):
             visitor.abort()
+
+
+class Refusal(asyncio.Protocol):
+    """Ends a handshake for which nobody is here."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(_NO_SUCH_PROTOCOL)
+        transport.close()
 
 
 class Visitor(asyncio.Protocol):
@@ -141,7 +155,7 @@ class Visitor(asyncio.Protocol):
         try:
             if self._speaker is None:
                 tls.do_handshake()
-                self._speaker = (Http2 if tls.selected_alpn_protocol() == "h2" else Http1)(self._answer)
+                self._speaker = _SPEAKERS.get(tls.selected_alpn_protocol(), Http1)(self._answer)
             while part := tls.read(_CHUNK):
                 found.append(part)
             found.append(b"")

@@ -13,7 +13,7 @@ from typing import Any
 
 from blindpost.transport.network import TCP, Listener, Network, P
 from blindpost.transport.session import Session
-from blindpost.wire.client_hello import HELLO_MAX, read_client_hello
+from blindpost.wire.client_hello import HELLO_MAX, ClientHello, read_client_hello
 from blindpost.wire.errors import WireError
 from blindpost.wire.proxy_header import read_proxy_header
 
@@ -24,19 +24,20 @@ SMP_PROTOCOL = b"smp/1"
 
 Trusted = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
+Guest = Callable[[ClientHello], asyncio.Protocol | None]
+"""Who serves the peer with this hello; None for the router."""
+
 
 class SharedNetwork:
     """TCP whose listeners tell browsers and SMP clients apart."""
 
     def __init__(
         self,
-        is_web: Callable[[str], bool],
-        visitor: Callable[[], asyncio.Protocol],
+        guest: Guest,
         proxies: Trusted = (),
         below: Network = TCP,
     ) -> None:
-        self._is_web = is_web
-        self._visitor = visitor
+        self._guest = guest
         self._proxies = proxies
         self._below = below
 
@@ -47,7 +48,7 @@ class SharedNetwork:
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> Listener:
         def doorman() -> Doorman:
-            return Doorman(factory, self._is_web, self._visitor, self._proxies)
+            return Doorman(factory, self._guest, self._proxies)
 
         return await self._below.listen(doorman, host, port)
 
@@ -58,13 +59,11 @@ class Doorman(asyncio.Protocol):
     def __init__(
         self,
         factory: Callable[[], asyncio.BaseProtocol],
-        is_web: Callable[[str], bool],
-        visitor: Callable[[], asyncio.Protocol],
+        guest: Guest,
         proxies: Trusted,
     ) -> None:
         self._factory = factory
-        self._is_web = is_web
-        self._visitor = visitor
+        self._guest = guest
         self._proxies = proxies
         self._held = bytearray()
         self._session: Session | None = None
@@ -145,12 +144,12 @@ class Doorman(asyncio.Protocol):
             return
         held, self._session = bytes(self._held), None
         self._held.clear()
-        if hello is not None and self._is_web(hello.server_name) and SMP_PROTOCOL not in hello.protocols:
+        guest = None if hello is None or SMP_PROTOCOL in hello.protocols else self._guest(hello)
+        if guest is not None:
             session.divert()
-            visitor = self._visitor()
-            self._transport.set_protocol(visitor)
-            visitor.connection_made(self._transport)
-            visitor.data_received(held)
+            self._transport.set_protocol(guest)
+            guest.connection_made(self._transport)
+            guest.data_received(held)
         else:
             self._transport.set_protocol(session)
             _feed(session, held)

@@ -53,6 +53,21 @@ class Speaker(Protocol):
         """Whether the connection is to be closed once there is no more to send."""
 
 
+class Silent:
+    """For a peer that has seen all it came for once the handshake is over."""
+
+    is_done = True
+
+    def __init__(self, answer: Answer) -> None:
+        pass
+
+    def received(self, data: bytes) -> None:
+        pass
+
+    def more(self) -> bytes:
+        return b""
+
+
 class Http1:
     """One connection of HTTP/1.1, or of 1.0."""
 

@@ -20,6 +20,7 @@ from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
 from blindpost.web.information import Facts, Information
 from blindpost.web.site import Site
+from blindpost.wire.client_hello import ClientHello
 from tests.support.transport.sessions import Recorder, serving, smp_router
 
 FACTS = Facts(
@@ -79,9 +80,12 @@ async def shared_port(
     certificate = WebCertificate(*write_certificate(folder, "localhost"))
     visitors = Visitors()
     shown = site or Site(lambda: FACTS)
-    network = SharedNetwork(
-        certificate.covers, lambda: Visitor(shown.answer, visitors, certificate.context), proxies
-    )
+
+    def guest(hello: ClientHello) -> Visitor | None:
+        known = certificate.covers(hello.server_name)
+        return Visitor(shown.answer, visitors, certificate.context) if known else None
+
+    network = SharedNetwork(guest, proxies)
     router = Recorder(echo=True)
     async with serving(smp_router(), router, network) as port:
         try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from cryptography import x509
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.moving.progress import NAME, is_unfinished
 from blindpost.router.running.process import RouterService
+from blindpost.router.running.renewing import acme_files, demand_possible, is_due, public_names
 from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import in_database, store_name
 from blindpost.router.running.web import web_certificate
@@ -17,6 +20,10 @@ from blindpost.serving.files import read_file
 from blindpost.serving.identity import Identity
 from blindpost.store import lmdb
 from blindpost.store.contract import StoreVersionError
+
+HTTPS_PORT = 443
+GRACE = timedelta(days=2)
+"""How late a renewal may be before it needs somebody."""
 
 
 def checks_of(place: RouterPlace, runs: bool) -> Checks:
@@ -51,7 +58,7 @@ def checks_of(place: RouterPlace, runs: bool) -> Checks:
         settings.address.hosts,
         RouterService.secrets(place),
         settings.outbound.socks,
-        tries | ({"web certificate": web} if settings.web.certificate else {}),
+        tries | ({"web certificate": web} if settings.web.certificate or settings.web.acme else {}),
     )
 
 
@@ -87,13 +94,13 @@ def _told_access(place: RouterPlace) -> str:
 
 
 def _told_web(place: RouterPlace) -> str:
+    if place.settings.web.acme:
+        return _told_acme(place)
     certificate = web_certificate(place)
     assert certificate is not None
     chain = x509.load_pem_x509_certificates(read_file(place.folder / place.settings.web.certificate))
     told = told_certificates(chain[:1], "let the program that renews it run (such as certbot)")
-    missing = [
-        host for host in place.settings.address.hosts if _is_name(host) and not certificate.covers(host)
-    ]
+    missing = [host for host in public_names(place.settings.address.hosts) if not certificate.covers(host)]
     if missing:
         raise DoubtError(
             f"it does not name {', '.join(missing)}",
@@ -102,5 +109,25 @@ def _told_web(place: RouterPlace) -> str:
     return told
 
 
-def _is_name(host: str) -> bool:
-    return any(letter.isalpha() for letter in host) and ":" not in host and not host.endswith(".onion")
+def _told_acme(place: RouterPlace) -> str:
+    """The certificate that the router gets itself; one that should have been renewed days ago is a doubt."""
+    demand_possible(place)
+    settings, file = place.settings, acme_files(place)[1]
+    if HTTPS_PORT not in settings.listen.ports:
+        raise DoubtError(
+            f"listen.ports has no {HTTPS_PORT}, where the authority looks",
+            f"add {HTTPS_PORT}, unless something forwards it to another port of the router",
+        )
+    if not file.exists():
+        raise DoubtError("there is none yet", "the running router asks for one; its log says what came of it")
+    try:
+        leaf = x509.load_pem_x509_certificates(read_file(file))[0]
+        overdue = is_due(leaf, public_names(settings.address.hosts), datetime.now(UTC) - GRACE)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise DoubtError(f"{file} is damaged", "the running router replaces it") from error
+    if overdue:
+        raise DoubtError(
+            f"it ends on {leaf.not_valid_after_utc:%Y-%m-%d} or lacks a name, and is not renewed",
+            "`blindpost router status` and the log of the running router say why",
+        )
+    return f"valid until {leaf.not_valid_after_utc:%Y-%m-%d}, renewed by the router"

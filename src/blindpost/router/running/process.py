@@ -18,6 +18,7 @@ from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
 from blindpost.router.running.operations import Operations
+from blindpost.router.running.renewing import CHECK_S, acme_files
 from blindpost.router.running.settings import RouterPlace, Settings, TimesSection
 from blindpost.router.running.stores import OpenStore, open_store
 from blindpost.router.running.web import LOOK_S as SITE_LOOK_S
@@ -123,6 +124,7 @@ class RouterService(RoutingService[RouterPlace]):
         return self._times.drain_s
 
     def rounds(self) -> list[Round]:
+        renewal = self.site.renewal
         return [
             Round("expiry of messages", self._expiry_s, self.router.expire_messages, True),
             Round("expiry of notifications", self._expiry_s, self.router.expire_notifications, True),
@@ -132,6 +134,7 @@ class RouterService(RoutingService[RouterPlace]):
             Round("the check of what is stored", LOOK_S, self.router.look_at_stored, True),
             Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
             Round("the web certificate and own pages", SITE_LOOK_S, self.site.look),
+            *([Round("renewal of the web certificate", CHECK_S, renewal.look, True)] if renewal else []),
         ]
 
     @property
@@ -167,7 +170,10 @@ class RouterService(RoutingService[RouterPlace]):
     @staticmethod
     def secrets(place: RouterPlace) -> Sequence[Path]:
         identity = Identity(place.keys)
-        return identity.ca_key, identity.online, place.file
+        return identity.ca_key, identity.online, place.file, *acme_files(place)
+
+    def notice(self) -> str | None:
+        return None if self.site.renewal is None else self.site.renewal.trouble
 
     @property
     def journal_name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -36,11 +37,18 @@ if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
 
 SMP_PORT = 5223
+LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 
 
 def _password(text: str) -> str:
     if not PASSWORD_BYTES.issuperset(text.encode()):
         raise ValueError("printable characters without spaces, @, : and / expected")
+    return text
+
+
+def _https(text: str) -> str:
+    if not text.startswith("https://") or not urlsplit(text).netloc:
+        raise ValueError("an address that begins with https:// expected")
     return text
 
 
@@ -132,6 +140,10 @@ class WebSection(Section):
 
     certificate: str = ""
     key: str = ""
+    acme: bool = False
+    acme_email: str = ""
+    acme_directory: Annotated[str, AfterValidator(_https)] = LETS_ENCRYPT
+    acme_ca_file: str = ""
     folder: str = ""
     plain_port: Port | Literal["off"] = "off"
     proxies: list[NetworkText] = Field(default_factory=list)
@@ -140,6 +152,8 @@ class WebSection(Section):
     def _complete(self) -> WebSection:
         if bool(self.certificate) != bool(self.key):
             raise ValueError("both certificate and key expected, or neither")
+        if self.acme and self.certificate:
+            raise ValueError("either acme or files in certificate and key expected, not both")
         return self
 
 

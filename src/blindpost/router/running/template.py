@@ -91,6 +91,15 @@ outbox_kib = 8192
 # with its key, as certbot and others write them. A renewed certificate is noticed within a minute.
 certificate = ""
 key = ""
+# Or with true the router gets and renews one itself, for the DNS names in [address] hosts, by ACME: needs the
+# extra "acme" (pip install 'blindpost[acme]') and port 443 of these names, on which the authority looks. With
+# true you agree to the authority's terms of service.
+acme = false
+# Where the authority may write to you, which directory is asked, and a file with certificates to trust for
+# the directory's host ("": those of public authorities).
+acme_email = ""
+acme_directory = "https://acme-v02.api.letsencrypt.org/directory"
+acme_ca_file = ""
 # A folder with pages of your own: index.html, link.html, media/, .well-known/ and whatever they need.
 folder = ""
 # A port on 127.0.0.1 where the site is served without TLS, for a proxy on this machine; "off" for none.

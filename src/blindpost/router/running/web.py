@@ -8,18 +8,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import blindpost
+from blindpost.router.running.renewing import Renewal, acme_files, demand_possible
 from blindpost.router.running.settings import RouterPlace, RulesSection
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.limits import AddressKeys, account_of
 from blindpost.serving.listening import listen_at
+from blindpost.serving.logs import log
 from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
 from blindpost.transport.network import TCP, Network
 from blindpost.web.certificates import CertificateError, WebCertificate
-from blindpost.web.connection import Visitor, Visitors
+from blindpost.web.challenges import PROTOCOL
+from blindpost.web.connection import Refusal, Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
 from blindpost.web.information import Facts, Information
 from blindpost.web.pages import SOURCE_PATH
 from blindpost.web.site import Site
+from blindpost.wire.client_hello import ClientHello
 
 LOOK_S = 5.0
 """How often the certificate files and the operator's own pages are checked."""
@@ -31,33 +35,42 @@ class RouterSite:
     def __init__(self, place: RouterPlace, fingerprint: bytes) -> None:
         self._place = place
         self._fingerprint = fingerprint
+        self._told = ""
         keys = AddressKeys()
         self.visitors = Visitors(lambda host: account_of(keys.of(host)))
         web = place.settings.web
         self._certificate = web_certificate(place)
+        self.renewal: Renewal | None = None
+        if web.acme:
+            demand_possible(place)
+            self.renewal = Renewal(place)
+            self._take_up()
         self._site = Site(self.facts, place.folder / web.folder if web.folder else None)
         self._plain: asyncio.Server | None = None
 
     @property
     def network(self) -> Network:
-        """Where the router listens: a port that browsers share, if there is a certificate for them."""
+        """Where the router listens: a port that browsers share, if a certificate is there or on its way."""
         web = self._place.settings.web
-        if self._certificate is None and not web.proxies:
+        if self._certificate is None and not web.acme and not web.proxies:
             return TCP
         trusted = [ipaddress.ip_network(text) for text in web.proxies]
-        return SharedNetwork(self._covers, self._visitor, trusted)
+        return SharedNetwork(self._guest, trusted)
 
-    def _covers(self, name: str) -> bool:
-        return self._certificate is not None and bool(name) and self._certificate.covers(name)
-
-    def _visitor(self) -> Visitor:
-        assert self._certificate is not None
-        return Visitor(self._site.answer, self.visitors, self._certificate.context)
+    def _guest(self, hello: ClientHello) -> asyncio.Protocol | None:
+        """A browser, or an authority that looks whether a name is ours."""
+        if self.renewal is not None and hello.protocols == (PROTOCOL,):
+            proof = self.renewal.challenges.context(hello.server_name)
+            return Refusal() if proof is None else Visitor(self._site.answer, self.visitors, proof)
+        certificate = self._certificate
+        if certificate is None or not certificate.covers(hello.server_name):
+            return None
+        return Visitor(self._site.answer, self.visitors, certificate.context)
 
     async def listen(self) -> int | None:
         """Open the plain port on loopback, if there is one: for a proxy on this machine."""
         port = self._place.settings.web.plain_port
-        if self._certificate is not None or port != "off":
+        if self._certificate is not None or self.renewal is not None or port != "off":
             # Packed before anybody can ask for it: a visitor must not make the router's loop wait.
             await asyncio.to_thread(self._site.answer, "GET", SOURCE_PATH)
         if port == "off":
@@ -77,7 +90,22 @@ class RouterSite:
         """Pick up a renewed certificate and the operator's changed pages."""
         if self._certificate is not None:
             self._certificate.renew()
+        elif self.renewal is not None:
+            self._take_up()
         await asyncio.to_thread(self._site.refresh)
+
+    def _take_up(self) -> None:
+        """Use the certificate that the authority gave. Without one there is no site, and SMP is served."""
+        file = acme_files(self._place)[1]
+        if not file.exists():
+            return
+        try:
+            self._certificate = WebCertificate(file, file)
+            log.info("the site has a web certificate")
+        except CertificateError as error:
+            if str(error) != self._told:
+                log.error("%s There is no site until a new one is there.", error)
+            self._told = str(error)
 
     def close(self) -> None:
         if self._plain is not None:
