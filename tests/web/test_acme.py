@@ -112,7 +112,10 @@ async def test_a_router_whose_authority_is_away_serves_and_says_so(tmp_path: Pat
 
 @needs_acme
 async def test_an_authority_sees_the_proof_and_nothing_else(tmp_path: Path) -> None:
-    site = RouterSite(with_acme(tmp_path / "router"), bytes(32))
+    place = with_acme(tmp_path / "router")
+    acme_files(place)[1].parent.mkdir()
+    acme_files(place)[1].write_bytes(pem(tmp_path / "web", NAME))
+    site = RouterSite(place, bytes(32))
     assert site.renewal is not None
     proofs, router = site.renewal.challenges, Recorder(echo=True)
     async with serving(smp_router(), router, site.network) as port:

@@ -20,8 +20,6 @@ STAY_S = 300.0
 """No connection lasts longer."""
 _CHUNK = 65_536
 _UNSENT_MAX = 64 * 1024
-_NO_SUCH_PROTOCOL = b"\x15\x03\x03\x00\x02\x02\x78"
-"""A fatal alert of TLS."""
 _SPEAKERS: Mapping[str | None, Callable[[Answer], Speaker]] = {"h2": Http2, PROTOCOL.decode(): Silent}
 """By the protocol that TLS agreed on; HTTP/1.1 for every other."""
 
@@ -68,15 +66,6 @@ class Visitors:
     def close(self) -> None:
         for visitor in tuple(self.here):
             visitor.abort()
-
-
-class Refusal(asyncio.Protocol):
-    """Ends a handshake for which nobody is here."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(_NO_SUCH_PROTOCOL)
-        transport.close()
 
 
 class Visitor(asyncio.Protocol):

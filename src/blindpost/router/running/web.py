@@ -18,7 +18,7 @@ from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
 from blindpost.transport.network import TCP, Network
 from blindpost.web.certificates import CertificateError, WebCertificate
 from blindpost.web.challenges import PROTOCOL
-from blindpost.web.connection import Refusal, Visitor, Visitors
+from blindpost.web.connection import Visitor, Visitors
 from blindpost.web.doorman import SharedNetwork
 from blindpost.web.information import Facts, Information
 from blindpost.web.pages import SOURCE_PATH
@@ -58,14 +58,13 @@ class RouterSite:
         return SharedNetwork(self._guest, trusted)
 
     def _guest(self, hello: ClientHello) -> asyncio.Protocol | None:
-        """A browser, or an authority that looks whether a name is ours."""
+        """A browser, or an authority that looks whether a name is ours. The router refuses other protocols."""
+        context = None
         if self.renewal is not None and hello.protocols == (PROTOCOL,):
-            proof = self.renewal.challenges.context(hello.server_name)
-            return Refusal() if proof is None else Visitor(self._site.answer, self.visitors, proof)
-        certificate = self._certificate
-        if certificate is None or not certificate.covers(hello.server_name):
-            return None
-        return Visitor(self._site.answer, self.visitors, certificate.context)
+            context = self.renewal.challenges.context(hello.server_name)
+        elif self._certificate is not None and self._certificate.covers(hello.server_name):
+            context = self._certificate.context
+        return None if context is None else Visitor(self._site.answer, self.visitors, context)
 
     async def listen(self) -> int | None:
         """Open the plain port on loopback, if there is one: for a proxy on this machine."""
