@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from blindpost.router.running.web import RouterSite
 from blindpost.serving.checking import DoubtError
 from blindpost.serving.failures import OperatorError
 from blindpost.transport.ends import open_session
-from blindpost.web.challenges import ACME_IDENTIFIER, Challenges, IssueError
+from blindpost.web.challenges import ACME_IDENTIFIER, Challenges, IssueError, new_key
 from blindpost.wire.smp.commands import PING
 from blindpost.wire.smp.responses import PONG
 from blindpost.wire.text import b64
@@ -30,7 +31,7 @@ from tests.support.transport.sessions import HOST, Recorder, serving, smp_client
 from tests.support.web.authority import authority, free_port, needs_acme, needs_pebble
 from tests.support.web.sites import browse, write_certificate
 
-NAME = "smp.example.test"
+NAME, SECOND = "smp.example.test", "smp2.example.test"
 GET = f"GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode()
 
 REFUSED = r"(?i)no.application.protocol"
@@ -61,12 +62,13 @@ async def test_a_real_authority_gives_and_renews_the_certificate_of_a_running_ro
         init(folder)
         place = with_acme(folder, asked.directory, port)
         edit(folder, 'acme_ca_file = ""', f'acme_ca_file = "{asked.ca_file}"')
+        edit(folder, f'"{NAME}", "127.0.0.1"', f'"{NAME}", "{SECOND}", "127.0.0.1"')
         browser = await asked.trusting()
 
-        async def serial() -> int:
+        async def serial(name: str = NAME) -> int:
             """What a browser that trusts the authority is shown, with the page."""
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", port, ssl=browser, server_hostname=NAME
+                "127.0.0.1", port, ssl=browser, server_hostname=name
             )
             writer.write(GET)
             assert b"200" in (await reader.readuntil(b"</html>")).splitlines()[0]
@@ -79,6 +81,7 @@ async def test_a_real_authority_gives_and_renews_the_certificate_of_a_running_ro
                 assert isinstance(await client.send(PING(), b""), PONG)
             await router.told(b"the site has a web certificate")
             first = await serial()
+            assert await serial(SECOND) == first
             assert (await router.ask("status"))["health"] == "everything works"
             await router.end()
             for file in acme_files(place):
@@ -108,6 +111,44 @@ async def test_a_router_whose_authority_is_away_serves_and_says_so(tmp_path: Pat
             status["health"],
         )
         assert status["failed_work"] == {}
+
+
+@needs_acme
+async def test_an_authority_cannot_send_the_router_to_another_host(tmp_path: Path) -> None:
+    from blindpost.web.issuing import Authority, issue
+
+    chain, key = write_certificate(tmp_path, "localhost")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(chain, key)
+    came, lead = [0], [b""]
+
+    async def directory(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(lead[0])
+        writer.close()
+
+    def inside(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came[0] += 1
+        writer.close()
+
+    async with (
+        await asyncio.start_server(directory, "localhost", 0, ssl=tls) as asked,
+        await asyncio.start_server(inside, "localhost", 0) as other,
+    ):
+        ports = [one.sockets[0].getsockname()[1] for one in (asked, other)]
+        who = Authority(f"https://localhost:{ports[0]}/dir", ca_file=chain)
+        urls = json.dumps(dict.fromkeys(("newNonce", "newAccount"), f"https://localhost:{ports[1]}/"))
+        away = f"Location: http://localhost:{ports[1]}/\r\nContent-Length: 0"
+        for lead[0] in (
+            f"HTTP/1.1 302 Found\r\n{away}\r\n\r\n".encode(),
+            f"HTTP/1.1 200 OK\r\nContent-Length: {len(urls)}\r\n\r\n{urls}".encode(),
+        ):
+            with pytest.raises(IssueError, match="No connection adapters"):
+                await asyncio.to_thread(issue, who, new_key(), [NAME], Challenges())
+        lead[0] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
+        with pytest.raises(IssueError, match="does not answer as ACME asks"):
+            await asyncio.to_thread(issue, who, new_key(), [NAME], Challenges())
+    assert came == [0]
 
 
 @needs_acme

@@ -110,8 +110,10 @@ class Renewal:
     async def _renew(self, names: list[str]) -> None:
         account, file = acme_files(self._place)
         key = await asyncio.to_thread(_account_key, account)
+        # Its own for each attempt: one that was given up may still end, and close what is open.
+        self.challenges = challenges = Challenges()
         async with asyncio.timeout(ATTEMPT_S_MAX):
-            text = await _apart(lambda: self._issue(key, names, self.challenges))
+            text = await _apart(lambda: self._issue(key, names, challenges))
         if is_due(x509.load_pem_x509_certificates(text)[0], names, self._now()):
             raise IssueError("the authority's certificate does not fit: is the clock of this machine right?")
         await asyncio.to_thread(write_file, file, text)

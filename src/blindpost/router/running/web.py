@@ -58,7 +58,7 @@ class RouterSite:
         return SharedNetwork(self._guest, trusted)
 
     def _guest(self, hello: ClientHello) -> asyncio.Protocol | None:
-        """A browser, or an authority that looks whether a name is ours. The router refuses other protocols."""
+        """A browser, or an authority that looks whether a name is ours. The router refuses the rest."""
         context = None
         if self.renewal is not None and hello.protocols == (PROTOCOL,):
             context = self.renewal.challenges.context(hello.server_name)
