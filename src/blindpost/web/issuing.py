@@ -75,7 +75,7 @@ def _issued(authority: Authority, account_key: bytes, names: list[str], open_: C
         else:
             raise IssueError(f"{authority.directory} does not offer {_KIND}")
     done = asked.poll_and_finalize(order, datetime.datetime.now() + VALIDATION)
-    return key + done.fullchain_pem.encode()
+    return key + str(done.fullchain_pem).encode()
 
 
 def _jwk(text: bytes) -> JWK:
