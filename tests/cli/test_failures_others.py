@@ -174,7 +174,7 @@ def test_wrong_passphrases(failed: Call, tmp_path: Path) -> None:
     held = AgentStore.open(plain, None)
     assert "in use by another process" in failed("chat", plain)
     held.close()
-    assert "no such file or folder" in failed("chat", tmp_path / "nowhere" / "a.db")
+    assert "the file cannot be made" in failed("chat", tmp_path / "nowhere" / "a.db")
 
 
 @pytest.mark.parametrize(

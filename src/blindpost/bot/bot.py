@@ -112,7 +112,7 @@ class Bot:
             raise TypeError("a bot needs a name that people can read")
         self.name = name
         self._servers = [] if isinstance(servers, str) else list(servers)
-        self._store = Path(store)
+        self.store = Path(store)
         Agent.open(store, servers)  # an address that cannot be one is reported here
         self._passphrase = passphrase
         chosen = config or AgentConfig()
@@ -255,11 +255,11 @@ class Bot:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
         """Run inside another program: gives the link of the address, and answers until the block ends."""
-        opened = Agent.open(self._store, self._servers, passphrase=self._passphrase, config=self._config)
+        opened = Agent.open(self.store, self._servers, passphrase=self._passphrase, config=self._config)
         async with opened as agent:
             self._chats = Chats(agent, self._profile(), now=self._now)
             self._job_came = asyncio.Event()
-            deaths = Deaths(agent, self._store.with_name(f"{self._store.name}-handled"))
+            deaths = Deaths(agent, self.store.with_name(f"{self.store.name}-handled"))
             await deaths.load()
             self._workers = Workers(
                 self._chats,

@@ -29,7 +29,7 @@ def run(bot: Bot) -> None:
     try:
         anew = asyncio.run(_until_told(bot))
     except UNUSABLE as error:
-        sys.exit(str(error))
+        sys.exit(f"{bot.store}: {error}.")
     if anew:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *_program()])  # noqa: S606  # this same program

@@ -8,6 +8,7 @@ committed survives `kill -9` and power loss.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import struct
@@ -100,9 +101,9 @@ class SqliteStore:
         except FileExistsError:
             pass
         except OSError as error:
-            raise StoreFailedError(
-                f"{path} cannot be made: {error.strerror}. Make the folder, or name one that you may write to"
-            ) from error
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "Make room" if is_full else "Make the folder, or name one that you may write to"
+            raise StoreFailedError(f"the file cannot be made: {error.strerror}. {remedy}") from error
         try:
             connection = sqlite3.connect(
                 path, isolation_level=None, timeout=0, cached_statements=512, factory=connection_type
