@@ -58,7 +58,7 @@ def test_failures_are_reported(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     segments = tmp_path / SEGMENTS
     segments.mkdir()
-    with locked(segments / LOCK), pytest.raises(OperatorError, match="being sealed just now"):
+    with locked(segments / LOCK), pytest.raises(OperatorError, match="being sealed right now"):
         invoke(tmp_path)
     (segments / "l_delivery-x.seg").write_bytes(b"nothing")
     with pytest.raises(OperatorError, match=r"1 segments cannot be read; they are kept as \*\.bad"):
