@@ -68,6 +68,17 @@ class TestHttp1:
         assert told.startswith(b"HTTP/1.1 304")
         assert len(told) < 1_000
 
+    @pytest.mark.parametrize("target", ["/", "/empty"])
+    @pytest.mark.parametrize("request_head", [get(more="Connection: close\r\n"), b"GET / HTTP/1.0\r\n\r\n"])
+    def test_a_client_that_wants_one_answer_is_disconnected_after_it(
+        self, request_head: bytes, target: str
+    ) -> None:
+        one = Http1(answer)
+        one.received(request_head.replace(b" / ", f" {target} ".encode()))
+        assert one.is_done == (target == "/empty"), "not before the body has left"
+        assert said(one).endswith(BODY) == (target == "/")
+        assert one.is_done
+
     @pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
     def test_a_request_with_a_body_ends_the_connection(self, more: str) -> None:
         one = Http1(answer)

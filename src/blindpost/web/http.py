@@ -117,7 +117,8 @@ class Http1:
             elif event is h11.PAUSED and self._connection.our_state is h11.DONE:
                 self._connection.start_next_cycle()
             else:
-                self.is_done = isinstance(event, h11.ConnectionClosed)
+                must_close = self._connection.our_state is h11.MUST_CLOSE  # as the client asked
+                self.is_done = must_close or isinstance(event, h11.ConnectionClosed)
                 return
 
     def _reply(self, request: h11.Request) -> None:
