@@ -326,7 +326,7 @@ async def test_any_log_is_imported_completely(
     lines = [*SERVICES[: rng.randrange(3)], *(_random_line(rng) for _ in range(40))]
     folder = tmp_path_factory.mktemp("any")
     found = await imported(folder, files(folder, lines), chunk_lines)
-    assert found.counts["queues: taken"] + len(found.report) == len(lines)
+    assert found.counts.get("queues: taken", 0) + len(found.report) == len(lines)
 
 
 async def test_a_notifier_id_moves_between_queues_in_one_chunk(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ SILENCE_S = 40.0
 """A database that does not answer for this long counts as lost."""
 LOCK_WAIT_S = 10.0
 """How long a killed predecessor's connection may take to end; after that it is assumed alive."""
+STANDBY_LOCK_WAIT_S = 2.0
+"""A server that can wait as a standby does not hold its clients up for the lock."""
 MIGRATION_S = 86_400.0
 ASIDE_MAX = 4
 """How many connections there are besides the owner's, for work that need not wait for it."""
@@ -336,6 +338,8 @@ class PostgresStore:
             server_settings=_session_settings(self._schema, self._durability) | {"application_name": OWNER},
         )
         try:
+            if self.on_displaced is not None:
+                await connection.execute(f"SET lock_timeout = {STANDBY_LOCK_WAIT_S * 1000:.0f}")
             await connection.execute("SELECT pg_advisory_lock($1)", self._schema.lock)
         except asyncpg.LockNotAvailableError:
             connection.terminate()

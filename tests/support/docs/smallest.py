@@ -21,7 +21,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "journal": {"--events": "2000", "--connections": "20", "--rounds": "1"},
     "moving": {"--queues": "200"},
     "ntf": {"--subscriptions": "30", "--notifications": "10", "--pushes": "20"},
-    "pipeline": {"--smallest": ""},
+    "pipeline": {"--smallest": "", "--fleet": None, "--rows": None, "--ledger": None},
     "push": {"--notifications": "5", "--rounds": "1"},
     "router": {"--smallest": "", "--only": "refusals", "--quick": None, "--full": None},
     "transport": {"--rounds": "2"},
