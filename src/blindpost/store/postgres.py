@@ -39,6 +39,8 @@ STANDBY_LOCK_WAIT_S = 2.0
 MIGRATION_S = 86_400.0
 ASIDE_MAX = 4
 """How many connections there are besides the owner's, for work that need not wait for it."""
+ASIDE_IDLE_S = 20.0
+"""Those that nobody needed for so long are closed: each is a process at the database."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -146,6 +148,7 @@ class PostgresStore:
             dsn,
             min_size=0,
             max_size=ASIDE_MAX,
+            max_inactive_connection_lifetime=ASIDE_IDLE_S,
             timeout=CONNECT_S,
             command_timeout=SILENCE_S,
             server_settings=_session_settings(schema, durability),
