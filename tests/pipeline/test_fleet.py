@@ -267,6 +267,6 @@ def test_a_report_from_the_lake_says_what_is_wrong(fleet: Fleet) -> None:
     for path, reason in fleet.truth["files"]["quarantined"].items():
         assert path in page
         assert f'<td data-name="reason">{reason}</td>' in page
-    for said in ("Something must be done", "5 files", "drift", "flapping", "Decides:"):
+    for said in ("Action is needed", "5 files", "drift", "flapping", "Decides:"):
         assert said in page
     assert Path(fleet.folder / "report.html").stat().st_size < 1_000_000

@@ -318,7 +318,7 @@ async def test_a_browser_shows_it_without_a_network(tmp_path: Path, width: int, 
     async with browser(tmp_path, width=width, dark=dark) as seen:
         page = await seen.context.new_page()
         await page.goto(file.as_uri())
-        assert await page.inner_text("h1") == "Something must be done"
+        assert await page.inner_text("h1") == "Action is needed"
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         await page.set_content(render(Report("p", "m", "a", [Section("k", "t", State.OK, "v", (), WIDE)])))
         assert await page.evaluate(CLIPPED) == []

@@ -134,7 +134,7 @@ def render(report: Report) -> str:
 
 def _headline(state: State) -> str:
     return {
-        State.BAD: "something must be done",
+        State.BAD: "action is needed",
         State.WARN: "something should be watched",
         State.UNKNOWN: "not everything was measured",
         State.OK: "all is well",
