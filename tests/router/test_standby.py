@@ -200,6 +200,9 @@ async def test_a_standby_says_what_it_is(fleet: Fleet) -> None:
     for command in (["handover"], ["stats"], ["status", "--top"]):
         told = await said("router", *command, "-c", folder, code=1)
         assert "is a standby: ask the one that serves" in told
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        fleet.other.child.send(number)
+    await fleet.other.told(b"a standby is not upgraded while it waits")
     card = await find(folder).look()
     assert (card.health, card.level) == (Health.STANDBY, Level.GOOD)
     assert await fleet.other.end(signal.SIGTERM) == 0

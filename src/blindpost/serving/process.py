@@ -373,8 +373,10 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor
         loop.add_signal_handler(signal.SIGHUP, process.hung_up)
         loop.add_signal_handler(signal.SIGUSR2, process.asked_to_upgrade)
         await process.run(lambda: ready(process))  # noqa: B023 - it is called while `run` runs
-        if process.told_to_stop or not process.displaced:
-            return None if process.told_to_stop else process.successor
+        if process.told_to_stop:
+            return None
+        if process.successor is not None or not process.displaced:
+            return process.successor
         yields = True
     return None
 
@@ -385,14 +387,18 @@ async def _has_turn(place: Place[Any], shared: Shared, *, yields: bool) -> bool:
     from blindpost.serving.standby import Standby
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    for number in signals[:2]:
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "a standby reads its settings when it takes over")
+    handled: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGTERM: stop.set,
+        signal.SIGINT: stop.set,
+        signal.SIGHUP: lambda: log.info("a standby reads its settings when it takes over"),
+        signal.SIGUSR2: lambda: log.warning("a standby is not upgraded while it waits: restart it"),
+    }
+    for number, handler in handled.items():
+        loop.add_signal_handler(number, handler)
     try:
         return await Standby(place, shared, stop, yields=yields).wait()
     finally:
-        for number in signals:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 

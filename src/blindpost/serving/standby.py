@@ -23,6 +23,7 @@ from blindpost.serving.prometheus import Text
 from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 from blindpost.store.ownership import Candidate, Shared
+from blindpost.transport import listening
 
 
 class Standby:
@@ -60,6 +61,7 @@ class Standby:
         return not self._stop.is_set()
 
     async def _tell(self) -> None:
+        listening.let_go()  # of a program that was upgraded: who connects must find the one that serves
         log.info("the %s waits: %s", self._place.title, self._candidate.sentence)
         self._metrics_port = await self._metrics.move(self._place.settings.metrics)
         await self._control.listen()
