@@ -191,6 +191,22 @@ async def test_an_owner_that_wakes_up_after_a_takeover_accepts_nothing_more(flee
     await fleet.hang_up()
 
 
+async def test_an_upgraded_owner_becomes_the_standby_and_gives_up_its_ports(fleet: Fleet) -> None:
+    client = await fleet.connect()
+    queue = await new_queue(client)
+    await client.send(a_message(b"before the upgrade"), queue.sender_id)
+    await fleet.hang_up()
+    (port,) = fleet.owner.status["ports"]
+    fleet.owner.child.send(signal.SIGUSR2)
+    await fleet.taken_over()
+    await becomes(fleet.other, "standby")
+    status = await fleet.other.ask("status")
+    assert (status["upgrades"], status["ports"]) == (1, [])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    assert (await fleet.owner.ask("stats"))["stored"]["messages"] == 1
+
+
 async def test_a_standby_says_what_it_is(fleet: Fleet) -> None:
     folder = fleet.other.folder
     status = await fleet.other.ask("status")
