@@ -197,9 +197,8 @@ async def test_an_upgraded_owner_becomes_the_standby_and_gives_up_its_ports(flee
     await client.send(a_message(b"before the upgrade"), queue.sender_id)
     await fleet.hang_up()
     (port,) = fleet.owner.status["ports"]
-    fleet.owner.child.send(signal.SIGUSR2)
+    assert "It waits: its standby" in await said("router", "upgrade", "-c", fleet.owner.folder)
     await fleet.taken_over()
-    await becomes(fleet.other, "standby")
     status = await fleet.other.ask("status")
     assert (status["upgrades"], status["ports"]) == (1, [])
     with pytest.raises(ConnectionRefusedError):

@@ -20,7 +20,7 @@ import typer
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError, about_file, quoted
 from blindpost.serving.files import make_folder
-from blindpost.serving.place import Place, ask_running
+from blindpost.serving.place import WAITING, Place, ask_running
 
 if TYPE_CHECKING:
     from blindpost.router.running.settings import RouterPlace
@@ -164,9 +164,11 @@ def upgraded(place: Place[Any], *, as_json: bool) -> None:
         ask_running(place, "upgrade")
         now = _replaced(place, int(before["upgrades"]))
     if as_json:
-        typer.echo(json.dumps({"from": before["version"], "to": now["version"]}))
+        typer.echo(json.dumps({"from": before["version"], "to": now["version"], "state": now["state"]}))
     else:
         say(f"The {place.title} runs version {now['version']} now; it was {before['version']}.")
+        if now["state"] == WAITING:
+            say("It waits: its standby has the database and serves.")
 
 
 def _replaced(place: Place[Any], upgrades: int) -> dict[str, Any]:

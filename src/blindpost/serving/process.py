@@ -261,15 +261,7 @@ class Process(Generic[V]):
                 f"{self.place.file}: there is no standby to hand over to. Set standby = true in [store] here "
                 "and on a second machine with the same database."
             )
-        # Imported only when a database is used.
-        from blindpost.store.ownership import has_candidate
-        from blindpost.store.postgres import FAILURES
-
-        try:
-            waits = await has_candidate(shared)
-        except FAILURES as error:
-            raise OperatorError(f"the database cannot be asked: {type(error).__name__}.") from error
-        if not waits:
+        if not await _standby_waits(shared):
             raise OperatorError("no standby waits for this database: start one first. Nothing was changed.")
         log.info("handing over: no new connections, answering what was accepted")
         self.give_way()
@@ -278,10 +270,16 @@ class Process(Generic[V]):
     async def upgrade(self) -> None:
         """Give way to the program as it is installed now, if it would start here."""
         await upgrading.check(self.place)
+        gives_way = self.place.shared is not None and await _standby_waits(self.place.shared)
         if self._stop.is_set():
             raise OperatorError("it is stopping already.")
-        log.info("the installed program takes over: answering what was accepted")
-        self.successor = upgrading.successor()
+        after = (
+            "the standby serves, the installed program waits"
+            if gives_way
+            else "the installed program takes over"
+        )
+        log.info("%s: answering what was accepted", after)
+        self.successor = upgrading.successor(gives_way=gives_way)
         self._supervisor.reloading()
         self._stop.set()
 
@@ -358,7 +356,7 @@ def _told_ports(ports: Ports) -> str:
 
 async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor | None:
     """One life after the other: a server whose database was taken over waits until it can have it back."""
-    loop, yields = asyncio.get_running_loop(), False
+    loop, yields = asyncio.get_running_loop(), upgrading.gave_way()
     while place.shared is None or await _has_turn(place, place.shared, yields=yields):
         if place.shared is not None:
             place = type(place).read(place.file)
@@ -379,6 +377,17 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor
             return process.successor
         yields = True
     return None
+
+
+async def _standby_waits(shared: Shared) -> bool:
+    # Imported only when a database is used.
+    from blindpost.store.ownership import has_candidate
+    from blindpost.store.postgres import FAILURES
+
+    try:
+        return await has_candidate(shared)
+    except FAILURES as error:
+        raise OperatorError(f"the database cannot be asked: {type(error).__name__}.") from error
 
 
 async def _has_turn(place: Place[Any], shared: Shared, *, yields: bool) -> bool:

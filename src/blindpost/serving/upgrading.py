@@ -2,7 +2,8 @@
 
 The running program drains as at a stop, but its listening sockets stay open, so that whoever connects
 meanwhile waits instead of being refused. Then the process executes the new program: supervisors and
-containers see the same process all the time.
+containers see the same process all the time. If a standby waits for the database, it takes over meanwhile:
+then the sockets are closed, and the new program is the standby.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from blindpost.serving.supervisor import unsupervised
 from blindpost.transport import listening
 
 COUNT = "BLINDPOST_UPGRADES"
+GAVE_WAY = "BLINDPOST_GAVE_WAY"
 CHECK_S_MAX = 60.0
 
 Successor = Mapping[str, str]
@@ -63,9 +65,15 @@ def _reason(output: bytes, errors: bytes) -> str:
         return next((line for line in reversed(lines) if line.strip()), "it says nothing.")
 
 
-def successor() -> Successor:
-    """Keep the listening sockets for it."""
-    return {**listening.left_open(), COUNT: str(count() + 1)}
+def gave_way() -> bool:
+    """Whether the program before this one left its database to a standby. It is told once."""
+    return bool(os.environ.pop(GAVE_WAY, ""))
+
+
+def successor(*, gives_way: bool) -> Successor:
+    """Keep the listening sockets for it, unless a standby serves meanwhile."""
+    left = {GAVE_WAY: "1"} if gives_way else listening.left_open()
+    return {**left, COUNT: str(count() + 1)}
 
 
 def replace(found: Successor) -> NoReturn:
