@@ -1,6 +1,7 @@
-"""What agents cost: a message end to end, a connection, and ten thousand idle ones.
+"""What agents cost: a message end to end, a connection, and ten thousand idle ones; how many a second.
 
-    python -m benchmarks.agent [--messages 400] [--connections 20] [--idle 10000] [--json]
+    python -m benchmarks.agent [--messages 400] [--connections 20] [--idle 10000] [--many 100] [--echoes 200]
+        [--json]
 
 Method: the router is the real command in a process of its own, its store in memory. Both agents run in this
 process, so that its CPU time is that of a message on both sides: stored, encrypted, sent, delivered, opened,
@@ -8,7 +9,7 @@ stored, shown and acknowledged. Messages have 1,000 bytes, post-quantum ratchets
 talk at once, each in its order. Beside it stands the floor: the calls into C that such a message cannot do
 without on either side (three boxes, two AES-GCM seals and opens, signatures, hashes, and the blocks and TLS
 records that carry SEND, MSG, ACK and OK), each measured alone. KEM key pairs are made in another process.
-Statements and commits are counted in a run of their own, in which each message is acknowledged by a task.
+Rates with stores on a disk, and what is asked of SQLite for them, are `benchmarks.agent_rates`.
 Memory is what the agent allocates for connections that are stored and subscribed; made ones are written to
 its store directly.
 """
@@ -28,12 +29,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import floor
+from benchmarks import agent_rates, floor
+from benchmarks.agent_rates import Rates, connected
 from benchmarks.agent_scale import fill_agent
 from benchmarks.load.filling import fill
 from benchmarks.load.process import MEMORY_DISK, MeasuredRouter, measured_router
 from benchmarks.load.rows import started
-from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received, Up
+from blindpost.agent import Agent, AgentConfig, Connection, Received, Up
 from blindpost.crypto import aead
 from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.entropy import system_entropy
@@ -49,14 +51,6 @@ CONFIG = AgentConfig(durability=Durability.OS)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What an agent asked of SQLite for each message."""
-
-    statements: float
-    commits: float
-
-
-@dataclass(frozen=True)
 class Result:
     """What was measured."""
 
@@ -66,8 +60,7 @@ class Result:
     connections_per_s: float
     idle: int
     idle_bytes: int
-    sender: Counted
-    recipient: Counted
+    rates: Rates
 
     @property
     def multiple(self) -> float:
@@ -104,26 +97,6 @@ def floor_us() -> float:
     return sum(own) + 2 * sent + 2 * came
 
 
-async def connected(alice: Agent, bob: Agent, count: int) -> list[Connection]:
-    """So many connections, made side by side; Alice's ends."""
-
-    async def all_connected(agent: Agent) -> list[Connection]:
-        found: list[Connection] = []
-        while len(found) < count:
-            event = await agent.next_event()
-            if isinstance(event, Connected):
-                found.append(event.conn)
-        return found
-
-    async def one() -> None:
-        await bob.join(str(await alice.invite()))
-
-    ours, _, _ = await asyncio.gather(
-        all_connected(alice), all_connected(bob), asyncio.gather(*(one() for _ in range(count)))
-    )
-    return ours
-
-
 async def _acknowledge(bob: Agent, count: int) -> None:
     while count:
         event = await bob.next_event()
@@ -140,38 +113,6 @@ async def messages_us(bob: Agent, conns: list[Connection], count: int) -> float:
         await conns[number % len(conns)].send(BODY)
     await receiving
     return (time.process_time_ns() - started_ns) / count / 1000
-
-
-async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int) -> tuple[Counted, Counted]:
-    """Statements and commits of both sides, while all connections send at once."""
-    seen: list[list[str]] = [[], []]
-    for agent, statements in zip((alice, bob), seen, strict=True):
-        agent._ground.store.reading.sql.set_trace_callback(statements.append)
-    each = max(1, count // len(conns))
-
-    async def send(conn: Connection) -> None:
-        for _ in range(each):
-            await conn.send(BODY)
-
-    async def acknowledge() -> None:
-        async with asyncio.TaskGroup() as acks:
-            left = each * len(conns)
-            while left:
-                event = await bob.next_event()
-                if isinstance(event, Received):
-                    acks.create_task(event.msg.ack())
-                    left -= 1
-
-    await asyncio.gather(acknowledge(), *(send(conn) for conn in conns))
-    await asyncio.gather(alice.flush(), bob.flush())
-    sent = each * len(conns)
-    alice_saw, bob_saw = seen
-    return _per(alice_saw, sent), _per(bob_saw, sent)
-
-
-def _per(statements: list[str], count: int) -> Counted:
-    asked = [one for one in statements if not one.startswith("--")]  # triggers are marked so
-    return Counted(len(asked) / count, asked.count("COMMIT") / count)
 
 
 async def idle_bytes(path: Path, address: str, count: int) -> int:
@@ -198,10 +139,8 @@ def server_of(router: MeasuredRouter) -> Server:
     return Server((Host("127.0.0.1"),), str(router.port), router.fingerprint)
 
 
-async def talking(
-    folder: Path, messages: int, connections: int
-) -> tuple[float, float, tuple[Counted, Counted]]:
-    """Microseconds a message, connections in a second, and what was asked of SQLite."""
+async def talking(folder: Path, messages: int, connections: int) -> tuple[float, float]:
+    """Microseconds a message, and connections in a second."""
     with measured_router() as router:
         async with started(router):
             address = RouterAddress(Scheme.SMP, server_of(router)).text
@@ -213,8 +152,7 @@ async def talking(
                 conns = await connected(alice, bob, connections)
                 rate = connections / (time.monotonic() - began)
                 await messages_us(bob, conns, max(connections, messages // 10))
-                message_us = await messages_us(bob, conns, messages)
-                return message_us, rate, await counted(alice, bob, conns, messages)
+                return await messages_us(bob, conns, messages), rate
 
 
 async def idling(folder: Path, count: int) -> int:
@@ -226,12 +164,13 @@ async def idling(folder: Path, count: int) -> int:
             return await idle_bytes(folder / "idle.db", RouterAddress(Scheme.SMP, server).text, count)
 
 
-async def run(messages: int, connections: int, idle: int) -> Result:
+async def run(messages: int, connections: int, idle: int, many: int, echoes: int) -> Result:
     parent = MEMORY_DISK if MEMORY_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="blindpost-bench-", dir=parent) as name:
-        message_us, rate, (sender, recipient) = await talking(Path(name), messages, connections)
+        message_us, rate = await talking(Path(name), messages, connections)
         held = await idling(Path(name), idle)
-    return Result(1e6 / message_us, message_us, floor_us(), rate, idle, held, sender, recipient)
+    rates = await agent_rates.measure(messages, many, echoes)
+    return Result(1e6 / message_us, message_us, floor_us(), rate, idle, held, rates)
 
 
 def shown(result: Result) -> str:
@@ -241,12 +180,9 @@ def shown(result: Result) -> str:
             f"a message, both sides                 {result.message_us:8.0f} us",
             f"its floor of calls into C             {result.floor_us:8.0f} us",
             f"multiple of the floor                 {result.multiple:8.2f}",
-            *(
-                f"statements, commits of the {who:<9}   {one.statements:8.1f}, {one.commits:.2f} a message"
-                for who, one in (("sender", result.sender), ("recipient", result.recipient))
-            ),
             f"connections made per second           {result.connections_per_s:8.1f}",
             f"memory of {result.idle:,} idle connections {result.idle_bytes / 1e6:13.1f} MB",
+            agent_rates.shown(result.rates),
         )
     )
 
@@ -256,9 +192,11 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=400)
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--idle", type=int, default=10_000)
+    parser.add_argument("--many", type=int, default=100, help="connections where rates are measured")
+    parser.add_argument("--echoes", type=int, default=200)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    result = asyncio.run(run(chosen.messages, chosen.connections, chosen.idle))
+    result = asyncio.run(run(chosen.messages, chosen.connections, chosen.idle, chosen.many, chosen.echoes))
     print(json.dumps({**asdict(result), "multiple": result.multiple}) if chosen.json else shown(result))
 
 
