@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,15 @@ def test_the_remedy_names_the_given_folder(tmp_path: Path) -> None:
     for given in (tmp_path / "home", tmp_path / "home" / "router.toml"):
         done = invoke("router", "start", "-c", str(given))
         assert f"`blindpost router init {tmp_path / 'home'}`" in str(done.exception)
+
+
+@pytest.mark.parametrize("module", ["typer.models", "blindpost.router.config"])
+def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(module: str) -> None:
+    words = (COMMAND[0], "-X", "importtime", *COMMAND[1:], "router", "--help")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as command:
+        assert command.stderr is not None
+        assert any(line.split()[-1] == module.encode() for line in command.stderr)
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=60)
+    assert b"Traceback" not in errors
+    assert command.returncode in (-signal.SIGINT, 128 + signal.SIGINT)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from blindpost.cli.main import main
+from blindpost.cli.entry import main
 
 main()
