@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from blindpost.serving.failures import OperatorError
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, make
 from tests.support.serving.kinds import started as server_of
+from tests.support.serving.waiting import until
 
 UPGRADES = 3
 
@@ -77,6 +80,37 @@ async def test_every_server_keeps_what_it_stored(kind: Kind, tmp_path: Path) -> 
         assert await server.end(signal.SIGTERM) == 0
     finally:
         await server.close()
+
+
+async def test_one_upgrade_at_a_time(tmp_path: Path) -> None:
+    await asyncio.to_thread(make, ROUTER, tmp_path / "one")
+    async with started(tmp_path / "one") as router:
+        for _ in range(10):
+            router.child.send(signal.SIGUSR2)
+        told = await asyncio.gather(*(router.ask("upgrade") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(each, OperatorError) for each in told), "the signals came first"
+        assert {str(each) for each in told} == {"an upgrade is under way already."}
+        await router.told(b"is ready", 2)
+        assert (await router.ask("status"))["upgrades"] == 1
+        assert await router.end(signal.SIGTERM) == 0
+        assert b"ERROR" not in router.log
+
+
+async def test_stopping_while_the_installed_program_is_asked_leaves_nothing_behind(tmp_path: Path) -> None:
+    await asyncio.to_thread(make, ROUTER, tmp_path / "one")
+    async with started(tmp_path / "one") as router:
+        asking = asyncio.create_task(router.ask("upgrade"))
+        await until(lambda: bool(children_of(router.child.pid)))
+        (child,) = children_of(router.child.pid)
+        assert await router.end(signal.SIGTERM) == 0
+        with pytest.raises(OperatorError):
+            await asking
+        assert child not in os.listdir("/proc")
+        assert b"ERROR" not in router.log
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 async def test_a_program_that_would_not_start_does_not_take_over(tmp_path: Path) -> None:

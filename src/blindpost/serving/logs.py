@@ -149,5 +149,7 @@ def keep_quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         refused_by_system += 1
         log.error("no more files can be opened: new connections wait (raise LimitNOFILE, or allow fewer)")
         return
+    if isinstance(error, asyncio.CancelledError):
+        return  # how asyncio tells that a connection was served when the program ended
     info = None if error is None else (type(error), error, error.__traceback__)
     log.error("unexpected: %s", "a callback failed" if error is not None else "a problem", exc_info=info)

@@ -81,7 +81,8 @@ class Process(Generic[V]):
         self._supervisor = Supervisor()
         self._reloading = asyncio.Lock()
         self._hung_up: asyncio.Task[None] | None = None
-        self._upgrading: asyncio.Task[None] | None = None
+        self._upgrading = asyncio.Lock()
+        self._signalled: asyncio.Task[None] | None = None
         self._limited: Counter[str] = Counter()
 
     @classmethod
@@ -127,7 +128,6 @@ class Process(Generic[V]):
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until `stop`, then return when everything accepted is durable and answered."""
-        asyncio.get_running_loop().set_exception_handler(keep_quiet)
         service, tasks = self.service, self.tasks
         for file in filter(readable_by_others, service.secrets(self.place)):
             log.warning("%s can be read by other users of this machine: `chmod 600` it", file)
@@ -269,6 +269,12 @@ class Process(Generic[V]):
 
     async def upgrade(self) -> None:
         """Give way to the program as it is installed now, if it would start here."""
+        if self._upgrading.locked():
+            raise OperatorError("an upgrade is under way already.")
+        async with self._upgrading:
+            await self._make_way()
+
+    async def _make_way(self) -> None:
         await upgrading.check(self.place)
         gives_way = self.place.shared is not None and await _standby_waits(self.place.shared)
         if self._stop.is_set():
@@ -289,7 +295,8 @@ class Process(Generic[V]):
 
     def asked_to_upgrade(self) -> None:
         """SIGUSR2."""
-        self._upgrading = asyncio.create_task(self._try_upgrade())
+        if self._signalled is None or self._signalled.done():
+            self._signalled = asyncio.create_task(self._try_upgrade())
 
     async def _try_upgrade(self) -> None:
         try:
@@ -357,6 +364,7 @@ def _told_ports(ports: Ports) -> str:
 async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor | None:
     """One life after the other: a server whose database was taken over waits until it can have it back."""
     loop, yields = asyncio.get_running_loop(), upgrading.gave_way()
+    loop.set_exception_handler(keep_quiet)
     while place.shared is None or await _has_turn(place, place.shared, yields=yields):
         if place.shared is not None:
             place = type(place).read(place.file)

@@ -46,9 +46,11 @@ async def check(place: Place[Any]) -> None:
         async with asyncio.timeout(CHECK_S_MAX):
             output, errors = await child.communicate()
     except TimeoutError:
-        child.kill()
-        await child.wait()
         raise OperatorError("the installed program does not answer. Nothing was changed.") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
     if child.returncode:
         raise OperatorError(
             f"the installed program would not start here: {_reason(output, errors)} Nothing was changed."
