@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .PHONY: help setup demo pipeline browser test simulation simulate simulate-long kills takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
-	bench bench-pipeline bench-pipeline-1e8 lock clean
+	bench figures bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -92,7 +92,7 @@ fuzz-long: $(READY) ## every target, JOBS at a time, MINUTES each: one line a mi
 	$(BIN)/python -m fuzz --all --minutes $(or $(MINUTES),30) --jobs $(or $(JOBS),2) --seed $(or $(SEED),1)
 
 mutants: $(READY) ## small mistakes in decision code that tests must notice: MODULE (all without it), SAMPLE of each
-	$(BIN)/python -m mutants $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
+	$(BIN)/python -m mutants $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(WRITE),--write)
 
 sbom: $(READY) ## build/sbom.json: every pinned dependency with its hashes, as CycloneDX
 	@mkdir -p build
@@ -126,6 +126,9 @@ bench: $(READY) ## the benchmarks, short form
 	$(BIN)/python -m benchmarks.agent_scale --queues 1000 10000 --subscribed 2000
 	$(BIN)/python -m benchmarks.bot_scale --contacts 300
 	$(BIN)/python -m benchmarks.ntf --subscriptions 3000
+
+figures: $(READY) ## all benchmarks into docs/benchmarks.md, compared with before: QUICK=1, ONLY=name, CHECK=1 to compare only
+	$(BIN)/python -m benchmarks.figures $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(CHECK),--check)
 
 pipeline-long: $(READY) ## kill the driver, an executor and a follower at every point; more examples
 	BLINDPOST_PIPELINE_LONG=1 $(BIN)/python -m pytest -q tests/pipeline

@@ -13,18 +13,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import statistics
 import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from benchmarks import floor
+from benchmarks.figures.rows import Figure, as_json, single
 from benchmarks.load.filling import derived, fill, fill_service, recipient_id, recipient_key, sender_id
 from benchmarks.load.process import MeasuredRouter, measured_router
 from benchmarks.load.rows import started
@@ -285,6 +285,24 @@ def shown(returns: Sequence[Return], subscribing: Subscribing, waiting: int) -> 
     return "\n".join(lines)
 
 
+def figures(returns: Sequence[Return], subscribing: Subscribing, waiting: int) -> list[Figure]:
+    found = []
+    for one in returns:
+        of = f"service of {one.queues:,} queues"
+        found += [
+            single(f"{of}: back up", "ms", one.up_ms),
+            single(f"{of}: back up with {waiting} messages", "ms", one.all_ms),
+            single(f"{of}: memory", "KB", one.memory_kb),
+        ]
+    of = f"{subscribing.queues:,} queues one by one"
+    return [
+        *found,
+        single(f"{of}: the agent", "x bare client", subscribing.plain_s / subscribing.bare_s),
+        single(f"{of}: as a service", "x bare client", subscribing.joined_s / subscribing.bare_s),
+        single(f"{of}: memory of each", "bytes", subscribing.memory_kb / subscribing.queues * 1024),
+    ]
+
+
 async def run(counts: Sequence[int], subscribed: int, waiting: int) -> tuple[list[Return], Subscribing]:
     returns = []
     for count in counts:
@@ -307,8 +325,7 @@ def main() -> None:
     arguments = parser.parse_args()
     returns, subscribing = asyncio.run(run(arguments.queues, arguments.subscribed, arguments.waiting))
     if arguments.json:
-        found = {"returns": [asdict(row) for row in returns], "subscribing": asdict(subscribing)}
-        print(json.dumps({"machine": floor.machine(), **found}, indent=2))
+        print(as_json(figures(returns, subscribing, arguments.waiting)))
     else:
         print(shown(returns, subscribing, arguments.waiting))
 

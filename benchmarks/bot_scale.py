@@ -16,15 +16,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import floor
 from benchmarks.agent_scale import USER, server_of
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.load.filling import derived, fill, fill_service, recipient_id, recipient_key, sender_id
 from benchmarks.load.process import MeasuredRouter, measured_router
 from benchmarks.load.rows import started
@@ -221,6 +221,18 @@ def shown(result: Result) -> str:
     return "\n".join(lines)
 
 
+def figures(result: Result) -> list[Figure]:
+    of = f"{result.contacts:,} contacts"
+    return [
+        single(f"{of}: start to ready", "s", result.ready_s),
+        single(f"{of}: memory when ready", "MB", result.memory_ready_mb),
+        single(f"{of}: memory at the most", "MB", result.memory_most_mb),
+        single(f"{of}: broadcast stored", "contacts/s", result.stored / result.stored_s, Better.HIGHER),
+        single(f"{of}: broadcast sent", "contacts/s", result.sent / result.broadcast_s, Better.HIGHER),
+        single(f"{of}: store", "MB", result.store_mb),
+    ]
+
+
 def run(contacts: int, seconds: float = 3600.0) -> Result:
     with tempfile.TemporaryDirectory() as folder, measured_router() as router:
         return asyncio.run(measured(router, Path(folder), contacts, seconds))
@@ -234,7 +246,7 @@ def main() -> None:
     arguments = parser.parse_args()
     result = run(arguments.contacts, arguments.seconds)
     if arguments.json:
-        print(json.dumps({"machine": floor.machine(), **asdict(result)}, indent=2))
+        print(as_json(figures(result)))
     else:
         print(shown(result))
     sys.stdout.flush()

@@ -36,6 +36,7 @@ from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.events import QuicEvent, StreamDataReceived
 
 import blindpost.ds
+from benchmarks.figures.rows import Better, Figure, as_json
 from blindpost.ds.client import DsClient
 from blindpost.ds.quic import dial
 from blindpost.ds.streams import ALPN, client_context, server_context
@@ -390,6 +391,28 @@ def _spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     return found
 
 
+_UNITS = {
+    "bytes_per_enqueue": ("bytes written by an enqueue", "bytes", Better.LOWER),
+    "cpu_us_per_enqueue": ("enqueue", "us of CPU", Better.LOWER),
+    "cycles_per_cpu_s_tls": ("cycles over TLS", "per CPU s", Better.HIGHER),
+    "tls_times_the_rpc_library": ("TLS", "x the libraries", Better.LOWER),
+    "cycles_per_cpu_s_quic": ("cycles over QUIC", "per CPU s", Better.HIGHER),
+    "quic_times_the_quic_library": ("QUIC, to QUIC alone", "x the libraries", Better.LOWER),
+    "quic_times_both_libraries": ("QUIC", "x the libraries", Better.LOWER),
+    "p50_ms": ("p50", "ms", Better.LOWER),
+    "p99_ms": ("p99", "ms", Better.LOWER),
+    "most_ms": ("most", "ms", Better.LOWER),
+}
+
+
+def figures_of(found: dict[str, dict[str, dict[str, float]]]) -> list[Figure]:
+    return [
+        Figure(f"{row}: {_UNITS[name][0]}", _UNITS[name][1], *values.values(), better=_UNITS[name][2])
+        for row, figures in found.items()
+        for name, values in figures.items()
+    ]
+
+
 async def show(options: argparse.Namespace) -> None:
     found = {}
     async for row, figures in measure(options.stored, options.cycles, options.wakes, options.rounds):
@@ -401,7 +424,7 @@ async def show(options: argparse.Namespace) -> None:
                     f"    {name:32} {of['median']:>10,g}   ({of['least']:,g} to {of['most']:,g})", flush=True
                 )
     if options.json:
-        print(json.dumps(found))
+        print(as_json(figures_of(found)))
 
 
 def main() -> None:

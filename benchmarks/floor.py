@@ -25,13 +25,12 @@ import functools
 import gc
 import hashlib
 import itertools
-import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from cffi import FFI
 from cryptography.hazmat.backends.openssl import backend
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from benchmarks.figures.rows import Better, Figure, as_json
 from blindpost.crypto import ed25519, sodium
 from blindpost.crypto.sodium_abi import ffi
 
@@ -288,9 +288,14 @@ def shown(floor: Floor) -> str:
     return "\n".join(lines)
 
 
-def as_json(floor: Floor) -> str:
-    fields: dict[str, Any] = asdict(floor)
-    return json.dumps(fields, indent=2)
+def figures(floor: Floor) -> list[Figure]:
+    """The two floors and their items: what others are measured by."""
+    sums = (("the floor", floor.total), ("the least floor", floor.least))
+    rows = [*sums, *((f"item: {item.name}", item) for item in floor.items)]
+    return [
+        Figure(name, "us of CPU", one.median_us, one.lower_us, one.upper_us, Better.NEITHER)
+        for name, one in rows
+    ]
 
 
 def main() -> None:
@@ -301,7 +306,7 @@ def main() -> None:
     if arguments.rounds < 2:
         parser.error("quartiles need at least two rounds")
     floor = measure(arguments.rounds)
-    print(as_json(floor) if arguments.json else shown(floor))
+    print(as_json(figures(floor)) if arguments.json else shown(floor))
 
 
 if __name__ == "__main__":

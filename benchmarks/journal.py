@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from benchmarks import floor
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.crypto.credentials import issue_router, make_authority
 from blindpost.crypto.entropy import system_entropy
@@ -187,6 +187,20 @@ def shown(cost: Cost) -> str:
     return "\n".join(lines)
 
 
+def figures(cost: Cost) -> list[Figure]:
+    minute = f"a minute's record of {cost.connections:,} connections"
+    return [
+        single("an event", "us of CPU", cost.event_us),
+        single(f"{EVENTS_PER_MESSAGE} events of a message", "% of the floor", 100 * cost.lab_share),
+        single(minute, "us of CPU", cost.record_us),
+        single(f"{minute}, with sketches", "us of CPU", cost.record_hourly_us),
+        single(f"{minute}, size", "bytes", cost.record_bytes),
+        single("sealed rows", "per CPU s", cost.sealed_rows_per_s, Better.HIGHER),
+        single("Parquet of a row", "bytes", cost.parquet_bytes_per_event),
+        single("the floor", "us of CPU", cost.floor_us, Better.NEITHER),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what the journal costs.")
     parser.add_argument("--events", type=int, default=200_000)
@@ -195,7 +209,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
     cost = measure(given.events, given.connections, given.rounds)
-    print(json.dumps(asdict(cost), indent=2) if given.json else shown(cost))
+    print(as_json(figures(cost)) if given.json else shown(cost))
     return 0
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.store_logs import Shape, write_files
 from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.config import RouterRules
@@ -110,6 +110,19 @@ async def measure(queues: int, folder: Path) -> Result:
     )
 
 
+def figures(result: Result) -> list[Figure]:
+    of = f"{result.queues:,} queues"
+    return [
+        single(f"{of}: rows", "per CPU s", result.rows_per_cpu_s, Better.HIGHER),
+        single(f"{of}: lines", "per CPU s", result.lines_per_cpu_s, Better.HIGHER),
+        single(f"{of}: import", "CPU s", result.import_cpu_s),
+        single(f"{of}: certificate of the files", "CPU s", result.check_source_cpu_s),
+        single(f"{of}: certificate of the store", "CPU s", result.check_result_cpu_s),
+        single(f"{of}: memory at the most", "MB", result.peak_memory_mb),
+        single(f"{of}: store", "MB", result.store_mb),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--queues", type=int, default=QUEUES)
@@ -118,7 +131,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="blindpost-moving-") as folder:
         result = asyncio.run(measure(chosen.queues, Path(folder)))
     if chosen.json:
-        print(json.dumps(asdict(result)))
+        print(as_json(figures(result)))
         return
     for name, value in asdict(result).items():
         shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else value

@@ -36,6 +36,7 @@ from unittest.mock import patch
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.load.filling import derived, fill_notified, notifier_id, notifier_key, sender_id, sender_key
 from benchmarks.load.process import measured_router
 from blindpost.client.calls import Call, Failure
@@ -429,6 +430,27 @@ def shown(rows: list[dict[str, Any]], write: Callable[[str], object] = print) ->
         )
 
 
+def figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    found = []
+    for row in rows:
+        if "start" in row:
+            of = f"start by {row['start']}, {row['subscriptions']:,} subscriptions"
+            found += [
+                single(f"{of}: commands", "commands", row["commands_sent"]),
+                single(f"{of}: CPU", "CPU s", row["cpu_seconds"]),
+                single(f"{of}: time", "s", row["seconds"]),
+            ]
+        elif "latency" in row:
+            found += [single(f"{row['latency']}, {part}", "ms", row[f"{part}_ms"]) for part in ("p50", "p99")]
+        else:
+            of = f"push, {row['pushes']}"
+            found += [
+                single(of, "per CPU s", row["per_cpu_second"], Better.HIGHER),
+                single(f"{of}: cost", "x the connection alone", row["times_the_connection_alone"]),
+            ]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--subscriptions", type=int, default=6_000)
@@ -442,7 +464,7 @@ def main() -> None:
         return
     rows = measure(options.subscriptions, options.notifications, options.pushes)
     if options.json:
-        print(json.dumps(rows))
+        print(as_json(figures(rows)))
     else:
         shown(rows)
 

@@ -13,6 +13,7 @@ as from the future, or loses a row on the way to silver, is an error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures.rows import Better, Figure, as_json, merged, single
 from blindpost.journal.schema import P_COUNTERS
 from blindpost.pipeline.bench import data
-from blindpost.pipeline.bench.measure import Java, against, run
+from blindpost.pipeline.bench.measure import Java, Result, against, run
 from blindpost.pipeline.bench.rival import peak_bytes
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.examine import Reason
@@ -103,7 +105,7 @@ def whole(journal: Path, over_s: int, tables: list[str]) -> dict[str, Any]:
         return found
 
 
-def _told(name: str, found: dict[str, Any]) -> None:
+def _told(name: str, found: dict[str, Any]) -> list[Figure]:
     parts = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found["stages_s"].items())
     print(
         f"{name}: {found['rows']:,} rows, {found['jobs']} jobs, {found['cpu_s']:.1f} CPU s ({parts}), "
@@ -111,6 +113,14 @@ def _told(name: str, found: dict[str, Any]) -> None:
         f"again with nothing new {found['again_s']:.1f} CPU s",
         flush=True,
     )
+    stages = [single(f"{name}: {stage}", "CPU s", seconds) for stage, seconds in found["stages_s"].items()]
+    return [
+        single(f"{name}: all", "CPU s", found["cpu_s"]),
+        *stages,
+        single(f"{name}: again with nothing new", "CPU s", found["again_s"]),
+        single(f"{name}: jobs", "Spark jobs", found["jobs"]),
+        single(f"{name}: peak", "MB", found["peak_bytes"] / 1e6),
+    ]
 
 
 _COPY = """
@@ -128,7 +138,7 @@ print(time.process_time() - began)
 """
 
 
-def _many(rows: int, place: Path) -> None:
+def _many(rows: int, place: Path) -> list[Figure]:
     """One table of many rows: silver, and DuckDB writing the same rows by day without looking at them."""
     plan = Plan(routers=data.ROUTERS)
     journal = place / f"many-{rows}"
@@ -137,15 +147,17 @@ def _many(rows: int, place: Path) -> None:
     found = whole(journal, data.end_s(plan, rows), ONE_TABLE)
     if found["rows"] != rows or found["silver_rows"] != rows:
         raise ValueError(f"of {rows:,} rows {found['silver_rows']:,} are in silver")
-    _told(f"one table of {rows:,} rows", found)
+    figures = _told(f"one table of {rows:,} rows", found)
     with tempfile.TemporaryDirectory() as target:
         files = journal / P_COUNTERS.tier.value / P_COUNTERS.name / "*" / "*.parquet"
         command = [sys.executable, "-c", _COPY, str(files), f"{target}/copy"]
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    print(f"the same rows written by day by DuckDB, unchecked: {float(ended.stdout):.1f} CPU s", flush=True)
+    copied = "the same rows written by day by DuckDB, unchecked"
+    print(f"{copied}: {float(ended.stdout):.1f} CPU s", flush=True)
+    return [*figures, single(f"{rows:,} rows: {copied}", "CPU s", float(ended.stdout), Better.NEITHER)]
 
 
-def _sums(rows: int, repeat: int, place: Path) -> None:
+def _sums(rows: int, repeat: int, place: Path) -> list[Figure]:
     with spark_session(SparkOptions("local[2]")) as spark:
         results = list(run(spark, place, [rows], ["audit", "meters"], 2, repeat, lambda *_: None))
     for one in results:
@@ -155,39 +167,56 @@ def _sums(rows: int, repeat: int, place: Path) -> None:
             f"{share:.2f} of DuckDB",
             flush=True,
         )
+    own = [one for one in results if one.engine == "spark"]
+    return [
+        *(_rates(one) for one in results),
+        *(
+            single(f"{_named(one)}: of DuckDB", "x", against(results, one, "duckdb") or 0.0, Better.HIGHER)
+            for one in own
+        ),
+    ]
 
 
-def smallest() -> None:
+def _named(one: Result) -> str:
+    return f"{one.job}, {one.rows:,} rows, {one.engine}"
+
+
+def _rates(one: Result) -> Figure:
+    rates = sorted(one.rows / seconds / 1e6 for seconds in one.cpu_seconds)
+    better = Better.HIGHER if one.engine == "spark" else Better.NEITHER
+    return Figure(_named(one), "M rows/CPU s", one.per_cpu_s / 1e6, rates[0], rates[-1], better)
+
+
+def smallest() -> list[Figure]:
     """One table of a small fleet, and a small ledger: everything once, as quickly as can be."""
     with tempfile.TemporaryDirectory() as place:
         generate(DEMO, Path(place), lambda *_: None)
         journal, over_s = Path(place) / JOURNAL, start_s(DEMO.dates[-1]) + DAY_S
-        _told("one table of a demonstration's size", whole(journal, over_s, ONE_TABLE))
-    _tell_ledger(20)
+        figures = _told("one table of a demonstration's size", whole(journal, over_s, ONE_TABLE))
+    return figures + _tell_ledger(20)
 
 
-def main(sizes: list[int], fleets: list[int], ledger: int, repeat: int, place: Path) -> None:
+def main(sizes: list[int], fleets: list[int], ledger: int, repeat: int, place: Path) -> list[Figure]:
+    runs: list[list[Figure]] = []
     for name, plan in (("demonstration's size", DEMO), ("make pipeline", MAKE)):
         with tempfile.TemporaryDirectory() as folder:
             generate(plan, Path(folder), lambda *_: None)
             for _ in range(repeat):
-                _told(name, whole(Path(folder) / JOURNAL, start_s(plan.dates[-1]) + DAY_S, []))
+                runs.append(_told(name, whole(Path(folder) / JOURNAL, start_s(plan.dates[-1]) + DAY_S, [])))
     for routers in fleets:
         with tempfile.TemporaryDirectory() as folder:
             plan = Plan()
             journal = data.fleet(plan, routers, Path(folder))
-            _told(
-                f"a day of {routers:,} routers, a file each",
-                whole(journal, start_s(plan.first) + DAY_S, ONE_TABLE),
-            )
+            found = whole(journal, start_s(plan.first) + DAY_S, ONE_TABLE)
+            runs.append(_told(f"a day of {routers:,} routers, a file each", found))
     for rows in sizes:
-        _many(rows, place)
-        _sums(rows, repeat, place)
+        runs += _many(rows, place), _sums(rows, repeat, place)
     if ledger:
-        _tell_ledger(ledger)
+        runs.append(_tell_ledger(ledger))
+    return merged(runs)
 
 
-def _tell_ledger(files: int) -> None:
+def _tell_ledger(files: int) -> list[Figure]:
     command = [sys.executable, "-m", "blindpost.pipeline.bench.ledger", str(files), "100"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     stock = json.loads(ended.stdout)
@@ -195,6 +224,12 @@ def _tell_ledger(files: int) -> None:
         f"ledger of {stock['files']:,} files: {stock['known_s']:.1f} CPU s when nothing is new, "
         f"{stock['new_s']:.1f} with {stock['new']} new files, peak {stock['peak_bytes'] / 1e6:.0f} MB"
     )
+    of = f"ledger of {stock['files']:,} files"
+    return [
+        single(f"{of}: nothing new", "CPU s", stock["known_s"]),
+        single(f"{of}: {stock['new']} new", "CPU s", stock["new_s"]),
+        single(f"{of}: peak", "MB", stock["peak_bytes"] / 1e6),
+    ]
 
 
 if __name__ == "__main__":
@@ -208,12 +243,20 @@ if __name__ == "__main__":
         parser.add_argument("--ledger", type=float, default=1e6, help="Files of the ledger; 0 for none.")
         parser.add_argument("--repeat", type=int, default=2)
         parser.add_argument("--folder", type=Path, help="Where large journals are kept and found again.")
+        parser.add_argument(
+            "--json", action="store_true", help="Print JSON; the text goes to the error output."
+        )
         parser.add_argument("--smallest", action="store_true", help="Everything once, as quickly as can be.")
         given = parser.parse_args()
-        if given.smallest:
-            smallest()
-        else:
-            sizes = [int(rows) for rows in given.rows or [1e7] if rows]
-            fleets = [int(routers) for routers in given.fleet or [] if routers]
-            with tempfile.TemporaryDirectory() as place:
-                main(sizes, fleets, int(given.ledger), given.repeat, given.folder or Path(place))
+        with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
+            if given.smallest:
+                figures = smallest()
+            else:
+                sizes = [int(rows) for rows in given.rows or [1e7] if rows]
+                fleets = [int(routers) for routers in given.fleet or [] if routers]
+                with tempfile.TemporaryDirectory() as place:
+                    figures = main(
+                        sizes, fleets, int(given.ledger), given.repeat, given.folder or Path(place)
+                    )
+        if given.json:
+            print(as_json(figures))

@@ -31,6 +31,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures.rows import Figure, as_json, single
 from benchmarks.load.filling import derived, notifier_id, notifier_key
 from benchmarks.ntf import NOWHERE, at_apple, shown, until
 from blindpost.client.outbound import Outbound
@@ -323,6 +324,21 @@ def measure(notifications: int, rounds: int) -> list[dict[str, Any]]:
         return rows
 
 
+def figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    found = []
+    for row in rows:
+        if "provider" in row:
+            parts = (("p50", "ms", "p50_ms"), ("p99", "ms", "p99_ms"), ("CPU", "ms of CPU", "cpu_ms_each"))
+            found += [single(f"{row['provider']}: {name}", unit, row[key]) for name, unit, key in parts]
+        else:
+            of = f"{row['beside']} beside hostile push services"
+            found += [
+                single(f"{of}: p99", "x beside calm ones", row["p99_times"]),
+                single(f"{of}: memory", "MiB more", row["memory_mib_more"]),
+            ]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--notifications", type=int, default=1_000)
@@ -338,7 +354,7 @@ def main() -> None:
             return
     rows = measure(options.notifications, options.rounds)
     if options.json:
-        print(json.dumps(rows))
+        print(as_json(figures(rows)))
     else:
         shown(rows)
 

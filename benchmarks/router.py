@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from benchmarks import floor
+from benchmarks.figures.rows import Figure, as_json
 from benchmarks.load.database import database_cycles
 from benchmarks.load.process import FULL as KEPT
 from benchmarks.load.quiet import idle_cycles, memory, refusals
@@ -110,8 +110,11 @@ def shown(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    return json.dumps({"machine": floor.machine(), "rows": [asdict(row) for row in rows]}, indent=2)
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    return [
+        Figure(f"{row.scene}: {row.what}", row.unit, row.median, row.lower, row.upper, row.better)
+        for row in rows
+    ]
 
 
 def main() -> None:
@@ -140,7 +143,7 @@ def main() -> None:
         print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
 
     rows = asyncio.run(measured(sizes, tell, arguments.only or NAMES))
-    print(as_json(rows) if arguments.json else shown(rows))
+    print(as_json(figures(rows)) if arguments.json else shown(rows))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.figures.rows import Better, Figure, as_json
 from benchmarks.floor import (
     Item,
     Measured,
@@ -214,6 +214,17 @@ def shown(result: Result) -> str:
     return "\n".join(lines)
 
 
+def figures(result: Result) -> list[Figure]:
+    rows = [Figure(f"{one.name}, ratio", "x calls of C", *_values(one)) for one in result.ratios]
+    alone = ("calls of C alone", result.floor)
+    costs = [alone, *((one.name, one) for one in result.ours)]
+    return rows + [Figure(name, "us of CPU", *_values(one), Better.NEITHER) for name, one in costs]
+
+
+def _values(one: Measured) -> tuple[float, float, float]:
+    return one.median_us, one.lower_us, one.upper_us
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a block through a session against its calls of C.")
     parser.add_argument("--rounds", type=int, default=40, help="how often each is measured (default 40)")
@@ -223,7 +234,7 @@ def main() -> None:
         parser.error("quartiles need at least two rounds")
     gc.disable()
     result = measure(arguments.rounds)
-    print(json.dumps(asdict(result), indent=2) if arguments.json else shown(result))
+    print(as_json(figures(result)) if arguments.json else shown(result))
 
 
 if __name__ == "__main__":

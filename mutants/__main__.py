@@ -1,7 +1,8 @@
 """`python -m mutants [MODULE ...]`: make small mistakes in decision code and see whether the tests notice.
 
-Without arguments every module of `mutants/plan.py` is tried, each in a process of its own. What stays alive
-is printed; it needs a test, or a line in `mutants/accepted.toml` that says why it makes no difference.
+Without arguments every module of `mutants/plan.py` is tried; modules with the same tests share a process.
+What stays alive is printed; it needs a test, or a line in `mutants/accepted.toml` that says why it makes no
+difference.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ import argparse
 import subprocess
 import sys
 import time
-import tomllib
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
-from mutants.changes import Change
-from mutants.gate import Gate
-from mutants.plan import GATES
-
-ACCEPTED = Path(__file__).with_name("accepted.toml")
+from mutants.gate import Gate, Score
+from mutants.plan import ALIKE, GATES
+from mutants.scores import Scored, accepted, key, store
 
 
 def main() -> int:
@@ -32,6 +31,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
     parser.add_argument("--list", action="store_true", help="list the modules and their tests")
+    parser.add_argument("--write", action="store_true", help="renew the scores in docs/mutants.md")
     arguments = parser.parse_args()
     if arguments.list:
         for module, tests in GATES.items():
@@ -43,47 +43,47 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    if len(arguments.modules) == 1:
-        return _tried(arguments.modules[0], arguments.sample, arguments.seed)
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for module in arguments.modules or GATES:
+        groups[GATES[module]].append(module)
+    if len(groups) == 1:
+        ((tests, modules),) = groups.items()
+        return _tried(modules, tests, arguments)
     options = [f"--seed={arguments.seed}", *([f"--sample={arguments.sample}"] if arguments.sample else [])]
+    options += ["--write"] if arguments.write else []
     codes = [
-        subprocess.run([sys.executable, "-m", "mutants", module, *options], check=False).returncode
-        for module in arguments.modules or GATES
+        subprocess.run([sys.executable, "-m", "mutants", *modules, *options], check=False).returncode
+        for modules in groups.values()
     ]
     return max(codes)
 
 
-def _tried(module: str, sample: int | None, seed: int) -> int:
-    print(module, flush=True)
+def _tried(modules: Sequence[str], tests: Sequence[str], chosen: argparse.Namespace) -> int:
     began = time.monotonic()
-    gate = Gate(module, sample, seed, lambda text: print(text, flush=True))
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *GATES[module]], [gate])
-    score = gate.score
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) or score.tried == 0:
-        print(f"  no score: the tests of {module} could not be run", file=sys.stderr)
+    gate = Gate(modules, chosen.sample, chosen.seed, lambda text: print(text, flush=True))
+    options = ["-q", "-o", "timeout=0", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", ALIKE]
+    code = pytest.main([*options, *tests], [gate])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) or not gate.scores:
+        print(f"  no score: the tests of {', '.join(modules)} could not be run", file=sys.stderr)
         return 2
-    accepted = _accepted(module)
-    open_ones = [change for change in score.alive + score.unreached if _key(change) not in accepted]
-    print(
-        f"{module}: {score.caught} of {score.tried} caught ({100 * score.caught / score.tried:.0f} %), "
-        f"{score.tried - score.caught - len(open_ones)} accepted, {len(open_ones)} open, "
-        f"{time.monotonic() - began:.0f} s",
-        flush=True,
-    )
-    return 1 if open_ones else 0
+    scores = {score.module: _scored(score) for score in gate.scores}
+    for module, one in scores.items():
+        still_open = one.tried - one.caught - one.accepted
+        print(
+            f"{module}: {one.caught} of {one.tried} caught, {one.accepted} accepted, {still_open} open: "
+            f"{100 * one.score:.1f} %",
+            flush=True,
+        )
+    print(f"{time.monotonic() - began:.0f} s")
+    if chosen.write:
+        store(scores, GATES)
+    return 1 if any(one.score < 1 for one in scores.values()) else 0
 
 
-def _accepted(module: str) -> set[tuple[str, str, str, str]]:
-    rows = tomllib.loads(ACCEPTED.read_text()).get("accepted", [])
-    return {
-        (row["function"], row["kind"], row["before"], row["after"])
-        for row in rows
-        if row["module"] == module and row["reason"]
-    }
-
-
-def _key(change: Change) -> tuple[str, str, str, str]:
-    return change.function, change.kind, change.before, change.after
+def _scored(score: Score) -> Scored:
+    harmless = accepted(score.module)
+    explained = sum(key(change) in harmless for change in score.alive + score.unreached)
+    return Scored(score.mistakes, score.tried, score.caught, explained)
 
 
 if __name__ == "__main__":

@@ -56,26 +56,29 @@ class Change:
 
 def changes_of(source: str, path: str) -> list[Change]:
     """Every change of every function in a module that compiles, and to other code than before."""
-    tree = ast.parse(source, path)
-    own = dict(_codes(compile(tree, path, "exec")))
     found = []
-    for name, function in _functions(tree):
+    for name, function in _functions(ast.parse(source, path)):
+        own = _compiled(name, function, path)
         for number, node in enumerate(_nodes(function)):
             for kind, line, apply in _mistakes(node):
-                changed = copy.deepcopy(tree)
-                twin = dict(_functions(changed))[name]
+                twin = copy.deepcopy(function)
                 apply(_nodes(twin)[number])
-                code = _compiled(changed, path).get(name)
-                if code is not None and name in own and _differs(code, own[name]):
+                code = _compiled(name, twin, path)
+                if code is not None and own is not None and _differs(code, own):
                     found.append(Change(name, line, kind, *_shown(function, twin), code))
     return found
 
 
-def _compiled(tree: ast.Module, path: str) -> dict[str, CodeType]:
+def _compiled(name: str, function: Function, path: str) -> CodeType | None:
+    """The function alone, inside the classes that its name says: a whole module would take much longer."""
+    body: ast.stmt = function
+    for holder in reversed(name.split(".")[:-1]):
+        body = ast.ClassDef(holder, bases=[], keywords=[], body=[body], decorator_list=[])
     try:
-        return dict(_codes(compile(ast.fix_missing_locations(tree), path, "exec")))
+        module = ast.fix_missing_locations(ast.Module([body], []))
+        return dict(_codes(compile(module, path, "exec"))).get(name)
     except SyntaxError:
-        return {}
+        return None
 
 
 def _differs(code: CodeType, own: CodeType) -> bool:

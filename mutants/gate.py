@@ -1,9 +1,9 @@
 """Runs tests against changed code, inside one pytest process that forks for each change.
 
-A first child runs every test and notes which lines of the module each of them reaches, and how long it takes.
-A change is then shown only to the tests that reach its line, the quickest first; it is caught when one fails,
-or when they take far longer than before. Forking after collection saves the imports, which take longer than
-most tests.
+A first child notes which lines each test reaches (`mutants.reach`), once for all modules with the same tests.
+A change is then shown only to the tests that reach its line, the quickest first and those that caught another
+one before them; it is caught when one fails, or takes far longer than before. Forking after collection saves
+the imports, which take longer than most tests.
 """
 
 from __future__ import annotations
@@ -11,34 +11,22 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import json
 import os
 import random
 import signal
-import sys
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any
+from types import FunctionType, ModuleType
 
 import pytest
 
 from mutants.changes import Change, changes_of
+from mutants.reach import Reach, ended, passes, reached
 
-SLOW_TIMES, SLOW_S = 5.0, 20.0
-"""Tests of a change may take so many times as long as without it, and so much longer."""
-
-
-@dataclass(slots=True)
-class Reached:
-    """What a test costs and which lines it runs."""
-
-    seconds: float
-    lines: set[int]
+SLOW_TIMES, SLOW_S = 5.0, 10.0
+"""A test of a change may take so many times as long as without it, and so much longer."""
 
 
 @dataclass(slots=True)
@@ -46,6 +34,7 @@ class Score:
     """What became of the changes of one module."""
 
     module: str
+    mistakes: int
     caught: int = 0
     alive: list[Change] = field(default_factory=list)
     unreached: list[Change] = field(default_factory=list)
@@ -58,122 +47,87 @@ class Score:
 class Gate:
     """A pytest plugin that runs the collected tests again and again instead of once."""
 
-    def __init__(self, module: str, sample: int | None, seed: int, say: Callable[[str], None]) -> None:
-        self.score = Score(module)
-        self._sample, self._seed, self._say = sample, seed, say
+    def __init__(
+        self, modules: Sequence[str], sample: int | None, seed: int, say: Callable[[str], None]
+    ) -> None:
+        self.scores: list[Score] = []
+        self._modules, self._sample, self._seed, self._say = modules, sample, seed, say
+        self._catches: Counter[str] = Counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """An example that fails is enough; the smallest one would take minutes to find."""
+        from hypothesis import Phase, settings  # not before pytest, which would complain
+
+        settings.register_profile("mutants", settings(), phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutants")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        module = importlib.import_module(self.score.module)
-        path = Path(inspect.getfile(module))
-        changes = changes_of(path.read_text(), str(path))
+        modules = [importlib.import_module(name) for name in self._modules]
+        sources = [Path(inspect.getfile(module)).read_text() for module in modules]
+        reach = reached(session.items, frozenset(inspect.getfile(module) for module in modules))
+        tests = {item.nodeid: item for item in session.items}
+        for module, source in zip(modules, sources, strict=True):
+            self._try(module, source, tests, reach)
+        return True
+
+    def _try(self, module: ModuleType, source: str, tests: dict[str, pytest.Item], reach: Reach) -> None:
+        path = inspect.getfile(module)
+        changes = changes_of(source, path)
+        score = Score(module.__name__, len(changes))
         if self._sample is not None and self._sample < len(changes):
             changes = sorted(
                 random.Random(self._seed).sample(changes, self._sample), key=lambda one: one.line
             )
-        reached = _reached(session.items, str(path))
-        tests = {item.nodeid: item for item in session.items}
-        by_line: dict[int, list[str]] = defaultdict(list)
-        for name in sorted(reached, key=lambda name: reached[name].seconds):
-            for line in reached[name].lines:
-                by_line[line].append(name)
+        self._say(f"{score.module}: {len(changes)} of {score.mistakes} mistakes")
         for number, change in enumerate(changes, 1):
-            names = by_line[change.line]
+            names = sorted(reach.by_line[path, change.line], key=lambda name: self._rank(name, reach))
             if not names:
-                self.score.unreached.append(change)
+                score.unreached.append(change)
                 self._say(f"  not reached  {change.told}")
-                continue
-            allowed = SLOW_S + SLOW_TIMES * sum(reached[name].seconds for name in names)
-            if _fails(change, module, [tests[name] for name in names], allowed):
-                self.score.caught += 1
+            elif caught := _caught(change, module, [(tests[name], reach.seconds[name]) for name in names]):
+                score.caught += 1
+                self._catches[caught] += 1
             else:
-                self.score.alive.append(change)
+                score.alive.append(change)
                 self._say(f"  alive        {change.told}")
             if number % 25 == 0:
-                self._say(f"  {number} of {len(changes)} tried, {len(self.score.alive)} alive")
-        return True
+                self._say(f"  {number} of {len(changes)} tried, {len(score.alive)} alive")
+        self.scores.append(score)
+
+    def _rank(self, name: str, reach: Reach) -> float:
+        return reach.seconds[name] / (1 + self._catches[name])
 
 
-def _reached(items: list[pytest.Item], path: str) -> Mapping[str, Reached]:
-    """Run every test once, in a child of its own, and note what it reaches."""
+def _caught(change: Change, module: ModuleType, tests: Sequence[tuple[pytest.Item, float]]) -> str | None:
+    """The test that noticed, if one did."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reading)
-        with _ended(), os.fdopen(writing, "w") as told:
-            for item in items:
-                with _traced(path) as lines:
-                    began = time.perf_counter()
-                    passed = _passes(item)
-                    seconds = time.perf_counter() - began
-                if passed:
-                    json.dump([item.nodeid, seconds, sorted(lines)], told)
-                    told.write("\n")
-    os.close(writing)
-    with os.fdopen(reading) as told:
-        found = {name: Reached(seconds, set(lines)) for name, seconds, lines in map(json.loads, told)}
-    os.waitpid(child, 0)
-    return found
-
-
-@contextlib.contextmanager
-def _traced(path: str) -> Iterator[set[int]]:
-    """The lines of a file that run meanwhile, in any thread."""
-    lines: set[int] = set()
-
-    def inside(frame: FrameType, event: str, argument: object) -> Any:
-        lines.add(frame.f_lineno)
-        return inside
-
-    def entered(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != path:
-            return None
-        lines.add(frame.f_lineno)
-        return inside
-
-    threading.settrace(entered)
-    sys.settrace(entered)
-    try:
-        yield lines
-    finally:
-        sys.settrace(None)
-        threading.settrace(None)
-
-
-def _fails(change: Change, module: object, items: list[pytest.Item], allowed_s: float) -> bool:
-    if (child := os.fork()) == 0:
-        with _ended() as end:
+        with ended() as end:
             os.setpgid(0, 0)
             _apply(change, module)
-            for item in items:
-                if not _passes(item):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            for number, (item, seconds) in enumerate(tests):
+                following = tests[number + 1][0] if number + 1 < len(tests) else None
+                os.write(writing, b".")
+                signal.setitimer(signal.ITIMER_REAL, SLOW_S + SLOW_TIMES * seconds)
+                if not passes(item, following):
+                    with contextlib.suppress(BaseException):
+                        item.session._setupstate.teardown_exact(None)
                     end(1)
             end(0)
-    deadline = time.monotonic() + allowed_s
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return status != 0
-            time.sleep(0.005)
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return True
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        _, status = os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+        begun = len(told.read())
+    return tests[max(begun, 1) - 1][0].nodeid if status != 0 else None
 
 
-@contextlib.contextmanager
-def _ended() -> Iterator[Callable[[int], None]]:
-    """A child that ends here, whatever happens, without what the parent would do at its end."""
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    try:
-        yield os._exit
-    except BaseException:
-        os._exit(2)
-    os._exit(0)
-
-
-def _apply(change: Change, module: object) -> None:
+def _apply(change: Change, module: ModuleType) -> None:
     place: object = module
     *holders, name = change.function.split(".")
     for holder in holders:
@@ -183,11 +137,3 @@ def _apply(change: Change, module: object) -> None:
         found = getattr(found, inner, found)
     assert isinstance(found, FunctionType), change.function
     found.__code__ = change.code
-
-
-def _passes(item: pytest.Item) -> bool:
-    """Run one test, with its fixtures taken down, and see whether each phase passed or was skipped."""
-    from _pytest.runner import runtestprotocol
-
-    reports = runtestprotocol(item, log=False, nextitem=None)
-    return not any(report.failed for report in reports)

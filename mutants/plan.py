@@ -16,6 +16,10 @@ DS = "test_calls test_decisions test_large test_limits test_service test_taking 
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 
+ALIKE = "not postgres and not quic"
+"""Which forms of a test are run: what decides is the same whatever stores and carries it."""
+
+
 def _tests(room: str, names: str) -> tuple[str, ...]:
     return tuple(f"tests/{room}/{name}.py" for name in names.split())
 

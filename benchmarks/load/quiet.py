@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.figures.rows import Better
 from benchmarks.load import filling
 from benchmarks.load.clients import Cycles, Line, exchanged, payloads_of
 from benchmarks.load.process import MeasuredRouter, measured_router, waited_ns
@@ -61,7 +62,17 @@ async def idle_cycles(sizes: Sizes, tell: Tell) -> list[Row]:
             for name, part in (("p50", 0.5), ("p99", 0.99)):
                 value = sorted(values)[int(part * (len(values) - 1))]
                 note = f"{us:.0f} us of the router's CPU each" if (what, name) == ("cycle", "p50") else ""
-                rows.append(row("one at a time", f"{keeping.name}, {what}, {name}", "ms", [value], note=note))
+                better = Better.LOWER if what == "cycle" else Better.NEITHER
+                rows.append(
+                    row(
+                        "one at a time",
+                        f"{keeping.name}, {what}, {name}",
+                        "ms",
+                        [value],
+                        note=note,
+                        better=better,
+                    )
+                )
     return rows
 
 

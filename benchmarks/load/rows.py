@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmarks import floor
+from benchmarks.figures.rows import Better
 from benchmarks.load import filling
 from benchmarks.load.process import KEEPINGS, Keeping, MeasuredRouter, measured_router
 
@@ -65,15 +66,23 @@ class Row:
     upper: float
     aim: float | None = None
     note: str = ""
+    better: Better = Better.LOWER
 
 
 def row(
-    scene: str, what: str, unit: str, values: list[float], *, aim: float | None = None, note: str = ""
+    scene: str,
+    what: str,
+    unit: str,
+    values: list[float],
+    *,
+    aim: float | None = None,
+    note: str = "",
+    better: Better = Better.LOWER,
 ) -> Row:
     if len(values) == 1:
-        return Row(scene, what, unit, values[0], values[0], values[0], aim, note)
+        return Row(scene, what, unit, values[0], values[0], values[0], aim, note, better)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
-    return Row(scene, what, unit, median, lower, upper, aim, note)
+    return Row(scene, what, unit, median, lower, upper, aim, note, better)
 
 
 @asynccontextmanager

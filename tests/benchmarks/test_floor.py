@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.figures.rows import parsed
 from benchmarks.floor import (
     HKDF_COMPRESSIONS,
-    as_json,
     box_items,
+    figures,
     measure,
     shown,
     signature_items,
@@ -41,9 +41,9 @@ def test_a_message_cycle_is_two_blocks_in_and_three_out() -> None:
     for measured in (*floor.items, floor.total, floor.least):
         assert 0 <= measured.lower_us <= measured.median_us <= measured.upper_us
     assert floor.total.median_us > max(item.times * item.median_us for item in floor.items) / 2
-    loaded = json.loads(as_json(floor))
-    assert loaded["total"]["median_us"] == floor.total.median_us
-    assert len(loaded["items"]) == 11
+    told = {one.name: one for one in figures(floor)}
+    assert told["the floor"].median == floor.total.median_us
+    assert len(told) == 2 + 11
     assert f"{floor.total.median_us:.0f} us" in shown(floor)
     assert f"{floor.least.median_us:.0f} us" in shown(floor)
     assert all(item.name in shown(floor) for item in floor.items)
@@ -74,4 +74,4 @@ def test_a_chain_step_hashes_as_many_blocks_as_the_floor_says() -> None:
 def test_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "benchmarks.floor", "--rounds", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
-    assert json.loads(done.stdout)["rounds"] == 2
+    assert {one.unit for one in parsed(done.stdout)} == {"us of CPU"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.router import NAMES, SMALLEST, as_json, measured, shown
+from benchmarks.figures.rows import as_json, parsed
+from benchmarks.router import NAMES, SMALLEST, figures, measured, shown
 
 ROWS = {
     "cycles": {"cycle: full, 1 connections", "cycle: full, 4 connections"},
@@ -58,7 +57,7 @@ async def test_a_scene_gives_its_rows(scene: str) -> None:
     assert told
     assert {f"{row.scene}: {row.what}" for row in rows} == ROWS[scene]
     assert all(row.lower <= row.median <= row.upper for row in rows)
-    assert len(json.loads(as_json(rows))["rows"]) == len(rows)
+    assert len(parsed(as_json(figures(rows)))) == len(rows)
     table = shown(rows)
     assert all(name in table for name in ROWS[scene])
     if scene == "cycles":

@@ -38,7 +38,7 @@ TYPED_ALSO_INLINE = ("docs/router.md", "docs/moving-in.md")
 _PLACES = (
     (r"make (test|lint)$", Place.CI),
     (r"make demo$", Place.DEMO),
-    (r"make bench$|python3? -m benchmarks\.", Place.MEASURED),
+    (r"make bench$|make figures\b|python3? -m benchmarks\.", Place.MEASURED),
     (r"make pipeline$", Place.ON_SPARK),
     (r"spark-submit |pip wheel ", Place.ON_A_CLUSTER),
 )

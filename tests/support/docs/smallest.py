@@ -17,6 +17,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "agent_scale": {"--queues": "20", "--subscribed": "20", "--waiting": "5"},
     "bot_scale": {"--contacts": "5"},
     "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3", "--rounds": "1"},
+    "figures": {"--quick": "", "--only": "floor", "--check": ""},
     "floor": {"--rounds": "2"},
     "journal": {"--events": "2000", "--connections": "20", "--rounds": "1"},
     "moving": {"--queues": "200"},
