@@ -20,18 +20,18 @@ import argparse
 import asyncio
 import gc
 import hashlib
-import json
 import statistics
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import agent_rates, floor
 from benchmarks.agent_rates import Rates, connected
 from benchmarks.agent_scale import fill_agent
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.load.filling import fill
 from benchmarks.load.process import MEMORY_DISK, MeasuredRouter, measured_router
 from benchmarks.load.rows import started
@@ -187,6 +187,28 @@ def shown(result: Result) -> str:
     )
 
 
+def figures(result: Result) -> list[Figure]:
+    found = [
+        single("a message, both sides", "x floor", result.multiple),
+        single("messages, both sides", "per CPU s", result.messages_per_cpu_s, Better.HIGHER),
+        single("the floor of a message", "us of CPU", result.floor_us, Better.NEITHER),
+        single("connections made", "per s", result.connections_per_s, Better.HIGHER),
+        single(f"memory of {result.idle:,} idle connections", "MB", result.idle_bytes / 1e6),
+    ]
+    for one in result.rates.scenes:
+        of = f"durable, connections: {one.connections}"
+        found.append(single(f"{of}: messages", "per s", one.per_s, Better.HIGHER))
+        for who, side in (("sender", one.sender), ("recipient", one.recipient)):
+            found.append(single(f"{of}: statements of the {who}", "a message", side.statements))
+            found.append(single(f"{of}: commits of the {who}", "a message", side.commits))
+    commits = statistics.median(result.rates.commits_per_s)
+    return [
+        *found,
+        single("durable: echoes", "per s", result.rates.echoes_per_s, Better.HIGHER),
+        single("durable: commits of the disk alone", "per s", commits, Better.NEITHER),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--messages", type=int, default=400)
@@ -197,7 +219,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     result = asyncio.run(run(chosen.messages, chosen.connections, chosen.idle, chosen.many, chosen.echoes))
-    print(json.dumps({**asdict(result), "multiple": result.multiple}) if chosen.json else shown(result))
+    print(as_json(figures(result)) if chosen.json else shown(result))
 
 
 if __name__ == "__main__":

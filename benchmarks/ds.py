@@ -406,11 +406,12 @@ _UNITS = {
 
 
 def figures_of(found: dict[str, dict[str, dict[str, float]]]) -> list[Figure]:
-    return [
-        Figure(f"{row}: {_UNITS[name][0]}", _UNITS[name][1], *values.values(), better=_UNITS[name][2])
-        for row, figures in found.items()
-        for name, values in figures.items()
-    ]
+    rows = []
+    for row, figures in found.items():
+        for name, of in figures.items():
+            what, unit, better = _UNITS[name]
+            rows.append(Figure(f"{row}: {what}", unit, of["median"], of["least"], of["most"], better))
+    return rows
 
 
 async def show(options: argparse.Namespace) -> None:

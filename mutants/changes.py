@@ -163,7 +163,7 @@ def _mistakes(node: ast.AST) -> Iterator[tuple[str, int, Apply]]:
         for at, statement in enumerate(body):
             if _is_effect(statement):
                 yield "effect forgotten", statement.lineno, partial(_forget, at=at)
-                if at + 1 < len(body) and _is_effect(body[at + 1]):
+                if at + 1 < len(body) and _is_effect(body[at + 1]) and not _commute(*body[at : at + 2]):
                     yield "steps exchanged", statement.lineno, partial(_exchange, at=at)
 
 
@@ -177,6 +177,21 @@ def _is_effect(statement: ast.stmt) -> bool:
         case ast.AugAssign() | ast.Delete():
             return True
     return False
+
+
+def _commute(one: ast.stmt, two: ast.stmt) -> bool:
+    """Two things set from values that call nothing and read neither of them: nobody can tell the order."""
+    if not (isinstance(one, ast.Assign | ast.AugAssign) and isinstance(two, ast.Assign | ast.AugAssign)):
+        return False
+    targets = {ast.unparse(target) for each in (one, two) for target in _targets(each)}
+    parts = [node for each in (one, two) for node in ast.walk(each.value)]
+    calls = any(isinstance(node, ast.Call | ast.Await | ast.Subscript) for node in parts)
+    reads = any(isinstance(node, ast.expr) and ast.unparse(node) in targets for node in parts)
+    return len(targets) > 1 and not calls and not reads
+
+
+def _targets(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
 def _set_comparison(node: ast.AST, table: dict[type[ast.cmpop], type[ast.cmpop]]) -> None:

@@ -30,6 +30,7 @@ BENCHMARKS = (
     Benchmark("moving", "Import of a reference router's files", quick="--queues 20000"),
     Benchmark("ds", "The delivery service", quick="--stored 10 10000 --cycles 100 --wakes 50", runs=1),
     Benchmark("journal", "What recording costs", quick="--rounds 3"),
+    Benchmark("agent", "The agent", quick="--messages 100 --idle 1000 --many 20 --echoes 50"),
     Benchmark(
         "agent_scale",
         "Many connections of an agent",

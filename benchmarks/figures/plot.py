@@ -37,7 +37,8 @@ def drawn(title: str, result: Result) -> str:
     units: dict[str, list[Figure]] = {}
     for one in result.figures:
         units.setdefault(one.unit, []).append(one)
-    parts, top = [], GAP
+    parts: list[str] = []
+    top = GAP
     for unit, figures in units.items():
         parts += _group(unit, figures, before, top)
         top += HEAD + ROW * len(figures) + GAP
@@ -62,8 +63,8 @@ def _group(unit: str, figures: Sequence[Figure], before: dict[str, Figure], top:
         y = top + HEAD + ROW * number + 8
         yield f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(_short(one.name))}</text>'
         if one.lower != one.upper:
-            ends = f'x1="{across(one.lower)}" y1="{y}" x2="{across(one.upper)}" y2="{y}"'
-            yield f'<line class="spread" {ends}/>'
+            line = f'x1="{across(one.lower)}" y1="{y}" x2="{across(one.upper)}" y2="{y}"'
+            yield f'<line class="spread" {line}/>'
         if one.name in before:
             yield f'<circle class="before" cx="{across(before[one.name].median)}" cy="{y}" r="6"/>'
         yield f'<circle class="median" cx="{across(one.median)}" cy="{y}" r="4"/>'
