@@ -13,7 +13,8 @@ import subprocess
 from tests.support.docs.documents import ROOT
 
 MEASUREMENTS: dict[str, dict[str, str | None]] = {
-    "agent": {"--messages": "10", "--connections": "1", "--idle": "20"},
+    "agent": {"--messages": "10", "--connections": "1", "--idle": "20", "--many": "2", "--echoes": "3"},
+    "agent_rates": {"--messages": "5", "--connections": "2", "--echoes": "3"},
     "agent_scale": {"--queues": "20", "--subscribed": "20", "--waiting": "5"},
     "bot_scale": {"--contacts": "5"},
     "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3", "--rounds": "1"},
