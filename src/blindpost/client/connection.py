@@ -22,6 +22,7 @@ from blindpost.client.errors import (
     GarbledResponseError,
     RefusedError,
     RouterSilentError,
+    TalkativeRouterError,
     TooLargeError,
     UnexpectedResponseError,
 )
@@ -59,6 +60,7 @@ class AnyClient(Handler, Generic[C, R]):
         self._reading = True
         self._kept_alive = False
         self._timeouts = 0
+        self._unasked = 0
         self._pinged_at = 0.0
         self._watch_timer: asyncio.TimerHandle | None = None
 
@@ -166,10 +168,12 @@ class AnyClient(Handler, Generic[C, R]):
             self._dispatch(corr_id, entity_id, content)
         self._regulate_reading()
         self._plan_pump()
+        self._leave_if_talkative()
 
     def block_failed(self, session: Session, error: BlockError) -> None:
-        self._events.put(Unexpected(b"", Garbled(Code.BLOCK)))
+        self._put_unasked(Unexpected(b"", Garbled(Code.BLOCK)))
         self._regulate_reading()
+        self._leave_if_talkative()
 
     def drained(self, session: Session) -> None:
         self._in_flight.written()
@@ -267,7 +271,7 @@ class AnyClient(Handler, Generic[C, R]):
     def _dispatch(self, corr_id: bytes, entity_id: bytes, content: R | Garbled) -> None:
         """Give a response to the one caller it belongs to, or make it an event."""
         if not corr_id:
-            self._events.put(
+            self._put_unasked(
                 Unexpected(entity_id, content) if isinstance(content, Garbled) else Push(entity_id, content)
             )
             return
@@ -276,9 +280,18 @@ class AnyClient(Handler, Generic[C, R]):
             return
         awaited = awaited or self._in_flight.late(corr_id)
         if awaited is None or entity_id != awaited.entity_id or isinstance(content, Garbled):
-            self._events.put(Unexpected(entity_id, content))
+            self._put_unasked(Unexpected(entity_id, content))
         else:
             self._events.put(Late(awaited.call.command, entity_id, content))
+
+    def _put_unasked(self, event: Event[R, C]) -> None:
+        self._unasked += 1
+        self._events.put(event)
+
+    def _leave_if_talkative(self) -> None:
+        most = self._options.bounds.unasked
+        if most is not None and self._unasked > most:
+            self._session.abort(TalkativeRouterError())
 
     def _result(self, awaited: Awaited[C, R], entity_id: bytes, content: R | Garbled) -> R | Failure:
         if isinstance(content, Garbled):

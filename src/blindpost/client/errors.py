@@ -107,3 +107,7 @@ class NoHostError(ConnectError):
 
 class RouterSilentError(ClosedError):
     default = "the router was silent for too long"
+
+
+class TalkativeRouterError(ClosedError):
+    default = "the router said too much that nobody asked for"

@@ -82,6 +82,7 @@ class Gate:
         self._clock = clock or _loop_time
         self._unreached = _Remembered(self.sizes.remembered)
         self._unproven = _Remembered(self.sizes.remembered)
+        self._left = _Remembered(self.sizes.remembered)
         self._proven: OrderedDict[tuple[Destination, bytes], None] = OrderedDict()
         self._known_hosts: OrderedDict[str, None] = OrderedDict()
         self._opening: dict[Destination, int] = {}
@@ -96,6 +97,10 @@ class Gate:
         _keep(self._proven, ((host, port), identity), self.sizes.proven)
         _keep(self._known_hosts, host, self.sizes.proven)
 
+    def leave_alone(self, host: str, port: int, identity: bytes, because: errors.TransportError) -> None:
+        """It was reached and misbehaved: each time it is left alone for longer."""
+        self._left.failed(((host, port), identity), because, self._clock(), self.sizes)
+
     @contextlib.contextmanager
     def attempt(self, host: str, port: int, identity: bytes) -> Iterator[None]:
         """Wraps one attempt to connect and shake hands; raises `TransportError` if it is not allowed."""
@@ -103,6 +108,7 @@ class Gate:
         now = self._clock()
         self._unreached.check(place, now)
         self._unproven.check(who, now)
+        self._left.check(who, now)
         is_stranger = who not in self._proven
         if is_stranger:
             self._enter(place)

@@ -62,6 +62,8 @@ class Bounds:
     """How many timed-out commands are remembered for their late responses."""
     secrets: int = 1024
     """How many secrets for authenticators are kept."""
+    unasked: int | None = None
+    """A router that says more than this that nobody asked for is left; None where events are expected."""
 
 
 class HostChoice(Enum):

@@ -20,10 +20,12 @@ from blindpost.client.errors import (
     NoHostError,
     RefusedError,
     ResponseTimeoutError,
+    TalkativeRouterError,
     UnexpectedResponseError,
     error_text,
 )
 from blindpost.client.gate import CrowdedError, Gate
+from blindpost.client.hosts import SMP_PORT, places
 from blindpost.client.options import SmpOptions
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, reversed_nonce
@@ -32,6 +34,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.router.state import RouterClient
 from blindpost.router.turn import Forward, OpenRelay, RelayEffect
 from blindpost.transport import errors
+from blindpost.transport.plans import SMP_ALPN
 from blindpost.wire.addresses import Server
 from blindpost.wire.errors import WireError
 from blindpost.wire.primitives import decode_whole, encode
@@ -69,6 +72,8 @@ OPENING_OF_ONE = 8
 """How many sessions may be in the process of opening for one address."""
 IDLE_S = 300.0
 """A session unused for this long makes room for others."""
+UNASKED_MAX = 100
+"""Relays have nothing to say to a proxy but answers: one that says more than this is left."""
 _TEXT_MAX = 255
 
 T = TypeVar("T")
@@ -123,7 +128,9 @@ class Relays:
         asker: Callable[[RouterClient], Hashable],
         relays_max: int = RELAYS_MAX,
     ) -> None:
-        self._options = replace(options, proxy=True, gate=options.gate or Gate())
+        self._gate = options.gate or Gate()
+        bounds = replace(options.bounds, unasked=UNASKED_MAX)
+        self._options = replace(options, proxy=True, gate=self._gate, bounds=bounds)
         self._asker = asker
         """Whose account a connection's requests are charged to."""
         self._entropy = entropy
@@ -208,6 +215,10 @@ class Relays:
         with contextlib.suppress(errors.TransportError):
             while True:
                 await session.client.next_event()
+        because = session.client.closed_because
+        if isinstance(because, TalkativeRouterError):
+            for place in places(session.server, self._options, SMP_PORT, SMP_ALPN):
+                self._gate.leave_alone(place.host, place.port, session.server.key_hash, because)
         del self._sessions[session.pkey.session_id]
         relay = self._relays.get(session.server)
         if relay is not None and relay.session is session:

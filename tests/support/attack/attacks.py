@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Awaitable, Callable
 
-from tests.support.attack import attackers, records, storing
+from tests.support.attack import attackers, records, relays, storing
 from tests.support.attack.attackers import Aim
 
 Attack = Callable[[Aim], Awaitable[None]]
@@ -30,6 +30,7 @@ ATTACKS: dict[str, dict[str, Attack]] = {
     "router": {
         **BLOCKS,
         "relays to nowhere": attackers.relays_to_nowhere,
+        "talking relays": relays.talking_relays,
         "fresh services": storing.fresh_services,
         "filled store": storing.filled_router,
     },
