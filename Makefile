@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo pipeline browser test simulation simulate simulate-long kills takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
+.PHONY: help setup demo pipeline browser test simulation simulate simulate-long kills fronts takeovers hostile attack fuzz fuzz-long mutants sbom soak notifier-kills ds-kills bot-kills agent-scale pipeline-long lint format claims \
 	bench figures bench-pipeline bench-pipeline-1e8 lock clean
 
 help: ## what can be made
@@ -53,6 +53,10 @@ simulate-long: $(READY) ## ten thousand short runs of the whole network, a long 
 
 kills: $(READY) ## kill -9 the router a hundred times under load
 	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py
+
+fronts: $(READY) ## the router's tests with two fronts; fronts and engine killed two hundred times under load
+	BLINDPOST_FRONT_ROUNDS=67 $(BIN)/python -m pytest -q tests/router/test_fronts.py
+	BLINDPOST_FRONTS=2 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router
 
 takeovers: $(READY) ## fifty take-overs by a standby under load: owner killed, frozen, cut off, told to
 	BLINDPOST_TAKEOVERS=50 $(BIN)/python -m pytest -q -s tests/router/test_standby.py -k whatever

@@ -66,6 +66,8 @@ class MeasuredRouter:
         self.store = Place(folder / "store", dsn)
         self.fingerprint = fingerprint
         self.port = 0
+        self.fronts: list[int] = []
+        """The processes of its fronts."""
         self._child = Child("router", folder, log=folder / "log")
 
     @property
@@ -73,7 +75,9 @@ class MeasuredRouter:
         return self._child.pid
 
     def start(self) -> None:
-        self.port = int(self._child.start()["ports"][0])
+        status = self._child.start()
+        self.port = int(status["ports"][0])
+        self.fronts = [int(pid) for pid in status.get("fronts", {}).get("pids", ())]
 
     def stop(self) -> None:
         self._child.end()
@@ -123,7 +127,7 @@ def waited_ns(pid: int) -> int:
 
 
 @contextmanager
-def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
+def measured_router(keeping: Keeping = IN_MEMORY, fronts: int = 0) -> Iterator[MeasuredRouter]:
     """A router with an empty store, not started; it is gone after the block, with its folder."""
     with tempfile.TemporaryDirectory(prefix="blindpost-bench-", dir=keeping.parent) as name:
         folder = Path(name) / "router"
@@ -136,6 +140,7 @@ def measured_router(keeping: Keeping = IN_MEMORY) -> Iterator[MeasuredRouter]:
             ('# exempt = ["127.0.0.1", "::1"]', 'exempt = ["127.0.0.1"]'),
             ("new_per_second = 500.0", "new_per_second = 1e9"),
             ("new_burst = 5000", "new_burst = 1000000000"),
+            ("fronts = 0", f"fronts = {fronts}"),
         ):
             assert before in text, before
             text = text.replace(before, after)

@@ -7,6 +7,7 @@ from typing import Any
 
 from blindpost.crypto.authorizers import Check, Verifier
 from blindpost.engine.undo import Undo
+from blindpost.router.attested import Attested, is_settled
 from blindpost.router.authority import NOBODY, Keys, checks_of, judged, service_checks
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.commands import ROWS, Row
@@ -83,6 +84,9 @@ def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> None:
         record = one.record = row.naming.find(view, request.entity_id)
         assert row.keys is not None, "a command that nobody authorizes"
         keys = one.keys = row.keys(client, request.command, record)
+        if type(request.authorization) is Attested and is_settled(client, request, keys):
+            one.authorized, one.vouched = True, request.service_signature is None
+            continue
         service_signed = row.rule.service_signed
         own = checks_of(client, request, keys, service_signed)
         checks += own

@@ -92,6 +92,8 @@ class RouterPlan:
         """Called after each turn, with its time and the queues in which messages came or went."""
         self.on_compare: Callable[[bytes, Domain, bool], None] | None = None
         """Called when a service subscribed: to what, and whether both sides agreed about its queues."""
+        self.on_verified: Callable[[Sequence[Asked]], None] | None = None
+        """Called with the requests of a turn once they are verified."""
 
     def _new_turn(self) -> Turn:
         self._view.empty()
@@ -121,6 +123,8 @@ class RouterPlan:
         await self._store.load(wanted, turn.view)
         parts = self._cut(batch, verifiable)
         verify(turn.view, self._verifier, verifiable)
+        if self.on_verified is not None:
+            contained("noting what was verified", self.on_verified, verifiable)
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
             needed.expire_before = turn.now - self.rules.message_ttl_s

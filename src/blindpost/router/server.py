@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Sequence
 
 from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.crypto.authorizers import AuthenticatorKeys, Verifier
-from blindpost.crypto.boxes import nonce_of, seal_parts_once
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.verifying import OneByOne
@@ -35,6 +34,7 @@ from blindpost.router.meters import Meter
 from blindpost.router.model import DAY_S, day_of
 from blindpost.router.plan import RouterPlan
 from blindpost.router.relays import Relays
+from blindpost.router.sealing import sealed_message
 from blindpost.router.state import RouterClient, SessionKeys
 from blindpost.router.tables import RouterStore
 from blindpost.router.turn import Delivery, Outgoing, RelayEffect
@@ -48,10 +48,9 @@ from blindpost.wire.batch import SMP_BATCH_LIMIT, Packed, pack
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
-from blindpost.wire.smp.messages import QuotaMarker, message_parts, write_message
-from blindpost.wire.smp.responses import ERR, MSG, Response
+from blindpost.wire.smp.responses import ERR, Response
 from blindpost.wire.smp.transmissions import Request, parse_requests
-from blindpost.wire.smp.versions import MSG_PADDED_SIZE, connection_layout
+from blindpost.wire.smp.versions import connection_layout
 from blindpost.wire.transmissions import BAD_BLOCK, Refused, response_transmission
 
 log = logging.getLogger(__name__)
@@ -277,17 +276,7 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
 
 
 def _sealed(answer: Delivery | ForwardedAnswer) -> Response:
-    """Encrypt at the last moment: a message to its recipient, with its id as the nonce."""
+    """Encrypt at the last moment."""
     if isinstance(answer, ForwardedAnswer):
         return answer.sealed()
-    message = answer.message
-    if message.body is None:
-        marker = Writer()
-        write_message(marker, QuotaMarker(message.seconds))
-        parts, size = marker.parts, marker.size
-    else:
-        parts = message_parts(message.seconds, message.notify, message.body)
-        size = len(parts[0]) + len(message.body)
-    nonce = nonce_of(message.msg_id)
-    box = seal_parts_once(answer.secret.raw, nonce, parts, size, MSG_PADDED_SIZE)
-    return MSG(message.msg_id, memoryview(box))
+    return sealed_message(answer.secret, answer.message)

@@ -78,7 +78,7 @@ class EngineService(Service[P]):
         self._core.store.close()
 
     def rounds(self) -> list[Round]:
-        memory = Round("the memory check", LOOK_S, MemoryGuard(self.limits).look)
+        memory = Round("the memory check", LOOK_S, MemoryGuard(self.limits, self.memory).look)
         if self._database is None:
             return [memory]
         return [memory, Round("the sign of life", SIGN_S, self._database.sign)]

@@ -21,9 +21,15 @@ CLOSED_AT_ONCE = 256
 """How many connections one check closes at most; the next check sees the effect."""
 
 
-def anonymous_bytes() -> int:
-    """What this process uses, without its store's mapped files: the system reclaims those by itself."""
-    pages = Path("/proc/self/statm").read_bytes().split()
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """What a process uses, without its store's mapped files: the system reclaims those by itself.
+
+    Nothing if it has ended.
+    """
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_bytes().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGESIZE")
 
 

@@ -14,6 +14,7 @@ from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.serving.control import Answer
 from blindpost.serving.limits import LimitSizes
+from blindpost.serving.memory import anonymous_bytes
 from blindpost.serving.place import Place
 from blindpost.serving.prometheus import Text
 
@@ -109,6 +110,10 @@ class Service(ABC, Generic[P]):
         """`call` when another server has taken over the database that they share."""
 
     # --- what the frame looks after
+
+    def memory(self) -> int:
+        """What it uses, in all of its processes."""
+        return anonymous_bytes()
 
     @abstractmethod
     async def probe(self) -> None:

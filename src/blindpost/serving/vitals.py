@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blindpost.serving import descriptors
-from blindpost.serving.memory import anonymous_bytes
 from blindpost.serving.prometheus import Text
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def look(service: Service[Any], folders: Sequence[Path]) -> Vitals:
     free, size = fullest(folders)
     chain = service.certificates()
     return Vitals(
-        memory_bytes=anonymous_bytes(),
+        memory_bytes=service.memory(),
         memory_limit_bytes=None if bounds is None else bounds.memory,
         disk_free_bytes=free,
         disk_size_bytes=size,

@@ -17,6 +17,7 @@ MEASUREMENTS: dict[str, dict[str, str | None]] = {
     "agent_rates": {"--messages": "5", "--connections": "2", "--echoes": "3"},
     "agent_scale": {"--queues": "20", "--subscribed": "20", "--waiting": "5"},
     "bot_scale": {"--contacts": "5"},
+    "cores": {"--cycles": "4", "--rounds": "1", "--connections": "4"},
     "ds": {"--stored": "10", "--cycles": "5", "--wakes": "3", "--rounds": "1"},
     "figures": {"--quick": "", "--only": "floor", "--check": ""},
     "floor": {"--rounds": "2"},
@@ -39,6 +40,8 @@ TESTS = {
     "BLINDPOST_DS_READERS": 20,
     "BLINDPOST_DS_RECIPIENTS": 100,
     "BLINDPOST_DS_ROUNDS": 1,
+    "BLINDPOST_FRONT_ROUNDS": 1,
+    "BLINDPOST_FRONTS": 2,
     "BLINDPOST_NTF_KILLS": 1,
     "BLINDPOST_NTF_ROUTERS": 1,
     "BLINDPOST_NTF_TOKENS": 2,
@@ -47,6 +50,9 @@ TESTS = {
     "BLINDPOST_TAKEOVERS": 1,
 }
 """Variables that make a test long."""
+
+FOLDERS = {" tests/router$": " tests/router/test_links.py"}
+"""A file instead of a folder."""
 
 ONE_FILE = "tests/repository/test_claims_report.py"
 """Instead of all tests."""
@@ -63,6 +69,8 @@ def smallest(line: str) -> str:
     if "-m simulation" in line:
         return re.sub(r"--(seeds|hours) \d+", r"--\1 1", line)
     line = _SET.sub(_small, line)
+    for folder, file in FOLDERS.items():
+        line = re.sub(folder, file, line)
     line = re.sub(r"^((?:\S+=\S+ )*)pytest ", r"\1python -m pytest ", line)
     if "-m pytest" in line and "tests/" not in line:
         line = f"{re.sub(r' -n [0-9]+', '', line)} {ONE_FILE}"

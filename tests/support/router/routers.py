@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,10 +20,13 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
+from blindpost.router.fronts.fleet import Fronts
+from blindpost.router.fronts.fronted import Fronted, FrontedServer
 from blindpost.router.server import Router
 from blindpost.router.tables import LmdbTables, RouterStore
 from blindpost.router.tables_postgres import PostgresTables
 from blindpost.store.contract import Durability
+from blindpost.transport import ends as transport
 from blindpost.transport.ends import listen
 from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import SessionLimits
@@ -36,6 +40,9 @@ from blindpost.wire.smp.responses import IDS, MSG, Response
 from blindpost.wire.smp.values import QueueMode, QueueRequest, SubMode
 from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.versions import VersionRange
+
+FRONTS = int(os.environ.get("BLINDPOST_FRONTS", "0"))
+"""How many fronts every router has: `make fronts` runs the tests of the router with two."""
 
 
 def new_key(algorithm: Algorithm = Algorithm.ED25519) -> PrivateKey:
@@ -86,8 +93,12 @@ async def running_router(
     versions: VersionRange = SMP_VERSIONS,
     port: int = 0,
     entropy: Entropy = system_entropy,
+    fronts: int = FRONTS,
 ) -> AsyncIterator[RunningRouter]:
-    """A router on loopback until the end of the block; its store is in `folder`, or in a database."""
+    """A router on loopback until the end of the block; its store is in `folder`, or in a database.
+
+    Fronts have connections of the system only: with them no test gets a network in memory.
+    """
     credentials = credentials or new_credentials()
     dsn = dsn or database_of(folder)
     store: RouterStore
@@ -95,8 +106,10 @@ async def running_router(
         store = LmdbTables(folder, Durability.OS)
     else:
         store = await PostgresTables.open(dsn)
+    if fronts:
+        network = TCP
     relay_options = SmpOptions(network=network)
-    router = Router(
+    router = (Fronted if fronts else Router)(
         store,
         rules,
         budget=budget,
@@ -107,7 +120,16 @@ async def running_router(
     )
     running = asyncio.create_task(router.run())
     plan = smp_router_plan(credentials, limits=limits, versions=versions)
-    listening, port = await listen(plan, router, "127.0.0.1", port, network)
+    listening: transport.Server
+    if isinstance(router, Fronted):
+        fleet = router.fronts = Fronts(
+            fronts, credentials, plan.limits, "plain", "info", router.peer_lags, router.unwritten
+        )
+        fleet.start()
+        listening = FrontedServer(plan, router)
+        port = await listening.listen("127.0.0.1", port, network)
+    else:
+        listening, port = await listen(plan, router, "127.0.0.1", port, network)
     server = Server((Host("127.0.0.1"),), str(port), credentials.fingerprint)
     try:
         yield RunningRouter(router, server, port, network)
@@ -115,6 +137,8 @@ async def running_router(
         await listening.stop()
         router.stop()
         await running
+        if isinstance(router, Fronted):
+            await router.fronts.close()
         store.close()
 
 

@@ -9,6 +9,7 @@ from blindpost.client.options import DEFAULT_SMP, SmpOptions
 from blindpost.engine.inbox import Budget
 from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
+from blindpost.router.fronts.fronted import Fronted
 from blindpost.router.meters import Meter
 from blindpost.router.server import Router
 from blindpost.router.state import RouterClient
@@ -104,3 +105,7 @@ class GuardedRouter(Router):
             return item
         self.guard.new_refused += 1
         return Refused(item.corr_id, item.entity_id, TOO_MANY_NEW)
+
+
+class FrontedRouter(Fronted, GuardedRouter):
+    """The same, with its connections in fronts."""

@@ -55,6 +55,7 @@ class Operations:
             "messages": gauges.stored["messages"],
             "inbox": gauges.inbox,
             "congested": gauges.congested,
+            **({} if service.fronts is None else {"fronts": service.fronts.status()}),
         }
 
     async def stats(self, request: Request) -> dict[str, Any]:

@@ -13,8 +13,11 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.router.audit import check_at_start
+from blindpost.router.fronts.fleet import LOOK_S as FRONTS_LOOK_S
+from blindpost.router.fronts.fleet import Fronts
+from blindpost.router.fronts.fronted import FrontedServer
 from blindpost.router.running import choices
-from blindpost.router.running.guard import GuardedRouter
+from blindpost.router.running.guard import FrontedRouter, GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.running.metrics import Services, look, look_at_services, render
 from blindpost.router.running.operations import Operations
@@ -61,14 +64,23 @@ class RouterService(RoutingService[RouterPlace]):
         limits = Limits(choices.limit_sizes(settings, connections), time.monotonic, settings.limits.exempt)
         self._bulk = store.bulk
         self._services = Services()
-        self.router = GuardedRouter(
+        count, plan = settings.router.fronts, _plan(credentials, settings)
+        self.router = (FrontedRouter if count else GuardedRouter)(
             store.tables,
             choices.router_rules(settings),
             limits=limits,
             budget=choices.budget(settings),
             relay_options=choices.relay_options(settings),
         )
-        server = LimitedServer(_plan(credentials, settings), self.router)
+        self.fronts: Fronts | None = None
+        if isinstance(self.router, FrontedRouter):
+            said = settings.log.format, settings.log.level
+            self.fronts = self.router.fronts = Fronts(
+                count, credentials, plan.limits, *said, self.router.peer_lags, self.router.unwritten
+            )
+            server: LimitedServer = FrontedServer(plan, self.router)
+        else:
+            server = LimitedServer(plan, self.router)
         super().__init__(place, self.router, server, credentials)
         self.site = RouterSite(place, credentials.fingerprint)
         self.counters = KeptCounters(place.counters, self.router.plan.meters)
@@ -96,6 +108,8 @@ class RouterService(RoutingService[RouterPlace]):
         if repaired is not None:
             sums = ", ".join(f"{name} {count}" for name, count in repaired.values().items() if count)
             log.warning("the services' counters did not agree with the queues and are repaired: %s", sums)
+        if self.fronts is not None:
+            self.fronts.start()
 
     async def listen(self) -> list[int]:
         listen = self.place.settings.listen
@@ -111,11 +125,15 @@ class RouterService(RoutingService[RouterPlace]):
 
     async def stop_listening(self) -> None:
         self.router.draining = True
+        if self.fronts is not None:
+            self.fronts.stop()
         self.site.close()
         await super().stop_listening()
 
     async def close(self) -> None:
         """A disk too full for the last counters must not prevent an orderly stop."""
+        if self.fronts is not None:
+            await self.fronts.close()
         await super().close()
         await self._save_counters()
 
@@ -134,8 +152,12 @@ class RouterService(RoutingService[RouterPlace]):
             Round("the check of what is stored", LOOK_S, self.router.look_at_stored, True),
             Round("saving counters", lambda: self._times.counters_save_s, self._save_counters),
             Round("the web certificate and own pages", SITE_LOOK_S, self.site.look),
+            *([] if self.fronts is None else [Round("the look at fronts", FRONTS_LOOK_S, self.fronts.look)]),
             *([Round("renewal of the web certificate", CHECK_S, renewal.look, True)] if renewal else []),
         ]
+
+    def memory(self) -> int:
+        return super().memory() + (0 if self.fronts is None else self.fronts.memory())
 
     @property
     def _times(self) -> TimesSection:
@@ -159,7 +181,10 @@ class RouterService(RoutingService[RouterPlace]):
     def reload(self, place: RouterPlace) -> None:
         credentials = Identity(place.keys).load(place.fingerprint)
         settings = place.settings
-        self.renew(credentials, _plan(credentials, settings))
+        plan = _plan(credentials, settings)
+        self.renew(credentials, plan)
+        if self.fronts is not None:
+            self.fronts.renew(credentials, plan.limits)
         self.limits.keys = AddressKeys(settings.limits.exempt)
         self.limits.sizes = choices.limit_sizes(settings, self.limits.sizes.connections)
         self.router.plan.rules = choices.router_rules(settings)
@@ -199,3 +224,5 @@ class RouterService(RoutingService[RouterPlace]):
             log.warning("services cannot be counted: %s", error)
         gauges = await look(self.router, self.server)
         render(text, self.router, gauges, self._services, self.activity.counts(int(time.time())))
+        if self.fronts is not None:
+            self.fronts.measure(text)

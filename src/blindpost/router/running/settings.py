@@ -135,6 +135,12 @@ class InformationSection(Section):
     hosting_type: Literal["", "virtual", "dedicated", "colocation", "owned"] = ""
 
 
+class RouterSection(Section):
+    """`[router]`: in how many processes it works."""
+
+    fronts: Annotated[int, Field(ge=0, le=64)] = 0
+
+
 class WebSection(Section):
     """The site that browsers see on the ports of the router."""
 
@@ -168,6 +174,7 @@ class Settings(ServerSettings):
     listen: ListenSection = ListenSection()
     identity: IdentitySection = IdentitySection()
     store: StoreSection = StoreSection()
+    router: RouterSection = RouterSection()
     rules: RulesSection = RulesSection()
     limits: LimitsSection = LimitsSection()
     outbound: OutboundSection = OutboundSection()

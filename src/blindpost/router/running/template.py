@@ -45,6 +45,11 @@ durability = "full"
 standby = false
 takeover_s = 10
 
+[router]
+# Processes that own the connections (TLS, encryption, signatures), besides the one that decides and stores.
+# 0: one process does everything. With N cores, N - 1 serve the most. See docs/fronts.md.
+fronts = 0
+
 [rules]
 # Whether new queues may be created, and the password that is needed for it ("" for none).
 new_queues = true

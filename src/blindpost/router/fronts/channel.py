@@ -1,0 +1,219 @@
+"""The socket between the engine and one front: frames in both directions, and descriptors beside them.
+
+What is put is sent together with whatever else was put in the same turn of the loop. A frame is read where
+it was received; whoever needs its bytes for longer copies them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+from blindpost.wire.value import Buffer
+
+log = logging.getLogger(__name__)
+
+HEADER = struct.Struct("<IBQ")
+"""The length of what follows, the kind of the frame, the number of its connection."""
+FRAME_MAX = 512 << 10
+"""No frame is longer: one that claims to be is garbage."""
+HIGH, LOW = 4 << 20, 1 << 20
+"""Above the first the other side lags, until what waits for it is below the second."""
+_ROOM = 2 * FRAME_MAX
+_AT_ONCE = 512
+"""Buffers handed to the system in one call."""
+_DESCRIPTORS = 64
+"""Descriptors that leave in one call, and so all that may wait: none may come after its frame."""
+_SPACE = socket.CMSG_SPACE(_DESCRIPTORS * array("i").itemsize)
+
+Hear = Callable[[int, int, memoryview], None]
+"""Takes the kind, the connection's number and the body of a frame, which is valid during the call."""
+
+
+class GarbageError(Exception):
+    """The other side sent something that is no frame."""
+
+
+class Channel:
+    """One end. `lost` is called once, when the other end is gone or sent garbage."""
+
+    def __init__(self, sock: socket.socket, hear: Hear, lost: Callable[[], None]) -> None:
+        sock.setblocking(False)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, HIGH)
+        self._sock = sock
+        self._hear = hear
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._out: deque[Buffer] = deque()
+        self._outgoing: deque[int] = deque()
+        """Descriptors that leave with the next bytes."""
+        self.backlog = 0
+        """Bytes that wait to be taken by the system."""
+        self._blocked = False
+        self._scheduled = False
+        self._buffer = bytearray(_ROOM)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self.descriptors: deque[int] = deque()
+        """Those that came, in the order of the frames that speak of them."""
+        self.on_relief: Callable[[], None] | None = None
+        """Called when the backlog has fallen below `LOW`, having been above `HIGH`."""
+        self._lags = False
+        self.is_open = True
+        self._loop.add_reader(sock, self._readable)
+
+    @property
+    def takes_descriptors(self) -> bool:
+        """Whether one more may be put."""
+        return self.is_open and len(self._outgoing) < _DESCRIPTORS
+
+    @property
+    def lags(self) -> bool:
+        """Whether the other side does not take what is put."""
+        return self._lags
+
+    def put(self, kind: int, number: int, parts: list[Buffer], size: int, descriptor: int = -1) -> None:
+        """Send a frame, of which the parts make up the body, by the end of this turn of the loop."""
+        if not self.is_open:
+            if descriptor >= 0:
+                os.close(descriptor)
+            return
+        if descriptor >= 0:
+            self._outgoing.append(descriptor)
+        self._out.append(HEADER.pack(size, kind, number))
+        self._out += parts
+        self.backlog += HEADER.size + size
+        if self.backlog > HIGH:
+            self._lags = True
+        if not self._scheduled and not self._blocked:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def tell(self, kind: int, number: int, body: Buffer = b"") -> None:
+        """Send a frame with this body."""
+        self.put(kind, number, [body], len(body))
+
+    def _flush_later(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand to the system what it takes."""
+        if self._blocked or not self.is_open:
+            return
+        try:
+            while self._out:
+                self._sent(self._send())
+        except BlockingIOError:
+            self._blocked = True
+            self._loop.add_writer(self._sock, self._writable)
+        except OSError:
+            self._fail()
+
+    def _send(self) -> int:
+        out = self._out
+        pieces = list(out) if len(out) <= _AT_ONCE else [out[place] for place in range(_AT_ONCE)]
+        if not self._outgoing:
+            return self._sock.sendmsg(pieces)
+        leaving = array("i", self._outgoing)
+        sent = self._sock.sendmsg(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, leaving)])
+        self._outgoing.clear()
+        for descriptor in leaving:
+            os.close(descriptor)
+        return sent
+
+    def _sent(self, count: int) -> None:
+        out = self._out
+        self.backlog -= count
+        if not self.backlog:
+            out.clear()
+            return
+        while count:
+            first = out[0]
+            if len(first) > count:
+                out[0] = memoryview(first)[count:]
+                break
+            count -= len(first)
+            out.popleft()
+        while out and not len(out[0]):
+            out.popleft()
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._sock)
+        self._blocked = False
+        self.flush()
+        if self._lags and self.backlog < LOW and self.is_open:
+            self._lags = False
+            if self.on_relief is not None:
+                self.on_relief()
+
+    def _readable(self) -> None:
+        try:
+            count, ancillary, flags, _ = self._sock.recvmsg_into(
+                [self._view[self._filled :]], _SPACE, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            self._fail()
+            return
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(data) - len(data) % array("i").itemsize
+                self.descriptors.extend(array("i", data[:whole]))
+        if not count or flags & socket.MSG_CTRUNC:
+            self._fail()
+            return
+        try:
+            self._take(self._filled + count)
+        except GarbageError:
+            self._fail()
+        except Exception:
+            # What was heard of it cannot be told apart from what was not.
+            log.exception("a frame could not be handled")
+            self._fail()
+
+    def _take(self, filled: int) -> None:
+        """Hear every whole frame; what is left of the last one is moved to the start."""
+        view, at = self._view, 0
+        while filled - at >= HEADER.size:
+            size, kind, number = HEADER.unpack_from(view, at)
+            if size > FRAME_MAX:
+                raise GarbageError
+            start = at + HEADER.size
+            if start + size > filled:
+                break
+            at = start + size
+            self._hear(kind, number, view[start:at])
+            if not self.is_open:
+                return
+        if at:
+            view[: filled - at] = bytes(view[at:filled])
+        self._filled = filled - at
+
+    def _fail(self) -> None:
+        if self.is_open:
+            self.close()
+            self._lost()
+
+    def close(self) -> None:
+        """Send nothing more, and let go of every descriptor."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        for descriptor in (*self._outgoing, *self.descriptors):
+            os.close(descriptor)
+        self._outgoing.clear()
+        self.descriptors.clear()
+        self._out.clear()
+        self.backlog = 0

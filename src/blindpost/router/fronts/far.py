@@ -1,0 +1,264 @@
+"""A session whose connection is in a front: what the engine's process sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from blindpost.router.fronts import frames
+from blindpost.transport import errors
+from blindpost.transport.keeper import Keeper
+from blindpost.transport.session import Handler, Session, Stage, log, untraced
+from blindpost.transport.tls import scratch
+from blindpost.wire.keys import PublicKey
+from blindpost.wire.value import Buffer
+
+if TYPE_CHECKING:
+    from blindpost.router.fronts.fleet import Front, Fronts
+
+
+class FarSession(Session):
+    """The owner of a connection calls it like any other session; a front does what it says.
+
+    It begins here, where the system accepts connections: limits are applied, and browsers are told from SMP
+    clients. Then a front gets the socket, with the bytes that came before.
+    """
+
+    __slots__ = (
+        "_fleet",
+        "_front",
+        "_lags",
+        "_paused",
+        "_peer_host",
+        "_port",
+        "_wait_s",
+        "_waits",
+        "keys",
+        "number",
+    )
+
+    def __init__(self, fleet: Fronts, handler: Handler, keeper: Keeper, wait_s: float) -> None:
+        # Not Session's own: there is no TLS on this side.
+        self._fleet = fleet
+        self._front: Front | None = None
+        self._keeper = keeper
+        self._wait_s = wait_s
+        self._timer = None
+        self._reason = None
+        self._paused = False
+        self._lags = False
+        self._waits = 0
+        self._peer_host: str | None = None
+        self._port = 0
+        self.handler = handler
+        self.agreement = None
+        self.stage = Stage.CONNECTING
+        self.last_received = self.last_sent = 0.0
+        self.number = next(fleet.numbers)
+        self.keys: Sequence[bytes] = ()
+        """What the front verified the transmissions of the current block with."""
+
+    # --- before a front has it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self._peer_host = str(peer[0]) if isinstance(peer, tuple) else None
+        self._port = int(own[1]) if isinstance(own, tuple) else 0
+        self.last_received = self.last_sent = self._loop.time()
+        self.stage = Stage.TLS
+        self._keeper.opened(self)
+        if self.stage is not Stage.TLS:
+            return
+        if transport.get_protocol() is self:
+            self._hand_over(b"")
+        else:
+            self._timer = self._loop.call_later(self._wait_s, self.abort, errors.TlsTimeoutError())
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """The bytes by which it was decided that this is an SMP client."""
+        if self.stage is Stage.TLS and self._front is None:
+            self._hand_over(bytes(scratch.received[:nbytes]))
+
+    def _hand_over(self, held: bytes) -> None:
+        self._cancel_timer()
+        transport = self._transport
+        front = self._fleet.least()
+        sock = transport.get_extra_info("socket")
+        if front is None or sock is None:
+            self.abort(errors.RefusedError("no front takes connections now"))
+            return
+        self._front = front
+        front.accept(self, os.dup(sock.fileno()), held)
+        transport.set_protocol(asyncio.Protocol())
+        transport.abort()
+
+    def eof_received(self) -> bool:
+        self._reason = self._reason or errors.ConnectionCutError("the peer hung up before it said anything")
+        return False
+
+    def pause_writing(self) -> None:
+        """Nothing is written here."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written here."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over, here or in the front; repeated calls do nothing."""
+        if self.stage is Stage.CLOSED:
+            return
+        self._cancel_timer()
+        reason = self._reason = untraced(self._reason or errors.ConnectionCutError())
+        self.stage = Stage.CLOSED
+        if self._front is not None:
+            self._front.forget(self)
+        self._keeper.closed(self)
+        self.handler.closed(self, reason)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what its owner calls
+
+    @property
+    def peer_host(self) -> str | None:
+        return self._peer_host
+
+    @property
+    def own_port(self) -> int:
+        return self._port
+
+    @property
+    def congested(self) -> bool:
+        return self._lags or (self._front is not None and self._front.stalls(self))
+
+    @property
+    def outbox_size(self) -> int:
+        """As last heard, and what was said since."""
+        return self._waits
+
+    def say(self, parts: list[Buffer], size: int) -> None:
+        """Have the front send these answers."""
+        if self.stage is not Stage.OPEN or self._front is None:
+            return
+        self.last_sent = self._loop.time()
+        self._front.channel.put(frames.SAY, self.number, parts, size)
+        if self.congested:
+            self._waits += size
+
+    def learn(self, entity_id: bytes, key: PublicKey) -> None:
+        """Tell the front with which key to verify what comes about a queue."""
+        self._tell(frames.LEARN, frames.write_learnt(entity_id, key))
+
+    def pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._tell(frames.PAUSE)
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._tell(frames.RESUME)
+
+    def service_found(self, service_id: bytes) -> None:
+        self._tell(frames.FOUND, service_id)
+
+    def service_refused(self) -> None:
+        self._tell(frames.REFUSED)
+
+    def close(self) -> None:
+        if self.stage in {Stage.CONNECTING, Stage.CLOSING, Stage.CLOSED}:
+            return
+        if self._front is None:
+            self.abort()
+            return
+        self._reason = errors.ClosedHereError()
+        self._tell(frames.CLOSE)
+        self.stage = Stage.CLOSING
+
+    def abort(self, reason: errors.TransportError | None = None) -> None:
+        """It is over here at once, whether or not the front hears of it."""
+        if self.stage in {Stage.CONNECTING, Stage.CLOSED}:
+            return
+        self._reason = self._reason or reason or errors.ClosedHereError()
+        if self._front is None:
+            self.stage = Stage.CLOSING
+            self._transport.abort()
+            return
+        self._tell(frames.ABORT)
+        self.stage = Stage.CLOSING
+        self._loop.call_soon(self.connection_lost, None)
+
+    def cool(self, idle_since: float) -> bool:
+        return True
+
+    def _tell(self, kind: int, body: bytes = b"") -> None:
+        if self._front is not None and self.stage is not Stage.CLOSED:
+            self._front.channel.tell(kind, self.number, body)
+
+    # --- what the front says
+
+    def heard(self, kind: int, view: memoryview) -> None:
+        """One frame. What cannot be read is raised; a bug in its handler ends this connection only."""
+        match kind:
+            case frames.BLOCK:
+                keys, payload = frames.read_block(view)
+                if self.stage is Stage.OPEN:
+                    self.last_received = self._loop.time()
+                    self.keys = keys
+                    self._contained(self.handler.block_received, self, payload)
+            case frames.BAD_BLOCK:
+                if self.stage is Stage.OPEN:
+                    self._contained(self.handler.block_failed, self, errors.BlockError())
+            case frames.ESTABLISHED:
+                agreement = frames.read_agreement(bytes(view))
+                if self.stage is Stage.TLS:
+                    self.agreement = agreement
+                    self.stage = Stage.OPEN
+                    self._contained(self.handler.established, self)
+            case frames.SERVICE:
+                request = frames.read_request(bytes(view))
+                if self.stage is Stage.TLS:
+                    self._contained(self.handler.service_requested, self, request)
+            case frames.LAGS:
+                self._waits = int.from_bytes(view, "little")
+                if not self._lags:
+                    self._lags = True
+                    self._contained(self._fleet.lags, self)
+            case frames.DRAINED:
+                self._lags, self._waits = False, 0
+                self.relieved()
+            case frames.UNWRITTEN:
+                self._fleet.unwritten()
+            case frames.CLOSED:
+                self._reason = self._reason or _reason(bytes(view).decode("ascii", "replace"))
+                self._contained(self.connection_lost, None)
+            case _:
+                raise ValueError("a frame of an unknown kind")
+
+    def relieved(self) -> None:
+        """The front, or the peer, takes answers again."""
+        if self.stage is Stage.OPEN and not self.congested:
+            self._waits = 0
+            self._contained(self.handler.drained, self)
+
+    def _contained(self, work: Callable[..., object], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("a session failed; it is dropped")
+            self.abort()
+
+
+def _reason(name: str) -> errors.TransportError:
+    """The error of this name, as the front had it."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, errors.TransportError):
+        return kind()
+    return errors.ConnectionCutError()

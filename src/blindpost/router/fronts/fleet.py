@@ -1,0 +1,236 @@
+"""The fronts of one router: started, watched, given connections, replaced when they end.
+
+A front that ends takes its connections with it, and nothing else. One that does not answer is killed: its
+clients reconnect to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from blindpost.crypto.credentials import Credentials
+from blindpost.router.fronts import frames
+from blindpost.router.fronts.channel import Channel, GarbageError
+from blindpost.router.fronts.far import FarSession
+from blindpost.router.fronts.frames import Setup
+from blindpost.serving.children import PYTHON
+from blindpost.serving.logs import log
+from blindpost.serving.memory import anonymous_bytes
+from blindpost.serving.prometheus import Text
+from blindpost.serving.supervisor import unsupervised
+from blindpost.transport.plan import SessionLimits
+from blindpost.wire.errors import WireError
+
+COMMAND = (*PYTHON, "blindpost.router.fronts.front")
+LOOK_S = 2.0
+SILENT_S = 20.0
+"""A front that did not answer for so long is killed."""
+STEADY_S = 5.0
+"""A front that ended sooner after its start is replaced only after a pause."""
+PAUSE_S = 1.0
+END_S = 5.0
+"""How long fronts may take to end with their router."""
+
+
+class Front:
+    """One front process, as the engine knows it."""
+
+    def __init__(self, fleet: Fronts) -> None:
+        self._fleet = fleet
+        self.sessions: dict[int, FarSession] = {}
+        self._stalled: dict[FarSession, None] = {}
+        """Those whose answers wait because the front takes nothing."""
+        self.started = time.monotonic()
+        self.heard_at = self.started
+        own, other = socket.socketpair()
+        with other:
+            self.process = subprocess.Popen(  # noqa: S603 - our own command
+                (*COMMAND, str(other.fileno())),
+                pass_fds=(other.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=unsupervised(),
+                start_new_session=True,
+            )
+        self.channel = Channel(own, self._hear, self._lost)
+        self.channel.on_relief = self._relieved
+        self.channel.tell(frames.SETUP, 0, fleet.setup.written())
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def accept(self, session: FarSession, descriptor: int, held: bytes) -> None:
+        self.sessions[session.number] = session
+        self.channel.put(frames.ACCEPT, session.number, [held], len(held), descriptor)
+
+    def forget(self, session: FarSession) -> None:
+        self.sessions.pop(session.number, None)
+        self._stalled.pop(session, None)
+
+    def stalls(self, session: FarSession) -> bool:
+        """Whether the front lags; if so the session is told when it does not any more."""
+        if self.channel.lags:
+            self._stalled[session] = None
+            return True
+        return False
+
+    def _relieved(self) -> None:
+        stalled, self._stalled = self._stalled, {}
+        for session in stalled:
+            session.relieved()
+
+    def _hear(self, kind: int, number: int, view: memoryview) -> None:
+        if kind == frames.PONG:
+            self.heard_at = time.monotonic()
+            return
+        session = self.sessions.get(number)
+        if session is None:
+            return  # it was ended here while this was on its way
+        try:
+            session.heard(kind, view)
+        except (WireError, ValueError, IndexError) as error:
+            log.error("a front said something that cannot be read: %s", type(error).__name__)
+            raise GarbageError from error
+
+    def _lost(self) -> None:
+        self.process.kill()
+        self._fleet.ended(self)
+        for session in tuple(self.sessions.values()):
+            session.connection_lost(None)
+
+    def kill(self) -> None:
+        self.channel.close()
+        self._lost()
+
+
+class Fronts:
+    """All of them."""
+
+    def __init__(
+        self,
+        count: int,
+        credentials: Credentials,
+        limits: SessionLimits,
+        log_format: str,
+        log_level: str,
+        lags: Callable[[FarSession], None],
+        unwritten: Callable[[], None],
+    ) -> None:
+        self.count = count
+        self.setup = Setup(credentials, limits, log_format, log_level)
+        self.lags = lags
+        """Called when the peer of a session does not read."""
+        self.unwritten = unwritten
+        """Called when an answer could not be written."""
+        self.numbers = itertools.count(1)
+        self.fronts: list[Front] = []
+        self.restarted = 0
+        self._ending = False
+        self._ended: list[subprocess.Popen[bytes]] = []
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def start(self) -> None:
+        for _ in range(self.count):
+            self.fronts.append(Front(self))
+
+    def renew(self, credentials: Credentials, limits: SessionLimits) -> None:
+        """New connections see these certificates."""
+        self.setup = replace(self.setup, credentials=credentials, limits=limits)
+        for front in self.fronts:
+            front.channel.tell(frames.SETUP, 0, self.setup.written())
+
+    def least(self) -> Front | None:
+        """The front with the fewest connections that takes one more."""
+        able = [front for front in self.fronts if front.channel.takes_descriptors]
+        return min(able, key=lambda front: len(front.sessions), default=None)
+
+    def flush(self) -> None:
+        for front in self.fronts:
+            front.channel.flush()
+
+    async def look(self) -> None:
+        """Ask every front whether it is there; those that ended are let go of."""
+        now = time.monotonic()
+        for front in tuple(self.fronts):
+            if now - front.heard_at > SILENT_S:
+                log.error("a front does not answer: it is replaced, and its clients reconnect")
+                front.kill()
+            else:
+                front.channel.tell(frames.PING, 0)
+        self._ended = [process for process in self._ended if process.poll() is None]
+
+    def ended(self, front: Front) -> None:
+        self.fronts.remove(front)
+        self._ended.append(front.process)
+        if self._ending:
+            return
+        self.restarted += 1
+        log.error("a front ended: %d connections with it; another one is started", len(front.sessions))
+        if time.monotonic() - front.started > STEADY_S:
+            self._replace()
+        else:
+            handle = asyncio.get_running_loop().call_later(PAUSE_S, self._replace)
+            self._timers.add(handle)
+
+    def _replace(self) -> None:
+        if self._ending:
+            return
+        try:
+            self.fronts.append(Front(self))
+        except OSError as error:
+            log.error("a front could not be started: %s", error.strerror)
+            self._timers.add(asyncio.get_running_loop().call_later(PAUSE_S, self._replace))
+
+    def stop(self) -> None:
+        """Replace none of them any more."""
+        self._ending = True
+        for handle in self._timers:
+            handle.cancel()
+
+    async def close(self) -> None:
+        """End all of them; their connections should be closed by now."""
+        self.stop()
+        for front in tuple(self.fronts):
+            front.channel.flush()
+            front.channel.close()
+            for session in tuple(front.sessions.values()):
+                session.connection_lost(None)
+            self._ended.append(front.process)
+        self.fronts.clear()
+        await asyncio.to_thread(self._reap)
+
+    def _reap(self) -> None:
+        deadline = time.monotonic() + END_S
+        for process in self._ended:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._ended.clear()
+
+    # --- for status and metrics
+
+    def status(self) -> dict[str, Any]:
+        pids = [front.pid for front in self.fronts]
+        connections = [len(front.sessions) for front in self.fronts]
+        return {"pids": pids, "connections": connections, "restarted": self.restarted}
+
+    def measure(self, text: Text) -> None:
+        text.gauge("blindpost_router_fronts", "Front processes that run", len(self.fronts))
+        text.counter("blindpost_router_fronts_restarted_total", "Front processes replaced", self.restarted)
+        for place, front in enumerate(self.fronts):
+            which = (("front", str(place)),)
+            connections = [("", which, len(front.sessions))]
+            text.metric("blindpost_router_front_connections", "gauge", "Connections of a front", connections)
+
+    def memory(self) -> int:
+        """What all of them use."""
+        return sum(anonymous_bytes(front.pid) for front in self.fronts)

@@ -1,0 +1,110 @@
+"""A router whose connections are in fronts: the same decisions, other ways in and out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from blindpost.router.asking import Asked
+from blindpost.router.attested import Attested, attested
+from blindpost.router.fronts import frames
+from blindpost.router.fronts.far import FarSession
+from blindpost.router.fronts.fleet import Fronts
+from blindpost.router.server import Router, RouterConnection
+from blindpost.router.state import RouterClient
+from blindpost.router.turn import Delivery, Outgoing
+from blindpost.serving.blocks import LimitedServer
+from blindpost.transport.plan import SessionPlan
+from blindpost.transport.session import Session
+from blindpost.wire.batch import SMP_BATCH_LIMIT
+from blindpost.wire.primitives import Writer
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.transmissions import Request
+from blindpost.wire.transmissions import Refused
+from blindpost.wire.value import Buffer
+
+log = logging.getLogger(__name__)
+
+
+class Fronted(Router):
+    """Hears and answers through fronts."""
+
+    fronts: Fronts
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.plan.on_verified = self._verified
+
+    def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
+        assert isinstance(session, FarSession)
+        if session.keys:
+            items = attested(items, session.keys)
+        return super().admitted(session, items)
+
+    def _verified(self, verifiable: Sequence[Asked]) -> None:
+        """Fronts learn the keys of what was verified here, so that the next time they can do it."""
+        for one in verifiable:
+            request, keys = one.request, one.keys
+            if not one.authorized or not request.authorization or not keys or len(keys) != 1:
+                continue
+            authorization = request.authorization
+            if type(authorization) is Attested and authorization.key == keys[0].raw:
+                continue
+            connection = self.connections.get(one.client.client_id)
+            if connection is not None and connection.client is one.client and request.entity_id:
+                session = connection.session
+                assert isinstance(session, FarSession)
+                session.learn(request.entity_id, keys[0])
+
+    def peer_lags(self, session: FarSession) -> None:
+        """A front says that a peer does not read."""
+        connection = self.by_session.get(session)
+        if connection is not None:
+            self.lag(connection)
+
+    def send(self, outbox: Sequence[Outgoing]) -> None:
+        super().send(outbox)
+        self.fronts.flush()
+
+    def _say(self, connection: RouterConnection, said: Sequence[Outgoing]) -> None:
+        session, client = connection.session, connection.client
+        assert isinstance(session, FarSession)
+        parts: list[Buffer] = []
+        size = 0
+        for one in said:
+            _, corr_id, entity_id, response = one
+            if type(response) is Delivery:
+                size += frames.put_late(parts, corr_id, entity_id, *response)
+            else:
+                size += frames.put_written(parts, self._transmission(client, one))
+            if size >= frames.SAID_MAX:
+                session.say(parts, size)
+                parts, size = [], 0
+        if parts:
+            session.say(parts, size)
+        if session.congested:
+            self.lag(connection)
+
+    def _transmission(self, client: RouterClient, one: Outgoing) -> Writer:
+        """An answer, or what replaces it if it cannot be written or is too long for a block."""
+        try:
+            written = self.written(client, one)
+        except Exception:
+            log.exception("an answer could not be written")
+            self.unwritten()
+            return self.in_place(client, one, Code.INTERNAL)
+        if 2 + written.size > SMP_BATCH_LIMIT:
+            return self.in_place(client, one, Code.LARGE_MSG)
+        return written
+
+
+class FrontedServer(LimitedServer):
+    """Accepts connections within the limits, and gives each of them to a front."""
+
+    def __init__(self, plan: SessionPlan, room: Fronted) -> None:
+        super().__init__(plan, room)
+        self._room = room
+
+    def _accept(self) -> Session:
+        return FarSession(self._room.fronts, self._handler, self, self._plan.limits.tls_timeout_s)

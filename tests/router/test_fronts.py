@@ -1,0 +1,228 @@
+"""Connections in front processes: the same router, whatever becomes of a front."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from blindpost.client.errors import RefusedError
+from blindpost.client.smp import SmpClient
+from blindpost.crypto.authorizers import Check
+from blindpost.crypto.verifying import OneByOne
+from blindpost.router.fronts import fleet
+from blindpost.router.fronts.fronted import Fronted
+from blindpost.transport.errors import TransportError
+from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
+from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
+from blindpost.wire.smp.values import QueueMode
+from tests.router.test_kill import UNLIMITED
+from tests.router.test_transcripts import LEFT_OUT, PLAIN
+from tests.support.router.ledgers import Fact
+from tests.support.router.load import Pair, Tally
+from tests.support.router.replay import Replay
+from tests.support.router.routers import RunningRouter, new_key, new_queue, pushed, running_router
+from tests.support.serving.processes import RouterInProcess, router_in_process, until
+
+ROUNDS = int(os.environ.get("BLINDPOST_FRONT_ROUNDS", "2"))
+SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
+PAIRS = 3
+
+
+def fronts_of(running: RunningRouter) -> fleet.Fronts:
+    assert isinstance(running.router, Fronted)
+    return running.router.fronts
+
+
+async def test_every_recording_is_answered_alike_through_two_fronts(tmp_path: Path) -> None:
+    async with running_router(tmp_path, fronts=2) as running:
+        for name in PLAIN:
+            replay = Replay.of(name, running)
+            try:
+                await replay.run(LEFT_OUT.get(name, {}))
+            finally:
+                await replay.close()
+
+
+async def killed(router: RouterInProcess, seeded: random.Random, tally: Tally, *, engine: bool) -> None:
+    """Kill the engine, or one front and after more answers the other, while clients are at work."""
+    await tally.reached.wait()
+    await asyncio.sleep(seeded.random() * 0.005)
+    if engine:
+        assert await router.end() == -signal.SIGKILL
+        return
+    first, second = (await router.ask("status"))["fronts"]["pids"]
+    os.kill(first, signal.SIGKILL)
+    await asyncio.sleep(seeded.random() * 0.1)
+    os.kill(second, signal.SIGKILL)
+
+
+@pytest.mark.timeout(120 + 20 * ROUNDS)
+async def test_nothing_is_lost_or_doubled_when_fronts_and_engine_are_killed(tmp_path: Path) -> None:
+    """Each round kills both fronts and then the engine: three kills."""
+    seeded = random.Random(SEED)
+    with_fronts = ("fronts = 0", "fronts = 2")
+    edits = UNLIMITED if "BLINDPOST_FRONTS" in os.environ else (*UNLIMITED, with_fronts)
+    async with router_in_process(tmp_path / "router", *edits) as router:
+        tally = Tally()
+        pairs = [Pair(router, tally, seeded.randrange(1 << 30)) for _ in range(PAIRS)]
+        for _ in range(ROUNDS):
+            await router.start()
+            for engine in (False, True):
+                tally.aim(seeded.randrange(1, 400))
+                async with asyncio.TaskGroup() as tasks:
+                    for pair in pairs:
+                        tasks.create_task(pair.live())
+                    await killed(router, seeded, tally, engine=engine)
+                if not engine:
+                    await until(lambda: two_fronts(router))
+        await router.start()
+        for pair in pairs:
+            await pair.check()
+        left = [kept.known.recipient_id for pair in pairs for kept in pair.queues if kept.deleted is Fact.NO]
+        await router.as_few_descriptors_as_at_start()
+        assert await router.end(signal.SIGTERM) == 0
+        dump = router.dump()
+        assert sorted(dump["queues"]) == sorted(left)
+        assert len(dump["messages"]) == 0
+        assert b"unexpected" not in router.log
+
+
+async def two_fronts(router: RouterInProcess) -> bool:
+    return len((await router.ask("status"))["fronts"]["pids"]) == 2
+
+
+class Counting(OneByOne):
+    """Counts what the engine itself verifies."""
+
+    checks = 0
+
+    def verify_many(self, checks: Sequence[Check]) -> list[bool]:
+        self.checks += len(checks)
+        return super().verify_many(checks)
+
+
+async def refused(client: SmpClient, command: SUB | DEL, entity_id: bytes, key: object) -> None:
+    with pytest.raises(RefusedError) as error:
+        await client.send(command, entity_id, key)  # type: ignore[arg-type]
+    assert error.value.error is Code.AUTH
+
+
+async def test_a_front_verifies_what_it_knows_and_is_believed_for_the_current_key_only(
+    tmp_path: Path,
+) -> None:
+    counting = Counting()
+    async with running_router(tmp_path, fronts=1, verifier=counting) as running:
+        client = await running.connect()
+        queue = await new_queue(client, mode=QueueMode.CONTACT)
+        assert isinstance(await client.send(SUB(), queue.recipient_id, queue.key), SOK)
+        before = counting.checks
+        for _ in range(5):
+            assert isinstance(await client.send(SUB(), queue.recipient_id, queue.key), SOK)
+        assert counting.checks == before, "the engine verified what the front had verified"
+        await refused(client, SUB(), queue.recipient_id, new_key())
+        assert counting.checks == before + 1, "a refusal is the engine's own"
+        renewed = new_key()
+        assert await client.send(RKEY((renewed.public,)), queue.recipient_id, queue.key) == OK()
+        await refused(client, SUB(), queue.recipient_id, queue.key)
+        before = counting.checks
+        for _ in range(3):
+            assert isinstance(await client.send(SUB(), queue.recipient_id, renewed), SOK)
+        assert counting.checks == before + 1, "the new key is learnt from the first use"
+        assert await client.send(DEL(), queue.recipient_id, renewed) == OK()
+        await refused(client, SUB(), queue.recipient_id, renewed)
+        await client.close()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_path: Path) -> None:
+    async with running_router(tmp_path, fronts=2) as running:
+        fronts, open_before = fronts_of(running), descriptors()
+        clients = [await running.connect(), await running.connect()]
+        queue = await new_queue(clients[0])
+        stopped = next(front for front in fronts.fronts if front.sessions)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        (other,) = [front for front in fronts.fronts if front is not stopped]
+        served = [client for client in clients if client in await answered(clients)]
+        assert len(served) == len(other.sessions) == 1
+        stopped.heard_at -= fleet.SILENT_S
+        await fronts.look()
+        with pytest.raises(TransportError):
+            await next(client for client in clients if client not in served).send(PING())
+        assert isinstance(await served[0].send(PING()), PONG)
+        again = await running.connect()
+        assert isinstance(await again.send(SUB(), queue.recipient_id, queue.key), SOK)
+        assert await again.send(SEND(False, b"here"), queue.sender_id) == OK()
+        message = (await pushed(again)).response
+        assert isinstance(message, MSG)
+        assert await again.send(ACK(message.msg_id), queue.recipient_id, queue.key) == OK()
+        for client in (again, *served):
+            await client.close()
+        await until(lambda: as_before(fronts, 2, open_before))
+        assert fronts.restarted == 1
+
+
+async def as_before(fronts: fleet.Fronts, count: int, open_before: int) -> bool:
+    """Whether there are as many fronts again, and no more descriptors than before."""
+    return len(fronts.fronts) == count and descriptors() <= open_before
+
+
+async def answered(clients: Sequence[SmpClient]) -> list[SmpClient]:
+    """Those who hear of the router within a moment."""
+    found = []
+    for client in clients:
+        try:
+            async with asyncio.timeout(1.0):
+                await client.send(PING())
+        except TimeoutError:
+            continue
+        found.append(client)
+    return found
+
+
+GARBAGE = {
+    "a length that is none": b"\xff" * 64,
+    "an unknown kind": (3).to_bytes(4, "little") + b"\xee" + (1).to_bytes(8, "little") + b"abc",
+    "half an agreement": (3).to_bytes(4, "little") + bytes([34]) + (1).to_bytes(8, "little") + b"abc",
+    "keys that end early": (2).to_bytes(4, "little") + bytes([32]) + (1).to_bytes(8, "little") + b"\x09\xff",
+    "nothing but an end": b"",
+}
+LIAR = """
+import os, socket, sys, time
+channel = socket.socket(fileno=int(sys.argv[1]))
+data, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 16)
+while not descriptors:
+    data, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 16)
+channel.sendall(bytes.fromhex(os.environ["GARBAGE"]))
+"""
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_what_a_front_says_cannot_harm_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    monkeypatch.setenv("GARBAGE", garbage.hex())
+    honest = fleet.COMMAND
+    monkeypatch.setattr(fleet, "COMMAND", (sys.executable, "-c", LIAR))
+    monkeypatch.setattr(fleet, "PAUSE_S", 0.0)
+    async with running_router(tmp_path, fronts=1) as running:
+        monkeypatch.setattr(fleet, "COMMAND", honest)
+        fronts = fronts_of(running)
+        open_before = descriptors()
+        with pytest.raises(TransportError):
+            await running.connect()
+        client = await running.connect()
+        assert isinstance(await client.send(PING()), PONG)
+        assert fronts.restarted == 1
+        await client.close()
+        await until(lambda: as_before(fronts, 1, open_before))
