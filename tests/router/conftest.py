@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.testing.network import MemoryNetwork
-from tests.support.router.routers import DATABASE_FILE, RunningRouter, running_router
+from tests.support.router.routers import DATABASE_FILE, FRONTS, RunningRouter, running_router
 from tests.support.store.both import on_both_stores
 from tests.support.store.postgres import database, postgres
 
@@ -19,6 +19,13 @@ STORES = ("lmdb", "postgres")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests marked for both stores on each of them."""
     on_both_stores(metafunc, STORES)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With fronts every connection is the system's, and connections overtake each other."""
+    for item in items:
+        if FRONTS and item.get_closest_marker("one_process"):
+            item.add_marker(pytest.mark.skip(reason="its connections must be in the same process"))
 
 
 @pytest.fixture(autouse=True)

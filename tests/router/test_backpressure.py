@@ -33,6 +33,7 @@ from tests.support.router.lines import (
 )
 from tests.support.router.routers import RunningRouter, running_router
 
+pytestmark = pytest.mark.one_process
 SOURCES = Path(blindpost.__file__).parent
 BLOCK = 16384
 LIMITS = SessionLimits(outbox_high=4 * BLOCK, outbox_low=2 * BLOCK, outbox_max=64 * BLOCK)

@@ -176,6 +176,7 @@ async def test_a_client_that_disconnects_before_its_turn_still_displaces(
     assert len(gone.subs) == 0
 
 
+@pytest.mark.one_process
 @pytest.mark.both_stores
 @pytest.mark.claim("SUB-07")
 async def test_the_later_of_two_subscribers_in_one_turn_holds_the_queue(running: RunningRouter) -> None:

@@ -23,10 +23,9 @@ from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
 from blindpost.wire.smp.values import QueueMode
-from tests.router.test_kill import UNLIMITED
-from tests.router.test_transcripts import LEFT_OUT, PLAIN
 from tests.support.router.ledgers import Fact
-from tests.support.router.load import Pair, Tally
+from tests.support.router.left_out import LEFT_OUT, PLAIN
+from tests.support.router.load import UNLIMITED, Pair, Tally
 from tests.support.router.replay import Replay
 from tests.support.router.routers import RunningRouter, new_key, new_queue, pushed, running_router
 from tests.support.serving.processes import RouterInProcess, router_in_process, until

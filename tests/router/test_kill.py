@@ -11,16 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.router.ledgers import Fact, Ledger
-from tests.support.router.load import Pair, Tally
+from tests.support.router.load import UNLIMITED, Pair, Tally
 from tests.support.serving.processes import router_in_process
 
 KILLS = int(os.environ.get("BLINDPOST_KILLS", "20"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
 PAIRS = 3
-UNLIMITED = (
-    ("new_per_address_per_second = 10.0", "new_per_address_per_second = 1e6"),
-    ("new_per_address_burst = 500", "new_per_address_burst = 1000000"),
-)
 
 
 @pytest.mark.timeout(60 + 10 * KILLS)

@@ -27,6 +27,11 @@ from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest
 from tests.support.router.ledgers import Fact, Ledger, Sent
 from tests.support.router.routers import new_key
 
+UNLIMITED = (
+    ("new_per_address_per_second = 10.0", "new_per_address_per_second = 1e6"),
+    ("new_per_address_burst = 500", "new_per_address_burst = 1000000"),
+)
+"""Changes of a configuration for routers in which clients may create as many queues as they like."""
 QUEUES_MAX = 8
 """Of one pair of connections, those that were deleted not counted."""
 WAITING_MAX = 40
