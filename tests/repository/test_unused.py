@@ -29,7 +29,6 @@ CALLED_BY_LIBRARIES = {
     "ops/listening.py: on_response_complete": "uvicorn",
     "testing/clock.py: unregister": "asyncio's loop, of its selector",
     "testing/clock.py: get_map": "asyncio's loop, of its selector",
-    "web/doorman.py: get_protocol": "asyncio, of a transport",
     "web/doorman.py: is_reading": "asyncio, of a transport",
     "web/doorman.py: get_write_buffer_limits": "asyncio, of a transport",
     "web/doorman.py: can_write_eof": "asyncio, of a transport",
