@@ -27,6 +27,7 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
+from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.subscriptions import servers_with_queues, servers_with_service
@@ -38,13 +39,12 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing.agents import ReusedPairs
-from simulation.faults import Point
+from simulation.devices import Device
+from simulation.faults import PLANNED
 from simulation.model import Model, ViolationError
 from simulation.party import Party, Surroundings
 
 ACK_AGAIN_S = 5.0
-PLANNED = "planned"
-"""What failures that the schedule causes are named."""
 # An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
 # was not answered is seen by the message that its router keeps.
 UNDER_WAY = (
@@ -75,6 +75,9 @@ class AgentParty(Party):
         self.service = service
         self.lazy_until_s = 0.0
         """Until then the program takes no event."""
+        self.device: Device | None = None
+        """Where it has notifications."""
+        self.ntf_servers: Sequence[str] = ()
         self.agent: Agent
         self._servers = servers
         self._proxy = proxy
@@ -104,14 +107,18 @@ class AgentParty(Party):
     async def live(self) -> None:
         self._speaking = {}
         path = self.run.folder / f"{self.name}.db"
-        async with Agent.open(path, self._servers, config=self.config()) as agent:
+        opened = Agent.open(path, self._servers, config=self.config(), ntf_servers=self.ntf_servers)
+        async with opened as agent:
             self.agent = agent
             self._store = store = agent._ground.store
             store._file.commit = self._watched(store._file)  # type: ignore[method-assign]
+            app = None if self.device is None else asyncio.create_task(self.device.run())
             with contextlib.suppress(InactiveError):  # it was closed meanwhile
                 async for event in agent.events():
                     await self._awake()
                     await self._take(event)
+            if app is not None:
+                app.cancel()
 
     async def _awake(self) -> None:
         """The program has something else to do for now."""
@@ -123,17 +130,7 @@ class AgentParty(Party):
     def _watched(self, file: SqliteStore) -> Callable[[], None]:
         """Commits that the process may die at, or that the disk has no room for."""
         real = file.commit
-
-        def commit() -> None:
-            if self._failing_writes:
-                self._failing_writes -= 1
-                file.rollback()
-                raise StoreFailedError(f"a {PLANNED} failure: the disk is full")
-            self.commit_point(Point.BEFORE_COMMIT)
-            real()
-            self.commit_point(Point.AFTER_COMMIT)
-
-        return commit
+        return lambda: self.committing(file.rollback, real)
 
     async def end(self) -> None:
         await self.agent.close()
@@ -145,9 +142,6 @@ class AgentParty(Party):
             if sql.in_transaction:
                 sql.execute("ROLLBACK")
             sql.close()
-
-    def fail_writes(self, count: int) -> None:
-        self._failing_writes = count
 
     def mended(self) -> None:
         self._failing_writes = 0
@@ -180,6 +174,8 @@ class AgentParty(Party):
                 self._failed(conn, [msg_id], error)
             case SendsFailed(conn, msg_ids, error):
                 self._failed(conn, msg_ids, error)
+            case Failed(_, NtfError() as error) if self.device is not None and error.is_auth:
+                self.counts["notifications refused for a token that is not active"] += 1
             case Failed(_, error) | AgentFailed(error) if PLANNED not in str(error):
                 self.run.violated(f"{self.name} is told of a failure: {error!r}")
             case Switched(_, direction, phase):
@@ -248,6 +244,8 @@ class AgentParty(Party):
                 return f"{len(stats.rcv)} and {len(stats.snd)} queues with {peer}"
             if not self.service and stats.rcv[0].subscription is not QueueState.ACTIVE:
                 return f"the queue for {peer} is not subscribed"
+        if self.device is not None and (why := self.device.unsettled()) is not None:
+            return why
         return self._unsubscribed()
 
     def _unsubscribed(self) -> str | None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+PLANNED = "planned"
+"""What failures that the schedule causes are named."""
+
 
 class Point(Enum):
     """Where a process dies."""

@@ -21,10 +21,15 @@ from blindpost.router.config import RouterRules
 from blindpost.testing.agents import EPOCH
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from simulation.agents import AgentParty
+from simulation.devices import Device
+from simulation.notifications import NAME as NTF
+from simulation.notifications import PORT as NTF_PORT
+from simulation.notifications import NtfParty
 from simulation.processes import run_simulated
+from simulation.pushes import PushParty
 from simulation.routers import PORT, RouterParty
 from simulation.run import Run
-from simulation.schedules import AGENTS, ALL, PEERS, ROUTERS, Cast
+from simulation.schedules import AGENTS, ALL, EVERYBODY, PEERS, ROUTERS, Cast
 
 BEFORE_S = 10_000
 """So long before a run begins its world is made."""
@@ -41,6 +46,8 @@ class Genesis:
     """Files, and what is not in them."""
 
     folder: Path
+    notified: Path
+    """The same, with devices that are notified."""
     leaves: dict[str, Sequence[Credentials]] = field(default_factory=dict)
     peers: dict[str, dict[str, str]] = field(default_factory=dict)
     queues: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
@@ -48,8 +55,9 @@ class Genesis:
 
     def settle_in(self, run: Run, cast: Cast = ALL) -> None:
         """Copy the files to a run's folder, and make its parties."""
-        if run.folder != self.folder:
-            shutil.copytree(self.folder, run.folder, dirs_exist_ok=True)
+        source = self.notified if cast.ntf else self.folder
+        if run.folder != source:
+            shutil.copytree(source, run.folder, dirs_exist_ok=True)
         run.absent = [place for name in self.queues.keys() - set(cast.agents) for place in self.queues[name]]
         addresses = {}
         for name in ROUTERS:
@@ -57,6 +65,12 @@ class Genesis:
             run.parties[name] = RouterParty(run, name, leaves, RULES)
             server = Server((Host(name),), str(PORT), leaves[0].fingerprint)
             addresses[name] = RouterAddress(Scheme.SMP, server).text
+        if cast.ntf:
+            leaf, pushes = self.leaves[NTF][0], PushParty(run)
+            run.parties[pushes.name] = pushes
+            run.parties[NTF] = NtfParty(run, leaf, pushes)
+            server = Server((Host(NTF),), str(NTF_PORT), leaf.fingerprint)
+            addresses[NTF] = RouterAddress(Scheme.NTF, server).text
         for name in cast.agents:
             party = run.parties[name] = AgentParty(
                 run,
@@ -66,26 +80,37 @@ class Genesis:
                 proxy=PROXIES[name],
                 service=name in SERVICES,
             )
+            if name in cast.devices:
+                party.device = Device(party, pushes)
+                party.ntf_servers = [addresses[NTF]]
             known = self.peers.get(name, {})
             party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
 
 
 def make_genesis(folder: Path) -> Genesis:
     """Routers and agents, and a connection for each pair of peers."""
-    genesis = Genesis(folder)
-    for name in ROUTERS:
+    genesis = Genesis(folder / "plain", folder / "notified")
+    genesis.folder.mkdir()
+    for name in (*ROUTERS, NTF):
         authority = make_authority(EPOCH - 2 * BEFORE_S, system_entropy)
         genesis.leaves[name] = [
             issue_router(authority, name, EPOCH - 2 * BEFORE_S, system_entropy) for _ in range(LEAVES)
         ]
     run_simulated(_connect(genesis))
+    _tidy(genesis.folder)
+    shutil.copytree(genesis.folder, genesis.notified)
+    run_simulated(_notify(genesis))
+    _tidy(genesis.notified)
+    return genesis
+
+
+def _tidy(folder: Path) -> None:
+    """A copy of an agent's file is recognised, and that is not what these runs are about."""
     for name in AGENTS:
-        # A copy of an agent's file is recognised, and that is not what these runs are about.
         with contextlib.closing(sqlite3.connect(folder / f"{name}.db")) as file, file:
             file.execute("DELETE FROM settings WHERE name = 'copy' OR name LIKE 'life%'")
     for left in (*folder.glob("*.db-*"), *folder.glob("*/lock.mdb")):
         left.unlink()
-    return genesis
 
 
 async def _connect(genesis: Genesis) -> None:
@@ -103,7 +128,22 @@ async def _connect(genesis: Genesis) -> None:
     for agent in run.agents:
         genesis.peers[agent.name] = agent.peers
         genesis.queues[agent.name] = agent.queues()
-    for party in (*run.agents, *run.routers):
+    await _end(run)
+
+
+async def _notify(genesis: Genesis) -> None:
+    run = Run(genesis.notified, "notified genesis")
+    genesis.settle_in(run, EVERYBODY)
+    for party in run.parties.values():
+        party.clock_off_s = -BEFORE_S / 2
+        party.start()
+        await asyncio.sleep(1)
+    await run.converge()
+    await _end(run)
+
+
+async def _end(run: Run) -> None:
+    for party in reversed(run.parties.values()):
         await party.stop()
     await asyncio.sleep(0)
     run.check()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from blindpost.engine.loop import StoreFailedError
 from blindpost.testing.agents import EPOCH
-from simulation.faults import Point
+from simulation.faults import PLANNED, Point
 from simulation.network import Ending, SimulatedNetwork
 from simulation.processes import CrashedError, Process, SimulationLoop
 
@@ -31,9 +33,13 @@ class Surroundings(Protocol):
 class Party(ABC):
     """One program of the network."""
 
+    kind = "agent"
+
     def __init__(self, run: Surroundings, name: str) -> None:
         self.run = run
         self.name = name
+        self.counts: Counter[str] = Counter()
+        """What went wrong here, by kind."""
         self.lives = 0
         self.clock_off_s = 0.0
         """How far the clock of its machine is off."""
@@ -93,6 +99,19 @@ class Party(ABC):
         if self._dies_at is point:
             self.killed_here(point)
             raise CrashedError
+
+    def committing(self, rollback: Callable[[], None], commit: Callable[[], None]) -> None:
+        """Commit to SQLite, unless the disk is full or the process dies at it."""
+        if self._failing_writes:
+            self._failing_writes -= 1
+            rollback()
+            raise StoreFailedError(f"a {PLANNED} failure: the disk is full")
+        self.commit_point(Point.BEFORE_COMMIT)
+        commit()
+        self.commit_point(Point.AFTER_COMMIT)
+
+    def fail_writes(self, count: int) -> None:
+        self._failing_writes = count
 
     def spare(self) -> None:
         """It is not to die any more."""

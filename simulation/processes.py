@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
@@ -208,8 +209,10 @@ def run_simulated(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
+        logging.disable()  # what the last processes say at their burial concerns nobody
         for process in tuple(loop.processes):
             process.on_death = None
             process.die()
             process.bury()
+        logging.disable(logging.NOTSET)
         loop.close()

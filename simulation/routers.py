@@ -76,6 +76,8 @@ class CountingRouter(Router):
 class RouterParty(Party):
     """A router over LMDB."""
 
+    kind = "router"
+
     def __init__(
         self, run: Surroundings, name: str, leaves: Sequence[Credentials], rules: RouterRules
     ) -> None:
@@ -83,7 +85,6 @@ class RouterParty(Party):
         self.router: CountingRouter
         self.store: DyingStore
         self.asked: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
         self.versions = SMP_VERSIONS
         self.drifts = 0
         """How many queues lose their service before the next life begins."""
@@ -122,12 +123,12 @@ class RouterParty(Party):
         self.counts["queue that lost its service"] += len(chosen)
         await associate_in(self.store, chosen, None)
 
-    async def members(self, service_id: bytes) -> QueueSet | None:
+    async def members(self, service_id: bytes, domain: Domain = Domain.MESSAGES) -> QueueSet | None:
         """What the router counts for a service."""
         view = View(Undo())
         await self.store.load(Wanted(services={service_id}), view)
         service = view.services.get(service_id)
-        return None if service is None else service.members(Domain.MESSAGES)
+        return None if service is None else service.members(domain)
 
     async def _expire(self) -> None:
         while True:

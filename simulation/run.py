@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulation.agents import PLANNED, AgentParty
-from simulation.faults import Point, Step, clock
+from blindpost.crypto.ids_hash import QueueSet
+from blindpost.router.model import Domain
+from blindpost.testing.apns import ACCEPTED, Reaction
+from simulation.agents import AgentParty
+from simulation.faults import PLANNED, Point, Step, clock
 from simulation.model import Model, ViolationError, told
 from simulation.network import FAIR, Ending, SimulatedNetwork, Weather
+from simulation.notifications import NAME as NTF
+from simulation.notifications import NtfParty
 from simulation.party import Party
 from simulation.processes import PROCESS, Process, SimulationLoop
+from simulation.pushes import PushParty
 from simulation.routers import RouterParty
 
 CONVERGES_S = 3 * 3600.0
@@ -26,6 +32,8 @@ NOTICED_S = 4000.0
 """By then everybody has noticed which connections are silent for good."""
 NOTICED_SHARE = 0.3
 """In how many runs that is waited for; in the others such connections are cut."""
+ANNOUNCED_S = 15.0
+"""By then a message is announced, also over connections from the worst weather."""
 LOOK_S = 5.0
 QUIET_S = 900.0
 """Then nobody may have anything to say for so long."""
@@ -114,6 +122,11 @@ class Run:
     def routers(self) -> list[RouterParty]:
         return [party for party in self.parties.values() if isinstance(party, RouterParty)]
 
+    @property
+    def ntf(self) -> NtfParty | None:
+        party = self.parties.get(NTF)
+        return party if isinstance(party, NtfParty) else None
+
     # The schedule
 
     async def play(self, steps: Sequence[Step]) -> None:
@@ -158,8 +171,7 @@ class Run:
         party.die(point, ending, steps)
 
     def _crashed(self, party: Party, point: Point, ending: Ending, down_s: float) -> None:
-        kind = "router" if isinstance(party, RouterParty) else "agent"
-        self.counts[f"{kind} dies {point.value}"] += 1
+        self.counts[f"{party.kind} dies {point.value}"] += 1
         self.counts[f"death: {ending.value}"] += 1
         self.loop.outside.call_at(self.loop.time() + (0.0 if self._calm else down_s), self._begin, party)
 
@@ -218,8 +230,18 @@ class Run:
         store.commit_s = commit_s
         self.loop.outside.call_at(self.loop.time() + lasts_s, setattr, store, "commit_s", 0.0)
 
-    def do_full_disk(self, agent: AgentParty, count: int) -> None:
-        agent.fail_writes(count)
+    def do_full_disk(self, party: Party, count: int) -> None:
+        party.fail_writes(count)
+
+    def do_refused_pushes(self, pushes: PushParty, answer: Reaction, lasts_s: float) -> None:
+        pushes.answer(answer)
+        self.loop.outside.call_at(self.loop.time() + lasts_s, pushes.answer, ACCEPTED)
+
+    do_doubtful_pushes = do_refused_pushes
+
+    def do_new_device_token(self, agent: AgentParty) -> None:
+        assert agent.device is not None
+        agent.device.renew()
 
     def do_lazy_program(self, agent: AgentParty, lasts_s: float) -> None:
         agent.lazy_until_s = self.loop.time() + lasts_s
@@ -253,6 +275,9 @@ class Run:
             if not party.alive:
                 raise ViolationError(f"{party.name} was not started again")
             party.mended()
+        for agent in self.agents:
+            if agent.device is not None:
+                agent.device.opened()
         doomed = [end for end in self.network.open_ends() if end.doomed]
         if doomed and self._chance.random() < NOTICED_SHARE:
             await asyncio.sleep(NOTICED_S)
@@ -285,20 +310,38 @@ class Run:
         for router in self.routers:
             if kept := router.store.counts()["messages"]:
                 return f"{router.name} keeps {kept} messages"
+        if self.ntf is not None and (why := self.ntf.unsettled()) is not None:
+            return f"{NTF}: {why}"
         return None
+
+    async def probe(self) -> None:
+        """Now that all is well each message is announced by a push."""
+        for agent in self.agents:
+            if agent.device is None:
+                continue
+            for peer, conn_id in agent.peers.items():
+                agent.device.news.clear()
+                sender = self.parties[peer]
+                assert isinstance(sender, AgentParty)
+                self._ask(sender, sender.send(agent.name, 1))
+                await asyncio.sleep(ANNOUNCED_S)
+                await self.converge()
+                if conn_id not in agent.device.news:
+                    raise ViolationError(f"no push told {agent.name} of a message from {peer}")
 
     async def judge(self) -> None:
         """What must be true when all is well, and that it stays so quietly."""
         self._judge_routers()
         await self._judge_services()
-        before = {router.name: router.asked.copy() for router in self.routers}
+        servers: list[RouterParty | NtfParty] = [*self.routers, *([] if self.ntf is None else [self.ntf])]
+        before = {server.name: server.asked.copy() for server in servers}
         await asyncio.sleep(QUIET_S)
         self.check()
-        for router in self.routers:
-            asked = router.asked - before[router.name]
+        for server in servers:
+            asked = server.asked - before[server.name]
             if asked:
                 what = told(f"{count} {kind}" for kind, count in asked.items())
-                raise ViolationError(f"{router.name} was asked although all was well: {what}")
+                raise ViolationError(f"{server.name} was asked although all was well: {what}")
         self._judge_routers()
         for party in self.parties.values():
             assert party.process is not None
@@ -332,8 +375,21 @@ class Run:
         for agent in self.agents:
             for host, service_id, queues in agent.services():
                 counted = await self._router(host).members(service_id)
-                if counted != queues:
+                if counted != queues + self._unanswered(host, service_id):
                     raise ViolationError(f"{host} counts {counted} for {agent.name}, which has {queues}")
+        if self.ntf is not None:
+            for host, service_id, queues in await self.ntf.services():
+                counted = await self._router(host).members(service_id, Domain.NOTIFICATIONS)
+                if counted != queues:
+                    raise ViolationError(f"{host} counts {counted} for {NTF}, which has {queues}")
+
+    def _unanswered(self, host: str, service_id: bytes) -> QueueSet:
+        """Queues of a service whose NEW was never answered: its router counts them, and nobody knows them."""
+        known = {rcv_id for agent in self.agents for place, rcv_id in agent.queues() if place == host}
+        known |= {rcv_id for place, rcv_id in self.absent if place == host}
+        kept = self._router(host).queues().items()
+        found = (each for each, record in kept if record.service_id == service_id and each not in known)
+        return QueueSet.of(found)
 
     def _router(self, name: str) -> RouterParty:
         party = self.parties[name]
@@ -342,6 +398,6 @@ class Run:
 
     def report(self) -> Report:
         counts = self.counts + self.network.counts
-        for router in self.routers:
-            counts += router.counts
+        for party in self.parties.values():
+            counts += party.counts
         return Report(self.seed, self.trace, counts, self.loop.time(), self.model.delivered())

@@ -6,27 +6,41 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from blindpost.testing.apns import TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer, Fault
 from simulation.faults import Point, Step
 from simulation.network import Ending, Weather
 
 ROUTERS = ("router1", "router2")
 AGENTS = ("alice", "bob", "carol")
+NOTIFYING = ("ntf", "apple")
+DEVICES = ("alice", "carol")
+"""Agents that have push notifications, where there are any."""
 PEERS = {"alice": ("bob",), "bob": ("alice", "carol"), "carol": ("bob",)}
 
 
 class Cast:
     """Who takes part in a run; a short one has two agents, so that a thousand of them cost little."""
 
-    def __init__(self, agents: Sequence[str]) -> None:
+    def __init__(self, agents: Sequence[str], *, ntf: bool = False) -> None:
         self.agents = tuple(agents)
+        self.ntf = ntf
+        """Whether devices are notified."""
+        self.devices = tuple(agent for agent in agents if agent in DEVICES) if ntf else ()
         self.peers = {agent: tuple(peer for peer in PEERS[agent] if peer in agents) for agent in agents}
-        self.everybody = (*ROUTERS, *agents)
-        self.lines = (*((agent, router) for agent in agents for router in ROUTERS), ROUTERS)
+        self.everybody = (*ROUTERS, *agents, *(NOTIFYING if ntf else ()))
+        self.lines = [*((agent, router) for agent in agents for router in ROUTERS), ROUTERS]
         """Between whom there are connections."""
+        if ntf:
+            self.lines += [NOTIFYING, *(("ntf", router) for router in ROUTERS)]
+            self.lines += [(agent, "ntf") for agent in self.devices]
 
 
 CASTS = (Cast(AGENTS[:2]), Cast(AGENTS[1:]))
+NOTIFIED = (Cast(AGENTS[:2], ntf=True), Cast(AGENTS[1:], ntf=True))
+NOTIFIED_SHARE = 1 / 3
+"""In how many short runs devices are notified."""
 ALL = Cast(AGENTS)
+EVERYBODY = Cast(AGENTS, ntf=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,19 @@ def _slow(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
 
 
 def _full(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    return chance.choice(cast.agents), (chance.randint(1, 3),)
+    return chance.choice((*cast.agents, "ntf") if cast.ntf else cast.agents), (chance.randint(1, 3),)
+
+
+def _refused(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return "apple", (chance.choice(REFUSALS), chance.choice((1.0, 20.0, 90.0)))
+
+
+def _doubtful(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return "apple", (chance.choice(list(Fault)), chance.choice((1.0, 20.0, 90.0)))
+
+
+def _device(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.devices), ()
 
 
 def _lazy(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -152,6 +178,15 @@ WEIGHTS: Mapping[str, int] = {
     "renewed certificate": 1,
     "drift": 1,
 }
+REFUSALS = (TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer(400, "BadCollapseId"))
+NTF_DRAWS: Mapping[str, Draw] = {
+    "refused pushes": _refused,
+    "doubtful pushes": _doubtful,
+    "new device token": _device,
+}
+"""What can happen where devices are notified; all are as likely as each other."""
+NTF_STEPS = 2
+KINDS = frozenset({*WEIGHTS, *NTF_DRAWS})
 SHORT_STEPS = 6
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
 LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
@@ -160,11 +195,15 @@ LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
 def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
     """A short run: so many things that happen to two agents and two routers."""
     chance = random.Random(f"{seed}/schedule")
-    cast = chance.choice(CASTS)
-    names, shares = list(weights), list(weights.values())
+    notified = random.Random(f"{seed}/cast").random() < NOTIFIED_SHARE
+    cast = chance.choice(NOTIFIED if notified else CASTS)
     at_s, drawn = 0.0, []
-    for kind in chance.choices(names, shares, k=steps):
-        who, detail = DRAWS[kind](chance, cast)
+    kinds = chance.choices(list(weights), list(weights.values()), k=steps)
+    if notified:
+        kinds += chance.choices(list(NTF_DRAWS), k=NTF_STEPS)
+        chance.shuffle(kinds)
+    for kind in kinds:
+        who, detail = {**DRAWS, **NTF_DRAWS}[kind](chance, cast)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(PAUSES_S) * chance.uniform(0.5, 1.5)
     return Schedule(cast, drawn)
@@ -173,11 +212,12 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
 def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
     """A long run with everybody in it."""
     chance = random.Random(f"{seed}/long")
-    names, shares = list(weights), list(weights.values())
+    draws = {**DRAWS, **NTF_DRAWS}
+    names, shares = [*weights, *NTF_DRAWS], [*weights.values(), *(1 for _ in NTF_DRAWS)]
     at_s, drawn = 0.0, []
     while at_s < hours * 3600:
         kind = chance.choices(names, shares)[0]
-        who, detail = DRAWS[kind](chance, ALL)
+        who, detail = draws[kind](chance, EVERYBODY)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(LONG_PAUSES_S) * chance.uniform(0.5, 1.5)
-    return Schedule(ALL, drawn)
+    return Schedule(EVERYBODY, drawn)

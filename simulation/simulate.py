@@ -74,6 +74,7 @@ async def _run(
             await run.play(schedule.steps)
             await run.mend()
             await run.converge()
+            await run.probe()
             await run.judge()
         except ViolationError as violation:
             raise FailedRunError(str(violation), run.report()) from violation

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blindpost.agent import Connected, Failed, LinkCreated, Switched, SwitchPhase
 from blindpost.agent.notifications import tokens, workers
 from blindpost.agent.notifications.model import NtfSubscription, Step
+from blindpost.agent.notifications.routers import NtfRouters
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.queues import sealed_rcv
 from blindpost.agent.work.retries import Schedule
+from blindpost.client.calls import Call
 from blindpost.crypto.keys import PrivateKey
-from blindpost.wire.ntf.pushes import MessagePush
+from blindpost.wire.addresses import Server
+from blindpost.wire.ntf.commands import SNEW, Command
+from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
 from blindpost.wire.versions import VersionRange
-from tests.support.agent.phones import START, phones
+from tests.support.agent.phones import OTHER, START, phones
 from tests.support.ntf.notified import until_all
 from tests.support.ntf.routers import NotifiedQueue
 from tests.support.router.routers import new_key
@@ -80,6 +86,29 @@ async def test_refusal_by_the_notification_router_is_reported_and_not_retried(tm
         (failed,) = phone.of(Failed)
         assert (failed.conn.id, failed.error.word) == (conn.id, "NTF AUTH")
         assert phone.row(conn) == replace(row, step=None)
+
+
+async def test_a_device_token_that_changes_meanwhile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SNEW meets a token that TRPL has just replaced; it is made once the new device is verified."""
+    send_many = NtfRouters.send_many
+
+    async def overtaken(routers: NtfRouters, server: Server, calls: Sequence[Call[Command]]) -> Any:
+        if any(isinstance(call.command, SNEW) for call in calls) and phone.token.is_active:
+            monkeypatch.undo()
+            await phone.agent.register_push(OTHER)
+        return await send_many(routers, server, calls)
+
+    async with phones(tmp_path) as (world, phone):
+        await world.activate(phone)
+        monkeypatch.setattr(NtfRouters, "send_many", overtaken)
+        _, conn = await world.friend(phone)
+        await phone.until(lambda: world.asked.tags.count("SNEW") == 1)
+        await phone.agent.push_received(await world.push(VerificationPush, device=OTHER))
+        await phone.subscribed(conn)
+        assert world.asked.of("TRPL", "SNEW") == ["TRPL", "SNEW", "SNEW"]
+        assert not phone.errors
 
 
 async def test_new_connections_notify_from_the_start(tmp_path: Path) -> None:

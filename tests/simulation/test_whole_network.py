@@ -19,7 +19,7 @@ import pytest
 from simulation.genesis import Genesis, make_genesis
 from simulation.model import Model, ViolationError
 from simulation.processes import Process, SimulationLoop, run_simulated
-from simulation.schedules import WEIGHTS, draw_long
+from simulation.schedules import KINDS, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
@@ -47,12 +47,12 @@ def test_no_schedule_breaks_a_promise(genesis: Genesis, part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED + part, FIRST_SEED + SEEDS, PARTS):
         counts += simulate(genesis, seed).counts
-    assert WEIGHTS.keys() <= counts.keys(), "a fault that never happens shows nothing"
+    assert counts.keys() >= KINDS, "a fault that never happens shows nothing"
 
 
 @pytest.mark.timeout(300)
 def test_an_hour_with_everybody_in_it(genesis: Genesis) -> None:
-    report = simulate(genesis, "an hour", draw_long("an hour", 1.0))
+    report = simulate(genesis, "one hour", draw_long("one hour", 1.0))
     assert report.virtual_s > 3600
     assert report.delivered > 20
 

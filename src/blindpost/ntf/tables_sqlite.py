@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from blindpost.crypto.ids_hash import QueueSet, xor
 from blindpost.engine.loop import StoreFailedError
@@ -78,7 +78,7 @@ class SqliteTables:
         self._counts.update(store.reading.execute("SELECT name, value FROM counters"))
 
     @classmethod
-    def open(cls, path: Path, sealer: Sealer, durability: Durability = Durability.FULL) -> SqliteTables:
+    def open(cls, path: Path, sealer: Sealer, durability: Durability = Durability.FULL) -> Self:
         store = SqliteStore.open(path, MIGRATIONS, NTF, durability)
         try:
             store.reading.create_function("xor_hash", 2, xor, deterministic=True)

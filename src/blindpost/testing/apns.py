@@ -37,6 +37,7 @@ from blindpost.wire.text import unb64
 
 HOST = "localhost"
 KEY_ID = "ABCDE12345"
+TEAM_ID = "5NN7GUYB6T"
 PROVIDER_TOKEN_LIFE_S = 3600
 PROVIDER_TOKENS_APART_S = 1200
 """Apple refuses older provider tokens, and a new one on the same connection within so short a time."""
@@ -68,6 +69,8 @@ class Fault(Enum):
 
     SILENCE = "silence"
     CUT = "cut"
+    UNTOLD = "untold"
+    """It is accepted, and the connection breaks before the answer leaves."""
 
 
 Reaction = Answer | Fault
@@ -88,7 +91,7 @@ class Delivered:
 
     @property
     def accepted(self) -> bool:
-        return self.reaction == ACCEPTED
+        return self.reaction in (ACCEPTED, Fault.UNTOLD)
 
 
 @dataclass
@@ -105,6 +108,10 @@ class _Request:
     body: bytearray = field(default_factory=bytearray)
 
 
+def _new_id() -> str:
+    return str(uuid4()).upper()
+
+
 class ApnsServer:
     """Listens on loopback while it is entered.
 
@@ -113,10 +120,15 @@ class ApnsServer:
     """
 
     def __init__(
-        self, topic: str = TOPIC, now: Callable[[], float] = time.time, key_id: str = KEY_ID
+        self,
+        topic: str = TOPIC,
+        now: Callable[[], float] = time.time,
+        key_id: str = KEY_ID,
+        *,
+        key: ec.EllipticCurvePrivateKey | None = None,
+        new_id: Callable[[], str] = _new_id,
     ) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        self.signing = SigningKey(key, key_id, "5NN7GUYB6T")
+        self.signing = SigningKey(key or ec.generate_private_key(ec.SECP256R1()), key_id, TEAM_ID)
         """The key whose provider tokens it accepts."""
         self.received: list[Delivered] = []
         """All requests that came in whole, the oldest first."""
@@ -125,6 +137,8 @@ class ApnsServer:
         self.connections_made = 0
         self.pings = 0
         self.port = 0
+        self.new_id = new_id
+        """What each answer is named by."""
         self._topic = topic
         self._now = now
         self._changed = asyncio.Event()
@@ -162,7 +176,7 @@ class ApnsServer:
         """Listen, on the same port as before if there was one."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", self.port, ssl=self._server_context()
+            self.connection, "127.0.0.1", self.port, ssl=self._server_context()
         )
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -202,6 +216,10 @@ class ApnsServer:
             file.write_bytes(self._private_key + self._certificate)
             context.load_cert_chain(file)
         return context
+
+    def connection(self) -> asyncio.Protocol:
+        """One more client: for whoever listens by other means than `start`."""
+        return _Connection(self)
 
     # What connections call
 
@@ -360,10 +378,10 @@ class _Connection(asyncio.Protocol):
         match reaction:
             case Fault.SILENCE:
                 return
-            case Fault.CUT:
+            case Fault.CUT | Fault.UNTOLD:
                 self.cut()
             case Answer(status, reason, retry_after):
-                headers = [(":status", str(status)), ("apns-id", str(uuid4()).upper())]
+                headers = [(":status", str(status)), ("apns-id", self._server.new_id())]
                 if retry_after:
                     headers.append(("retry-after", retry_after))
                 self._h2.send_headers(stream_id, headers, end_stream=not reason)

@@ -249,6 +249,8 @@ class Workers:
                 self._again(tx, row)
             case NtfError() if row.step is Step.CHECK and result.is_auth:
                 self._again(tx, row)
+            case NtfError() if result.is_auth and self._token() is None:
+                pass  # the token was replaced meanwhile: once it is active again, it wakes its rows
             case AgentError():
                 return self._refused(tx, row, result)
             case _:
