@@ -180,14 +180,24 @@ def _is_effect(statement: ast.stmt) -> bool:
 
 
 def _commute(one: ast.stmt, two: ast.stmt) -> bool:
-    """Two things set from values that call nothing and read neither of them: nobody can tell the order."""
+    """Whether nobody can tell the order: of two things set from values that call nothing and read neither of
+    them, or of a local number counted up and a call that does not get it."""
+    if isinstance(one, ast.Expr) or isinstance(two, ast.Expr):
+        counted, call = (two, one) if isinstance(one, ast.Expr) else (one, two)
+        if not (isinstance(counted, ast.AugAssign) and isinstance(counted.target, ast.Name)):
+            return False
+        names = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+        return isinstance(call, ast.Expr) and counted.target.id not in names and not _calls(counted.value)
     if not (isinstance(one, ast.Assign | ast.AugAssign) and isinstance(two, ast.Assign | ast.AugAssign)):
         return False
     targets = {ast.unparse(target) for each in (one, two) for target in _targets(each)}
     parts = [node for each in (one, two) for node in ast.walk(each.value)]
-    calls = any(isinstance(node, ast.Call | ast.Await | ast.Subscript) for node in parts)
     reads = any(isinstance(node, ast.expr) and ast.unparse(node) in targets for node in parts)
-    return len(targets) > 1 and not calls and not reads
+    return len(targets) > 1 and not reads and not _calls(one.value) and not _calls(two.value)
+
+
+def _calls(value: ast.expr) -> bool:
+    return any(isinstance(node, ast.Call | ast.Await | ast.Subscript) for node in ast.walk(value))
 
 
 def _targets(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from blindpost.engine.beside import BESIDE, Beside
-from blindpost.engine.loop import Engine, StoreFailedError
+from blindpost.engine.inbox import Budget
+from blindpost.engine.loop import Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Table, Undo
 
 
@@ -38,15 +39,22 @@ class Shelf:
         self.loads_fail = False
         self.gate = asyncio.Event()
         self.committing = asyncio.Event()
+        self.loading: asyncio.Event | None = None
+        self.loaded: list[Sequence[str]] = []
+        self.beside: list[str] = []
+        self.batches: list[Sequence[str]] = []
+        self.outcome: asyncio.Future[bool] | None = None
         self._puts: list[str] = []
 
     def subject(self, event: str) -> str | None:
-        return event.split()[1]
+        words = event.split()
+        return words[1] if len(words) > 1 else None
 
     def takes(self, event: str) -> str | None:
         return event.split()[1] if event.startswith("take") else None
 
     async def prepare(self, batch: Sequence[str]) -> None:
+        self.batches.append(batch)
         self.busy = {event.split()[1] for event in batch}
         self._puts = [event.split()[1] for event in batch if event.startswith("put")]
 
@@ -64,6 +72,7 @@ class Shelf:
 
     def failed(self, event: str) -> None:
         self.said.append(f"failed {event}")
+        self.undo.add((self.said.pop,))
 
     async def commit(self) -> None:
         if self._puts:
@@ -71,6 +80,9 @@ class Shelf:
             await self.gate.wait()
             if self.commit_fails:
                 raise StoreFailedError("no disk")
+            if self.outcome is not None:
+                outcome, self.outcome = self.outcome, None
+                raise OutcomeUnknownError("lost", outcome)
             self.stored.update(self._puts)
 
     def release(self) -> None:
@@ -83,11 +95,15 @@ class Shelf:
     async def prepare_beside(self, events: Sequence[str]) -> list[str]:
         if self.loads_fail:
             raise StoreFailedError("away")
+        self.loaded.append(events)
+        if self.loading is not None:
+            await self.loading.wait()
         return []
 
     def take(self, prepared: list[str], event: str) -> bool:
         if event == "take much":
             return False
+        self.beside.append(event)
         self._decide(prepared, event)
         return True
 
@@ -96,9 +112,9 @@ class Shelf:
 
 
 @asynccontextmanager
-async def committing(plan: Shelf) -> AsyncIterator[Engine[str]]:
+async def committing(plan: Shelf, budget: Budget | None = None) -> AsyncIterator[Engine[str]]:
     """An engine in the middle of committing "put a"; the commit ends with the block."""
-    engine = Engine(plan, plan.undo, beside=Beside(plan, plan.undo))
+    engine = Engine(plan, plan.undo, budget, beside=Beside(plan, plan.undo))
     task = asyncio.create_task(engine.run())
     engine.put(Peer(), "put a")
     await plan.committing.wait()
@@ -189,3 +205,92 @@ async def test_an_event_is_left_to_the_next_turn_if_the_commit_ends_meanwhile() 
         engine.stop()
     assert plan.said == ["put a", "take b"] or plan.said == ["take b", "put a"]
     assert dict(plan.taken.items()) == {"b": 1}
+
+
+async def test_events_that_come_together_are_loaded_together_and_every_source_is_let_go() -> None:
+    plan, peer = Shelf(), Peer()
+    async with committing(plan) as engine:
+        engine.put_own("take c")
+        engine.put(peer, "take b")
+        await turns()
+        assert plan.loaded == [["take c", "take b"]]
+        assert peer.held == []
+
+
+async def test_an_event_whose_commit_ended_wakes_the_engine_and_is_decided_in_a_turn() -> None:
+    plan = Shelf()
+    plan.loading = asyncio.Event()
+    async with committing(plan) as engine:
+        engine.put(Peer(), "take b")
+        await turns()
+        plan.gate.set()
+        await turns()
+        assert plan.said == ["put a"]
+        plan.loading.set()
+        await turns()
+        assert plan.said == ["put a", "take b"]
+    assert plan.beside == []
+
+
+async def test_a_stopping_engine_waits_for_what_is_being_loaded_beside() -> None:
+    plan = Shelf()
+    plan.loading = asyncio.Event()
+    async with committing(plan) as engine:
+        engine.put(Peer(), "take b")
+        await turns()
+        plan.gate.set()
+        await turns()
+        engine.stop()
+        await turns()
+        plan.loading.set()
+    assert plan.said == ["put a", "take b"]
+
+
+async def test_what_could_not_be_decided_beside_is_not_overtaken_and_counts_as_one_command() -> None:
+    plan = Shelf()
+    async with committing(plan, Budget(batch_commands=3, batch_bytes=1)) as engine:
+        engine.put_own("take much")
+        engine.put(Peer(), "take c")
+        plan.loads_fail = True
+        await turns()
+        plan.loads_fail = False
+        engine.put(Peer(), "take much more")
+        await turns()
+        assert plan.said == []
+    assert plan.said == ["put a", "take much", "take c", "take much more"]
+    assert plan.batches[1:] == [["take much", "take c", "take much more"]]
+
+
+async def test_what_was_refused_in_doubt_waits_no_more() -> None:
+    plan = Shelf()
+    plan.outcome = outcome = asyncio.get_running_loop().create_future()
+    async with committing(plan) as engine:
+        plan.gate.set()
+        await turns()
+        engine.put(Peer(), "put b")
+        await turns()
+        assert plan.said == ["refused put b"]
+        outcome.set_result(True)
+        await turns()
+        plan.gate.clear()
+        plan.committing.clear()
+        engine.put(Peer(), "put c")
+        await plan.committing.wait()
+        engine.put(Peer(), "take b")
+        await turns()
+        assert plan.said == ["refused put b", "put a", "take b"]
+
+
+async def test_a_place_waits_until_the_last_event_about_it_is_collected() -> None:
+    plan = Shelf()
+    beside = Beside(plan, plan.undo)
+    await beside.done()
+    waiting = ["put b first", "put b second", "nothing"]
+    for event in waiting:
+        assert not beside.offer(None, event)
+    beside.collected(["put z"])
+    beside.collected(waiting[:1])
+    with beside.commit():
+        assert not beside.offer(None, "take b")
+    beside.collected(["take b", *waiting[1:]])
+    assert beside._coming == {}

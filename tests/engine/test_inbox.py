@@ -81,16 +81,6 @@ def test_the_engines_own_events_come_first_and_are_never_refused() -> None:
     assert inbox.collect() == ["own 2", "command"]
 
 
-def test_a_closed_source_is_forgotten_but_its_events_are_collected() -> None:
-    inbox: Inbox[str] = Inbox(Budget())
-    peer = Peer("p")
-    inbox.put(peer, "last words", 1, 0)
-    inbox.forget(peer)
-    assert inbox.collect() == ["last words"]
-    inbox.forget(peer)
-    assert not inbox
-
-
 def test_an_idle_source_costs_no_memory() -> None:
     """Ten thousand connections that were once busy must not cost memory forever."""
     inbox: Inbox[int] = Inbox(Budget(batch_commands=1, source_commands=2))
@@ -162,4 +152,103 @@ def test_an_account_in_debt_is_served_last_until_the_debt_has_run_off() -> None:
     inbox.put(light[0], "light 0", 1, 0)
     assert inbox.collect() == ["light 2", "light 0"]
     assert inbox.collect() == ["heavier"]
+    assert inbox.in_debt == 0
+
+
+def test_it_knows_how_much_waits() -> None:
+    inbox: Inbox[str] = Inbox(Budget())
+    peer = Peer("p")
+    inbox.put_own("own")
+    for word in ("a", "b"):
+        inbox.put(peer, word, 1, 0)
+    assert len(inbox) == 3
+
+
+def test_a_batch_may_be_filled_to_its_last_byte_and_no_further() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_bytes=100))
+    for word, size in (("a", 99), ("b", 1), ("c", 5)):
+        inbox.put(Peer(word), word, 1, size)
+    assert inbox.collect() == ["a", "b"]
+    assert inbox.collect() == ["c"]
+
+
+def test_a_source_paused_for_its_bytes_is_resumed_when_half_of_them_are_taken() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=1, source_bytes=100))
+    peer = Peer("p")
+    for word in ("a", "b"):
+        inbox.put(peer, word, 1, 50)
+    assert peer.told == ["pause"]
+    inbox.collect()
+    assert peer.told == ["pause", "resume"]
+
+
+def test_what_is_put_back_counts_against_its_source_again() -> None:
+    inbox: Inbox[str] = Inbox(Budget(source_bytes=100))
+    peer = Peer("p")
+    inbox.put(peer, "a", 1, 60)
+    inbox.collect()
+    inbox.put(peer, "b", 1, 50)
+    inbox.put_back([(0, "a")])
+    assert peer.told == ["pause"]
+
+
+def test_what_is_put_back_comes_before_what_its_source_brought_meanwhile() -> None:
+    inbox: Inbox[str] = Inbox(Budget(batch_commands=1))
+    peer = Peer("p")
+    for word in ("a", "b", "c"):
+        inbox.put(peer, word, 1, 0)
+    assert inbox.collect() == ["a"]
+    inbox.put(peer, "d", 1, 0)
+    inbox.put_back([(0, "a")])
+    assert [inbox.collect() for _ in range(4)] == [["a"], ["b"], ["c"], ["d"]]
+
+
+def in_debt(budget: Budget, work: float, at: float = 1000.0) -> tuple[Inbox[str], Peer]:
+    """An inbox with one peer that asked for so much work."""
+    inbox: Inbox[str] = Inbox(budget, lambda: at)
+    peer = Peer("p", account="a")
+    inbox.put(peer, "asks for much", 1, 0)
+    inbox.collect()
+    inbox.charge(0, work)
+    return inbox, peer
+
+
+def test_a_debt_of_just_what_is_allowed_changes_nothing() -> None:
+    inbox, peer = in_debt(Budget(batch_commands=1), DEBT_MAX)
+    assert inbox.in_debt == 0
+    inbox.put(peer, "first", 1, 0)
+    inbox.put(Peer("other"), "second", 1, 0)
+    assert inbox.collect() == ["first"]
+    assert inbox.collect() == ["second"]
+
+
+@given(budget=st.sampled_from([Budget(batch_commands=2), Budget(batch_bytes=100)]))
+def test_accounts_in_debt_fill_a_batch_that_nobody_else_needs(budget: Budget) -> None:
+    inbox, peer = in_debt(budget, DEBT_MAX + 1)
+    assert inbox.in_debt == 1
+    for number in range(5):
+        inbox.put(peer, str(number), 1, 50)
+    assert [inbox.collect() for _ in range(3)] == [["0", "1"], ["2", "3"], ["4"]]
+
+
+def test_small_debts_add_up_and_those_run_off_are_forgotten() -> None:
+    now = 1000.0
+    inbox: Inbox[str] = Inbox(Budget(), lambda: now)
+    peer = Peer("p", account="a")
+    for _ in range(2 * int(DEBT_MAX) + 2):
+        inbox.put(peer, "asks for a little more", 1, 0)
+        inbox.collect()
+        inbox.charge(0, 0.5)
+    assert inbox.in_debt == 1
+    now += 2.0
+    inbox.put(peer, "later", 1, 0)
+    assert inbox.collect() == ["later"]
+    assert inbox._debts == {}
+
+
+def test_the_engines_own_events_owe_nothing() -> None:
+    inbox: Inbox[str] = Inbox(Budget())
+    inbox.put_own("own")
+    inbox.collect()
+    inbox.charge(0, 2 * DEBT_MAX)
     assert inbox.in_debt == 0

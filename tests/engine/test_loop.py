@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from blindpost.engine import loop
-from blindpost.engine.inbox import Budget
+from blindpost.engine.inbox import DEBT_MAX, Budget
 from blindpost.engine.loop import Cut, Engine, OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Table, Undo
-from blindpost.testing.clock import run_virtual
+from blindpost.testing.clock import VirtualClock, run_virtual
 
 
 class Peer:
@@ -35,6 +35,9 @@ class Counting:
         self.steps: list[str] = []
         self.commit_fails = 0
         self.batch_max = 1024
+        self.debt = 1.0
+        self.commit_s = 0.0
+        self.commit_is_broken = False
         self.fails_after: set[str] = set()
         self.failing = asyncio.Event()
         self.outcome: asyncio.Future[bool] | None = None
@@ -46,11 +49,12 @@ class Counting:
     async def prepare(self, batch: Sequence[str]) -> Cut[str] | None:
         self.steps.append(f"prepare {len(batch)}")
         if "poison" in batch:
+            self.counts.put("loaded", 1)
             raise KeyError("poison")
         if len(batch) <= self.batch_max:
             return None
         later = list(enumerate(batch))[self.batch_max :]
-        return Cut(batch[: self.batch_max], later, [(place, 1.0) for place, _ in later])
+        return Cut(batch[: self.batch_max], later, [(place, self.debt) for place, _ in later])
 
     def decide(self, event: str) -> None:
         self.counts.put(event, (self.counts.get(event) or 0) + 1)
@@ -66,6 +70,10 @@ class Counting:
     async def commit(self) -> None:
         self.steps.append("commit")
         self.committing.set()
+        if self.commit_s:
+            await asyncio.sleep(self.commit_s)
+        if self.commit_is_broken:
+            raise KeyError("commit")
         if self.gate is not None:
             await self.gate.wait()
         if self.commit_fails:
@@ -250,13 +258,9 @@ async def test_an_event_that_cannot_be_prepared_is_refused_alone_and_order_is_ke
 def test_clients_answered_together_share_the_next_commit_if_commits_are_slow(
     first: Sequence[str], commit_s: float, turns: list[int]
 ) -> None:
-    class Slow(Counting):
-        async def commit(self) -> None:
-            await asyncio.sleep(commit_s)
-            await super().commit()
-
     async def main() -> None:
-        plan = Slow()
+        plan = Counting()
+        plan.commit_s = commit_s
         async with running(plan) as engine:
             for event in first:
                 engine.put_own(event)
@@ -293,3 +297,151 @@ async def test_a_batch_with_too_much_work_is_decided_in_parts_and_in_order() -> 
     assert plan.sent == [f"OK {word}" for word in "abcde"]
     assert plan.steps.count("commit") == 3
     assert engine.meters.turns_cut == 2
+
+
+async def test_a_source_that_asks_for_too_much_work_is_in_debt() -> None:
+    plan = Counting()
+    plan.batch_max, plan.debt = 1, DEBT_MAX + 100
+    peer = Peer()
+    async with running(plan) as engine:
+        for word in ("a", "b"):
+            engine.put(peer, word)
+        await plan.released.wait()
+        assert engine.in_debt == 1
+
+
+async def test_an_event_that_cannot_be_prepared_leaves_nothing_that_was_loaded_for_it() -> None:
+    plan = Counting()
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+        engine.put(Peer(), "poison")
+    assert plan.sent == ["OK a", "STORE poison"]
+    assert dict(plan.counts.items()) == {"a": 1}
+
+
+async def test_a_bug_in_a_commit_takes_everything_back() -> None:
+    plan = Counting()
+    plan.commit_is_broken = True
+    async with running(plan) as engine:
+        engine.put(Peer(), "a")
+    assert plan.sent == ["STORE a"]
+    assert dict(plan.counts.items()) == {}
+    assert engine.meters.turns_refused == 1
+
+
+def test_turns_are_counted_and_timed() -> None:
+    class Slow(Counting):
+        def release(self) -> None:
+            super().release()
+            clock.advance(2.0)
+
+    async def main() -> None:
+        plan = Slow()
+        plan.commit_s = 0.25
+        async with running(plan, Budget(batch_commands=2)) as engine:
+            for word in ("a", "b", "c"):
+                engine.put(Peer(), word)
+        meters = engine.meters
+        assert (meters.turns, meters.events, meters.batch_events_max) == (2, 3, 2)
+        assert (meters.commit_s.count, meters.commit_s.total) == (2, pytest.approx(0.5))
+        assert (meters.turn_s.count, meters.turn_s.total) == (2, pytest.approx(4.5))
+
+    class Clock(VirtualClock):
+        ahead = 7.0
+
+        def time(self) -> float:
+            return super().time() + self.ahead
+
+        def advance(self, seconds: float) -> None:
+            self.ahead += seconds
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        clock = runner.get_loop()
+        assert isinstance(clock, Clock)
+        runner.run(main())
+
+
+def test_others_have_their_turn_between_two_batches() -> None:
+    class Watched(Counting):
+        async def commit(self) -> None:
+            await super().commit()
+            asyncio.get_running_loop().call_soon(self.steps.append, "another")
+
+    async def main() -> None:
+        plan = Watched()
+        async with running(plan, Budget(batch_commands=1)) as engine:
+            for word in ("a", "b"):
+                engine.put(Peer(), word)
+        assert plan.steps.index("another") < len(plan.steps) - 1 - plan.steps[::-1].index("prepare 1")
+
+    run_virtual(main())
+
+
+def test_one_can_wait_until_nothing_is_undecided_but_not_forever() -> None:
+    async def main() -> None:
+        plan = Counting()
+        time = asyncio.get_running_loop().time
+        async with running(plan) as engine:
+            began = time()
+            await engine.settled()
+            assert time() == began
+            for commit_s, waited_s in ((0.5, 0.5), (3600.0, loop.SETTLED_TRIES * loop.SETTLED_S)):
+                plan.commit_s = commit_s
+                plan.committing.clear()
+                engine.put(Peer(), "a")
+                await plan.committing.wait()
+                began = time()
+                await engine.settled()
+                assert time() - began == pytest.approx(waited_s, abs=2 * loop.SETTLED_S)
+
+    run_virtual(main())
+
+
+def test_timers_end_with_the_engine_and_are_forgotten_when_they_were_due() -> None:
+    async def main() -> None:
+        plan = Counting()
+        async with running(plan) as engine:
+            engine.after(1, "tick")
+            engine.after(3, "never")
+            await asyncio.sleep(2)
+            assert plan.sent == ["OK tick"]
+            assert len(engine._timers) == 1
+        await asyncio.sleep(2)
+        assert engine.waiting == 0
+
+    run_virtual(main())
+
+
+def test_an_engine_that_sleeps_in_doubt_wakes_when_the_outcome_is_known() -> None:
+    async def main() -> None:
+        plan = Counting()
+        plan.outcome = outcome = asyncio.get_running_loop().create_future()
+        async with running(plan) as engine:
+            engine.put(Peer(), "a")
+            await asyncio.sleep(1)
+            outcome.set_result(True)
+            await asyncio.sleep(1)
+            assert plan.sent == ["OK a"]
+
+    run_virtual(main())
+
+
+def test_in_doubt_everybody_is_refused_at_once_and_others_have_their_turn() -> None:
+    class Watched(Counting):
+        def refuse(self, batch: Sequence[str], error: StoreFailedError) -> None:
+            super().refuse(batch, error)
+            asyncio.get_running_loop().call_soon(self.sent.append, "another")
+
+    async def main() -> None:
+        plan = Watched()
+        plan.outcome = outcome = asyncio.get_running_loop().create_future()
+        async with running(plan, Budget(batch_commands=1)) as engine:
+            engine.put(Peer(), "a")
+            await asyncio.sleep(1)
+            for word in ("b", "c"):
+                engine.put(Peer(), word)
+            await asyncio.sleep(0.5)
+            assert plan.sent == ["STORE b", "another", "STORE c", "another"]
+            outcome.set_result(True)
+
+    run_virtual(main())

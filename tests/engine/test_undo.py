@@ -56,3 +56,10 @@ def test_put_and_pop_return_the_row_that_was_there() -> None:
     assert table.put("a", 2) == 1
     assert table.pop("a") == 2
     assert table.pop("a") is None
+
+
+def test_an_emptied_table_has_no_rows() -> None:
+    table: Table[str, int] = Table(Undo())
+    table.put("a", 1)
+    table.empty()
+    assert dict(table.items()) == {}

@@ -150,12 +150,6 @@ class Inbox(Generic[E]):
         now = self._now()
         return sum(self._debt(key, now) > DEBT_MAX for key in self._debts)
 
-    def forget(self, source: Source) -> None:
-        """The source is gone. What it had already brought is still collected."""
-        waiting = self._waiting.get(source)
-        if waiting is not None and not waiting.events:
-            del self._waiting[source]
-
     def collect(self) -> list[E]:
         """The next batch: the engine's own events first, then one event of each account in turn."""
         budget = self._budget
@@ -238,5 +232,5 @@ class Inbox(Generic[E]):
         ):
             waiting.paused = False
             waiting.source.let_go(FULL)
-        if not waiting.events and not waiting.paused:
+        if not waiting.events:
             self._waiting.pop(waiting.source, None)

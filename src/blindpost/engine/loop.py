@@ -168,10 +168,6 @@ class Engine(Generic[E]):
             self._inbox.put(source, event, 1, 0)
         self._wake()
 
-    def forget(self, source: Source) -> None:
-        """`source` will bring nothing more; what it brought is still decided."""
-        self._inbox.forget(source)
-
     def after(self, delay_s: float, event: E) -> None:
         """Put `event` as the engine's own once `delay_s` have passed, unless the engine stops before."""
 
