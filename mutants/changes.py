@@ -180,8 +180,13 @@ def _is_effect(statement: ast.stmt) -> bool:
 
 
 def _commute(one: ast.stmt, two: ast.stmt) -> bool:
-    """Whether nobody can tell the order: of two things set from values that call nothing and read neither of
-    them, or of a local number counted up and a call that does not get it."""
+    """Whether nobody can tell the order.
+
+    That is so for a meter's count and anything that does not wait, for two things set from values that call
+    nothing and read neither of them, and for a local number counted up and a call that does not get it.
+    """
+    if (_is_count(one) or _is_count(two)) and not any(_waits(each) for each in (one, two)):
+        return True
     if isinstance(one, ast.Expr) or isinstance(two, ast.Expr):
         counted, call = (two, one) if isinstance(one, ast.Expr) else (one, two)
         if not (isinstance(counted, ast.AugAssign) and isinstance(counted.target, ast.Name)):
@@ -194,6 +199,17 @@ def _commute(one: ast.stmt, two: ast.stmt) -> bool:
     parts = [node for each in (one, two) for node in ast.walk(each.value)]
     reads = any(isinstance(node, ast.expr) and ast.unparse(node) in targets for node in parts)
     return len(targets) > 1 and not reads and not _calls(one.value) and not _calls(two.value)
+
+
+def _is_count(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="count" | "observe"), args=args)):
+            return not any(_calls(argument) for argument in args)
+    return False
+
+
+def _waits(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Await) for node in ast.walk(statement))
 
 
 def _calls(value: ast.expr) -> bool:
