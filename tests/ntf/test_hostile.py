@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import random
 from dataclasses import replace
 
@@ -11,6 +13,8 @@ import pytest
 from blindpost.ntf import tokens
 from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import Token
+from blindpost.ntf.ports import NmsgReceived
+from blindpost.ntf.subscriber.options import EVENTS
 from blindpost.ntf.turn import Turn
 from blindpost.transport.errors import TransportError
 from blindpost.wire.ntf.blocks import pack_transmissions
@@ -24,6 +28,21 @@ from tests.support.ntf.stores import RawStore
 from tests.support.transport.broken import send_with_corrupt_record
 
 AT_ONCE = 50
+
+
+async def test_message_routers_that_talk_without_end_do_not_hold_up_clients(ntf: RunningNtf) -> None:
+    line = await open_ntf_line(ntf)
+    routers = [replace(SMP, port=str(number)) for number in range(1, 101)]
+    told = [
+        asyncio.create_task(
+            ntf.router.submit([NmsgReceived(each, os.urandom(24), bytes(24), bytes(144))] * EVENTS)
+        )
+        for each in routers
+    ]
+    await asyncio.sleep(0)
+    assert await line.ask(PING()) == PONG()
+    assert not all(each.done() for each in told), "some of them still wait"
+    await asyncio.gather(*told)
 
 
 async def all_refused(line: NtfLine, payloads: list[bytes]) -> None:

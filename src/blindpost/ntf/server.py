@@ -39,6 +39,7 @@ from blindpost.transport import errors
 from blindpost.transport.session import Session
 from blindpost.wire.addresses import Server
 from blindpost.wire.batch import Packed
+from blindpost.wire.frozen import dataclass
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.blocks import pack_transmissions
 from blindpost.wire.ntf.responses import ERR
@@ -56,6 +57,26 @@ LOOK_MAX = 100_000
 
 
 NtfConnection = BlockConnection[Client]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRouter:
+    """A message router as a source of events.
+
+    Anybody can name one, and some talk without end. They take turns with each other, and all of them
+    together with each address that clients come from.
+    """
+
+    server: Server
+
+    @property
+    def account(self) -> str:
+        return "message routers"
+
+    def hold(self, reason: str) -> None:
+        """Nothing is read from it while what it said before is not stored."""
+
+    def let_go(self, reason: str) -> None: ...
 
 
 class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
@@ -147,7 +168,11 @@ class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
 
     async def submit(self, events: Sequence[SubscriberEvent]) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.engine.put_own(Told(events, durable))
+        told = Told(events, durable)
+        if events:
+            self.engine.put(MessageRouter(events[0].server), told, len(events))
+        else:
+            self.engine.put_own(told)
         await durable
 
     # --- what the plan asks for

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from blindpost.client.options import Bounds, SmpOptions, Timing
 from blindpost.ntf.subscriber.backoff import Backoff
 
-EVENTS = 1000
+EVENTS = 250
 
 WATCHFUL = SmpOptions(timing=Timing(ping_after_s=60.0, silence_max_s=180.0), bounds=Bounds(events=EVENTS))
 """A dead session notifies nobody, so it is probed more often than others; as many events may wait as are
