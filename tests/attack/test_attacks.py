@@ -30,12 +30,14 @@ MEMORY_LEFT = 48 << 20
 HELD = 2
 """How many connections the bystander has."""
 TABLE = Path(os.environ.get("BLINDPOST_ATTACK_TABLE", ""))
+FRONTS = 2
 LONG = [
     (kind, name, store)
     for kind, attacks in ATTACKS.items()
     for name in (*attacks, TOGETHER)
-    for store in ("own", "postgres")
+    for store in ("own", "postgres", *(["fronts"] if kind == "router" else []))
 ]
+"""On its own store, on a database, and on its own store with connections in fronts."""
 SHORT = [
     ("router", PASSING, "own"),
     ("router", PASSING, "postgres"),
@@ -95,7 +97,7 @@ async def test_a_bystander_loses_nothing_while_strangers_attack(
     tmp_path: Path, kind: str, attack: str, store: str, request: pytest.FixtureRequest
 ) -> None:
     dsn = request.getfixturevalue("database") if store == "postgres" else None
-    async with target(kind, tmp_path / kind, dsn) as seen:
+    async with target(kind, tmp_path / kind, dsn, FRONTS if store == "fronts" else 0) as seen:
         await seen.join()
         calm = await exchanged(seen, time.time() + CALM_S)
         before, descriptors, rows, pid = seen.memory(), seen.descriptors(), await seen.rows(), seen.pid

@@ -46,15 +46,20 @@ class Target(ABC):
     def pid(self) -> int:
         return self.server.child.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the server and the processes that it started."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [self.pid, *map(int, children.split())]
+
     def memory(self) -> int:
         """What it takes, the mapped files of its store apart."""
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"^RssAnon:\s+(\d+) kB$", text, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
+        found = [re.search(r"^RssAnon:\s+(\d+) kB$", text, re.MULTILINE) for text in texts]
+        return sum(int(one[1]) * 1024 for one in found if one is not None)
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.pids)
 
     async def rows(self) -> object:
         """What the store holds, as far as a bystander does not change it."""
@@ -172,13 +177,14 @@ class DsTarget(Target):
 
 
 @asynccontextmanager
-async def target(kind: str, folder: Path, dsn: str | None) -> AsyncIterator[Target]:
-    """A server of this kind, on its own store or on a database."""
+async def target(kind: str, folder: Path, dsn: str | None, fronts: int = 0) -> AsyncIterator[Target]:
+    """A server of this kind, on its own store or on a database; a router, with its connections in fronts."""
     memory = ("memory_mib = 2048", f"memory_mib = {MEMORY_MIB}")
     database = () if dsn is None else ("--store", "postgres", "--dsn", dsn)
     if kind == "router":
         made = await asyncio.to_thread(init, folder, *database)
         edit(folder, *memory)
+        edit(folder, "fronts = 0", f"fronts = {fronts}")
         edit(folder, "stored_mib = 262144", f"stored_mib = {STORED_MIB}")
         router = StartedRouter(folder)
         try:
