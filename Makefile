@@ -43,11 +43,11 @@ test: $(READY) browser ## the whole test suite
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
 
-simulate: $(READY) ## the whole network in one run: SEED, SEEDS of them, or HOURS of virtual time; a failure is told as a story
-	$(BIN)/python -m simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(if $(HOURS),--hours $(HOURS))
+simulate: $(READY) ## the whole network in one run: SEED, SEEDS of them in JOBS processes (SUMS: a file to continue from), or HOURS of virtual time; a failure is told as a story
+	$(BIN)/python -m simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) --jobs $(or $(JOBS),1) $(if $(SUMS),--sums $(SUMS)) $(if $(HOURS),--hours $(HOURS))
 
 simulate-long: $(READY) ## ten thousand short runs of the whole network, a long one, and the bugs that they must find
-	$(BIN)/python -m simulation --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m simulation --seeds $(or $(SEEDS),10000) --jobs $(or $(JOBS),$(WORKERS))
 	$(BIN)/python -m simulation --hours 24
 	BLINDPOST_PLANTED=1 $(BIN)/python -m pytest -q -s -n $(WORKERS) tests/simulation/test_planted_bugs.py
 

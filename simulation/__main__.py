@@ -9,12 +9,11 @@ import argparse
 import os
 import shutil
 import sys
-import time
-from collections import Counter
+from pathlib import Path
 
 from simulation.genesis import Genesis, make_genesis
+from simulation.many import journey, run_all, schedule_of
 from simulation.run import FailedRunError
-from simulation.schedules import Schedule, draw, draw_long
 from simulation.shrinking import shrunk
 from simulation.simulate import fast_folder, simulate
 from simulation.story import story
@@ -25,45 +24,60 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many (1)")
     parser.add_argument("--hours", type=float, help="one long run of so many virtual hours for each seed")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
+    parser.add_argument("--sums", type=Path, help="a file that keeps sums, to continue after an interruption")
     parser.add_argument("--story", action="store_true", help="tell what happened, even if nothing failed")
     chosen = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of texts have the same order in every process only then.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    if chosen.story or chosen.seeds == 1:
+        return _alone(chosen.seed, chosen.hours, always=chosen.story)
+    return _many(chosen)
+
+
+def _many(chosen: argparse.Namespace) -> int:
+    try:
+        stretch = journey(chosen.seed, chosen.seeds, chosen.hours, chosen.sums)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    complete = run_all(stretch, chosen.jobs, chosen.sums)
+    sums = stretch.sums
+    print(f"{'' if complete else 'interrupted: '}{sums.seeds} seeds from {chosen.seed}: ", end="")
+    print(f"{len(sums.failed)} failed" if sums.failed else "nothing found")
+    print(sums.told())
+    for seed, what in sorted(sums.failed.items()):
+        print(f"seed {seed}: {what}")
+    if sums.failed:
+        _alone(min(sums.failed), chosen.hours, always=False)
+    return 1 if sums.failed or not complete else 0
+
+
+def _alone(seed: int, hours: float | None, *, always: bool) -> int:
+    """One seed in this process, and its story if it fails or is wanted."""
     folder = fast_folder()
     try:
-        genesis = make_genesis(folder)
-        return _all(genesis, chosen)
+        genesis, schedule = make_genesis(folder), schedule_of(seed, hours)
+        try:
+            report = simulate(genesis, seed, schedule)
+        except FailedRunError as failure:
+            _tell(genesis, seed, hours, failure)
+            return 1
+        if always:
+            print(story(schedule, report))
+        print(f"seed {seed}: nothing found in {report.virtual_s / 3600:.1f} virtual hours, ", end="")
+        print(f"{report.delivered} messages")
+        for kind, count in report.counts.most_common():
+            print(f"  {count:8} {kind}")
+        return 0
     finally:
         shutil.rmtree(folder)
 
 
-def _all(genesis: Genesis, chosen: argparse.Namespace) -> int:
-    began, counts, virtual_s, delivered = time.monotonic(), Counter[str](), 0.0, 0
-    for seed in range(chosen.seed, chosen.seed + chosen.seeds):
-        schedule = draw(seed) if chosen.hours is None else draw_long(seed, chosen.hours)
-        try:
-            report = simulate(genesis, seed, schedule)
-        except FailedRunError as failure:
-            _tell(genesis, seed, schedule, failure)
-            return 1
-        counts += report.counts
-        virtual_s += report.virtual_s
-        delivered += report.delivered
-        if chosen.story:
-            print(story(schedule, report))
-    took_s = time.monotonic() - began
-    print(f"{chosen.seeds} seeds from {chosen.seed}: nothing found")
-    print(f"{virtual_s / 3600:.1f} virtual hours, {delivered} messages, {took_s:.0f} seconds, ", end="")
-    print(f"{60 * chosen.seeds / took_s:.0f} seeds a minute")
-    for kind, count in counts.most_common():
-        print(f"  {count:8} {kind}")
-    return 0
-
-
-def _tell(genesis: Genesis, seed: int, schedule: Schedule, failure: FailedRunError) -> None:
+def _tell(genesis: Genesis, seed: int, hours: float | None, failure: FailedRunError) -> None:
     print(f"seed {seed}: {failure.what}\nlooking for a shorter schedule ...", file=sys.stderr)
-    shorter, last = shrunk(genesis, seed, schedule, failure)
+    shorter, last = shrunk(genesis, seed, schedule_of(seed, hours), failure)
     print(story(shorter, last.report))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from blindpost.agent import (
     Agent,
@@ -14,9 +15,11 @@ from blindpost.agent import (
     AgentFailed,
     Connected,
     Connection,
+    CreatedLink,
     Event,
     Failed,
     InactiveError,
+    ProtocolError,
     RatchetSync,
     ReceiptsReceived,
     Received,
@@ -29,22 +32,30 @@ from blindpost.agent import (
 )
 from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
+from blindpost.agent.store import queues
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.subscriptions import servers_with_queues, servers_with_service
 from blindpost.agent.store.subscriptions import service as service_at
 from blindpost.agent.subscriptions.table import QueueState
+from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing.agents import ReusedPairs
+from blindpost.wire.smp.commands import SEND
+from blindpost.wire.smp.versions import MAX_VERSION, MIN_VERSION
+from blindpost.wire.versions import VersionRange
 from simulation.devices import Device
 from simulation.faults import PLANNED
+from simulation.hostile import Attack, body_of
 from simulation.model import Model, ViolationError
 from simulation.party import Party, Surroundings
 
 ACK_AGAIN_S = 5.0
+OUT_OF_STEP = "ratchet is not synchronized"
+"""What a program is told of a message about queues that came while ratchets are agreed; it is sent again."""
 # An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
 # was not answered is seen by the message that its router keeps.
 UNDER_WAY = (
@@ -56,6 +67,8 @@ UNDER_WAY = (
 
 class AgentParty(Party):
     """One agent over SQLite, and its program."""
+
+    kind = "agent"
 
     def __init__(
         self,
@@ -71,13 +84,19 @@ class AgentParty(Party):
         self.model = model
         self.peers: dict[str, str] = {}
         """The connection with each peer, by its id."""
+        self.connected: set[str] = set()
+        """The connections that the program was told of."""
         self.told: Counter[str] = Counter()
         self.service = service
+        self.attacked = False
+        """Whether a peer was hostile."""
         self.lazy_until_s = 0.0
         """Until then the program takes no event."""
         self.device: Device | None = None
         """Where it has notifications."""
         self.ntf_servers: Sequence[str] = ()
+        self.version = MAX_VERSION
+        """The newest that its program speaks with routers."""
         self.agent: Agent
         self._servers = servers
         self._proxy = proxy
@@ -91,7 +110,8 @@ class AgentParty(Party):
 
     def config(self) -> AgentConfig:
         entropy = self.entropy()
-        client = SmpOptions(network=self.run.network, now=self.now, entropy=entropy)
+        versions = VersionRange(MIN_VERSION, self.version)
+        client = SmpOptions(network=self.run.network, now=self.now, entropy=entropy, versions=versions)
         return AgentConfig(
             sessions=SessionOptions(client=client),
             subscriptions=SubscriptionOptions(page=7),
@@ -106,6 +126,7 @@ class AgentParty(Party):
 
     async def live(self) -> None:
         self._speaking = {}
+        self._hostile = random.Random(f"{self.run.seed}/{self.name}/{self.lives}/hostile").randbytes
         path = self.run.folder / f"{self.name}.db"
         opened = Agent.open(path, self._servers, config=self.config(), ntf_servers=self.ntf_servers)
         async with opened as agent:
@@ -176,13 +197,18 @@ class AgentParty(Party):
                 self._failed(conn, msg_ids, error)
             case Failed(_, NtfError() as error) if self.device is not None and error.is_auth:
                 self.counts["notifications refused for a token that is not active"] += 1
+            case Failed(_, ProtocolError() as error) if self.attacked:
+                self.run.note(f"{self.name} is told what is wrong with a message: {error}")
+            case Failed(_, ProtocolError() as error) if OUT_OF_STEP in str(error):
+                self.run.note(f"{self.name} is told that a step of a rotation must wait: {error}")
             case Failed(_, error) | AgentFailed(error) if PLANNED not in str(error):
                 self.run.violated(f"{self.name} is told of a failure: {error!r}")
             case Switched(_, direction, phase):
                 self.run.note(f"{self.name} is told: rotation {direction.value} {phase.value}")
             case RatchetSync(_, state, _):
                 self.run.note(f"{self.name} is told: ratchets {state.value}")
-            case Connected():
+            case Connected(conn):
+                self.connected.add(conn.id)
                 self.run.note(f"{self.name} is connected")
 
     async def _acknowledge(self, conn: Connection, msg_id: int, receipt: bytes | None) -> None:
@@ -222,6 +248,47 @@ class AgentParty(Party):
             await self.conn(peer).switch()
         except (AgentError, StoreFailedError) as error:
             self.run.note(f"{self.name} may not switch: {error}")
+
+    async def invite(self) -> CreatedLink | None:
+        """A link to hand out, if one can be made now."""
+        try:
+            return await self.agent.invite()
+        except (AgentError, StoreFailedError) as error:
+            self.run.note(f"{self.name} could not invite: {error}")
+            return None
+
+    async def join(self, link: str) -> Connection | None:
+        try:
+            return await self.agent.join(link)
+        except (AgentError, StoreFailedError) as error:
+            self.run.note(f"{self.name} could not join: {error}")
+            return None
+
+    async def synchronise(self, peer: str) -> None:
+        """Agree with this peer on a new ratchet."""
+        try:
+            await self.conn(peer).synchronize(force=True)
+        except (AgentError, StoreFailedError) as error:
+            self.run.note(f"{self.name} may not synchronise: {error}")
+
+    def renew(self) -> None:
+        """A service takes a new certificate."""
+        if self.service and self.ready:
+            try:
+                self.agent.renew_service()
+            except StoreFailedError as error:
+                self.run.note(f"{self.name} may not take a new certificate: {error}")
+
+    async def attack(self, peer: str, attack: Attack, before: Mapping[bytes, bytes]) -> None:
+        """Send the peer what no agent sends, with the keys that we have."""
+        assert self._store is not None
+        queue = queues.snd_queues(self._store.reading, self.peers[peer])[0]
+        body = body_of(attack, queue, before.get(queue.snd_id), self._hostile)
+        call = Call(SEND(False, body), queue.snd_id, queue.key)
+        try:
+            await self.agent._core.subscriptions.sessions.send(queue.user_id, queue.server, call)
+        except AgentError as error:
+            self.run.note(f"{self.name} could not attack: {error}")
 
     # What it looks like from outside
 
@@ -270,11 +337,11 @@ class AgentParty(Party):
             assert service is not None
             host = server.hosts[0].text
             if service.service_id is not None:
-                mine = QueueSet.of(rcv_id for place, rcv_id in self.queues() if place == host)
+                mine = QueueSet.of(rcv_id for place, rcv_id in self.receives_from() if place == host)
                 found.append((host, service.service_id, mine))
         return found
 
-    def queues(self) -> list[tuple[str, bytes]]:
+    def receives_from(self) -> list[tuple[str, bytes]]:
         """Host and recipient id of each queue it receives from."""
         assert self._store is not None
         rows = self._store.reading.sql.execute("SELECT host, rcv_id FROM rcv_queues").fetchall()

@@ -25,11 +25,12 @@ from simulation.devices import Device
 from simulation.notifications import NAME as NTF
 from simulation.notifications import PORT as NTF_PORT
 from simulation.notifications import NtfParty
+from simulation.owners import OwnerParty
 from simulation.processes import run_simulated
 from simulation.pushes import PushParty
 from simulation.routers import PORT, RouterParty
 from simulation.run import Run
-from simulation.schedules import AGENTS, ALL, EVERYBODY, PEERS, ROUTERS, Cast
+from simulation.schedules import AGENTS, ALL, PEERS, ROUTERS, SERVICES, Cast
 
 BEFORE_S = 10_000
 """So long before a run begins its world is made."""
@@ -38,7 +39,6 @@ RULES = RouterRules(quota=8)
 THROUGH_PROXY = ProxyOptions(ProxyPolicy.ALWAYS, Fallback.PROHIBIT)
 PROXIES = {"alice": ProxyOptions(), "bob": THROUGH_PROXY, "carol": ProxyOptions(ProxyPolicy.UNKNOWN)}
 SERVERS = {"alice": ROUTERS, "bob": ROUTERS, "carol": ROUTERS[1:]}
-SERVICES = frozenset({"bob"})
 
 
 @dataclass
@@ -71,6 +71,8 @@ class Genesis:
             run.parties[NTF] = NtfParty(run, leaf, pushes)
             server = Server((Host(NTF),), str(NTF_PORT), leaf.fingerprint)
             addresses[NTF] = RouterAddress(Scheme.NTF, server).text
+        for name in cast.owners:
+            run.parties[name] = OwnerParty(run, name, RouterAddress.from_text(addresses[ROUTERS[0]]))
         for name in cast.agents:
             party = run.parties[name] = AgentParty(
                 run,
@@ -115,7 +117,7 @@ def _tidy(folder: Path) -> None:
 
 async def _connect(genesis: Genesis) -> None:
     run = Run(genesis.folder, "genesis")
-    genesis.settle_in(run)
+    genesis.settle_in(run, Cast(AGENTS))
     for party in run.parties.values():
         party.clock_off_s = -BEFORE_S
         party.start()
@@ -127,13 +129,13 @@ async def _connect(genesis: Genesis) -> None:
     await run.converge()
     for agent in run.agents:
         genesis.peers[agent.name] = agent.peers
-        genesis.queues[agent.name] = agent.queues()
+        genesis.queues[agent.name] = agent.receives_from()
     await _end(run)
 
 
 async def _notify(genesis: Genesis) -> None:
     run = Run(genesis.notified, "notified genesis")
-    genesis.settle_in(run, EVERYBODY)
+    genesis.settle_in(run, Cast(AGENTS, ntf=True))
     for party in run.parties.values():
         party.clock_off_s = -BEFORE_S / 2
         party.start()

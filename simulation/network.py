@@ -138,6 +138,11 @@ class End(MemoryTransport):
                 self._lose(None)
 
     @property
+    def peer(self) -> End:
+        assert isinstance(self._peer, End)
+        return self._peer
+
+    @property
     def lost(self) -> bool:
         return self._lost
 
@@ -148,6 +153,11 @@ class End(MemoryTransport):
         assert isinstance(peer, End)
         limits = [limit for end in (self, peer) for limit in (end._link.stall_after, end._link.cut_after)]
         return self.held or peer.held or self._lost or peer._lost or any(limits)
+
+    @property
+    def breaks_later(self) -> bool:
+        """Whether the connection works until so many bytes have passed."""
+        return any(end._link.cut_after for end in (self, self.peer))
 
     @property
     def open_still(self) -> bool:
@@ -182,6 +192,15 @@ class SimulatedNetwork(MemoryNetwork):
             self._parted.discard(pair)
             for end in self.between(one, other):
                 end.let_go()
+
+    def hears_again(self, end: End) -> None:
+        """What this end sends arrives again, unless its connection is one that nothing passes through."""
+        peer = end.peer
+        if end.process is None or peer.process is None:
+            return
+        parted = frozenset((end.process.name, peer.process.name)) in self._parted
+        if not parted and not peer.held:
+            end.let_go()
 
     def heal_all(self) -> None:
         for pair in sorted(self._parted, key=sorted):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.testing.agents import EPOCH
@@ -33,7 +33,9 @@ class Surroundings(Protocol):
 class Party(ABC):
     """One program of the network."""
 
-    kind = "agent"
+    kind: ClassVar[str]
+    service = False
+    """Whether its queues are subscribed all at once."""
 
     def __init__(self, run: Surroundings, name: str) -> None:
         self.run = run
@@ -125,6 +127,11 @@ class Party(ABC):
         assert self.process is not None
         self.process.die()
 
+    @property
+    def ready(self) -> bool:
+        """Whether it can be asked for something."""
+        return self.alive
+
     # What rooms take from outside
 
     def now(self) -> float:
@@ -137,6 +144,16 @@ class Party(ABC):
 
     def chance(self) -> random.Random:
         return random.Random(f"{self.run.seed}/{self.name}/{self.lives}/chance")
+
+    # What it looks like from outside
+
+    def unsettled(self) -> str | None:
+        """What is still under way, if anything."""
+        return None
+
+    def receives_from(self) -> list[tuple[str, bytes]]:
+        """Host and recipient id of each queue."""
+        return []
 
     # What a kind of party is
 

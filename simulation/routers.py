@@ -22,10 +22,11 @@ from blindpost.store.contract import Durability
 from blindpost.transport.ends import listen
 from blindpost.transport.plans import smp_router_plan
 from blindpost.transport.session import Session
-from blindpost.wire.smp.commands import PING
+from blindpost.wire.smp.commands import PING, SEND
 from blindpost.wire.smp.transmissions import Request
-from blindpost.wire.smp.versions import SMP_VERSIONS
+from blindpost.wire.smp.versions import MAX_VERSION, MIN_VERSION
 from blindpost.wire.transmissions import Refused
+from blindpost.wire.versions import VersionRange
 from simulation.faults import Point
 from simulation.party import Party, Surroundings
 from tests.support.agent.router_damage import associate_in
@@ -65,11 +66,15 @@ class CountingRouter(Router):
     """Counts what it is asked, by kind."""
 
     asked: Counter[str]
+    sent: dict[bytes, bytes]
+    """The last message to each queue that was sent without a proxy."""
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
         for item in items:
             if isinstance(item, Request) and not isinstance(item.command, PING):
                 self.asked[type(item.command).__name__] += 1
+                if isinstance(item.command, SEND):
+                    self.sent[item.entity_id] = bytes(item.command.body)
         return super().admitted(session, items)
 
 
@@ -85,7 +90,9 @@ class RouterParty(Party):
         self.router: CountingRouter
         self.store: DyingStore
         self.asked: Counter[str] = Counter()
-        self.versions = SMP_VERSIONS
+        self.sent: dict[bytes, bytes] = {}
+        self.version = MAX_VERSION
+        """The newest that it speaks."""
         self.drifts = 0
         """How many queues lose their service before the next life begins."""
         self.leaf = 0
@@ -107,9 +114,11 @@ class RouterParty(Party):
         self.router = router = CountingRouter(
             store, self._rules, entropy=entropy, now=self.now, relay_options=relays
         )
-        router.asked = self.asked
+        router.asked, router.sent = self.asked, self.sent
         credentials = self._leaves[self.leaf % len(self._leaves)]
-        plan = smp_router_plan(credentials, versions=self.versions, now=self.now, entropy=entropy)
+        plan = smp_router_plan(
+            credentials, versions=VersionRange(MIN_VERSION, self.version), now=self.now, entropy=entropy
+        )
         self._listening, _ = await listen(plan, router, self.name, PORT, network)
         expiring = asyncio.create_task(self._expire())
         await router.run()

@@ -10,21 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.testing.apns import ACCEPTED, Reaction
 from simulation.agents import AgentParty
 from simulation.faults import PLANNED, Point, Step, clock
+from simulation.hostile import Attack
 from simulation.model import Model, ViolationError, told
 from simulation.network import FAIR, Ending, SimulatedNetwork, Weather
 from simulation.notifications import NAME as NTF
 from simulation.notifications import NtfParty
+from simulation.owners import OwnerParty
 from simulation.party import Party
 from simulation.processes import PROCESS, Process, SimulationLoop
 from simulation.pushes import PushParty
 from simulation.routers import RouterParty
+
+T = TypeVar("T")
 
 CONVERGES_S = 3 * 3600.0
 """All must be well so long after the last fault."""
@@ -34,6 +38,8 @@ NOTICED_SHARE = 0.3
 """In how many runs that is waited for; in the others such connections are cut."""
 ANNOUNCED_S = 15.0
 """By then a message is announced, also over connections from the worst weather."""
+LEFT_BEHIND = "taking a new identity"
+"""What a service logs then."""
 LOOK_S = 5.0
 QUIET_S = 900.0
 """Then nobody may have anything to say for so long."""
@@ -81,6 +87,8 @@ class Run:
         self.parties: dict[str, Party] = {}
         self.absent: list[tuple[str, bytes]] = []
         """Queues of agents that are not in this run."""
+        self.meetings: list[tuple[AgentParty, str]] = []
+        """Connections that are made in the run, by whom and under which id."""
         self._violation: str | None = None
         self._calm = False
         self._chance = random.Random(f"{seed}/run")
@@ -107,6 +115,18 @@ class Run:
         process = PROCESS.get()
         if error is not None and (process is None or process.alive) and PLANNED not in str(error):
             self.violated(f"an error is in the log: {record.getMessage()}: {error!r}")
+        if LEFT_BEHIND in record.getMessage():
+            assert process is not None
+            self._left_behind(self.parties[process.name])
+
+    def _left_behind(self, service: Party) -> None:
+        """A service takes a new identity only where a router has a queue for it that it does not know."""
+        known = {rcv_id for _, rcv_id in service.receives_from()}
+        for router in self.routers:
+            for rcv_id, record in router.queues().items():
+                if record.service_id is not None and rcv_id not in known:
+                    return
+        self.violated(f"{service.name} takes a new identity, although it knows all that routers have for it")
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error, process = context.get("exception"), PROCESS.get()
@@ -143,25 +163,87 @@ class Run:
         party = self.parties.get(step.who)
         if party is not None and not party.alive and step.kind not in ("partition", "clock jump"):
             return
-        action: Callable[..., None] = getattr(self, "do_" + step.kind.replace(" ", "_"))
+        action: Callable[..., None] = getattr(self, "do_" + step.kind.replace(" ", "_").replace("-", "_"))
         self.counts[step.kind] += 1
         action(party if party is not None else step.who, *step.detail)
 
     def do_send(self, agent: AgentParty, peer: str, count: int) -> None:
         self._ask(agent, agent.send(peer, count))
 
+    def do_write(self, owner: OwnerParty, count: int) -> None:
+        self._ask(owner, owner.write(count))
+
+    def do_take_over(self, owner: OwnerParty) -> None:
+        owner.take_over()
+
+    def do_re_key(self, owner: OwnerParty) -> None:
+        self._ask(owner, owner.re_key())
+
     def do_switch(self, agent: AgentParty, peer: str) -> None:
         self._ask(agent, agent.switch(peer))
 
-    def _ask(self, agent: AgentParty, work: Coroutine[Any, Any, None]) -> None:
+    def do_connect(self, agent: AgentParty, peer: str) -> None:
+        other = self.parties[peer]
+        assert isinstance(other, AgentParty)
+        self._later(self._connect(agent, other))
+
+    async def _connect(self, one: AgentParty, other: AgentParty) -> None:
+        """One invites, its link is handed to the other, who joins; both must be told that they are connected,
+        unless one of them died before its program knew that it had begun."""
+        link = await self._answer(one, one.invite())
+        if link is None:
+            return
+        self.note(f"{one.name} hands a link to {other.name}")
+        conn = await self._answer(other, other.join(str(link)))
+        if conn is not None:
+            self.meetings += [(one, link.conn.id), (other, conn.id)]
+            self.counts["connection made in the run"] += 1
+
+    async def _answer(self, agent: AgentParty, work: Coroutine[Any, Any, T | None]) -> T | None:
+        """What a program gets from its agent; None if it dies meanwhile or is not there."""
+        process = agent.process
+        if process is None or not agent.ready:
+            work.close()
+            return None
+        asked = process.spawn(work)
+        asked.add_done_callback(lambda task: self._asked(process, task))
+        either: list[asyncio.Future[Any]] = [asked, process.buried]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() and not asked.cancelled() else None
+
+    def do_resync(self, agent: AgentParty, peer: str) -> None:
+        self._ask(agent, agent.synchronise(peer))
+
+    def do_renewed_service(self, agent: AgentParty) -> None:
         assert agent.process is not None
-        if not agent.ready:
+        agent.process.inside(agent.renew)
+
+    def do_attack(self, agent: AgentParty, peer: str, attack: Attack) -> None:
+        victim = self.parties[peer]
+        assert isinstance(victim, AgentParty)
+        victim.attacked = True
+        before = {snd_id: body for router in self.routers for snd_id, body in router.sent.items()}
+        self._ask(agent, agent.attack(peer, attack, before))
+
+    def do_other_version(self, party: RouterParty | AgentParty, version: int, down_s: float) -> None:
+        party.version = version
+        self._later(self._restarted(party, down_s))
+
+    def do_deaf(self, one: Party, other: str, lasts_s: float) -> None:
+        """What `other` sends on the connections of now arrives later; the other way it arrives at once."""
+        for end in self.network.between(one.name, other)[1::2]:
+            end.hold()
+            self.loop.outside.call_at(self.loop.time() + lasts_s, self.network.hears_again, end)
+
+    def _ask(self, party: Party, work: Coroutine[Any, Any, None]) -> None:
+        assert party.process is not None
+        if not party.ready:
             work.close()
             return
-        process = agent.process
+        process = party.process
         process.spawn(work).add_done_callback(lambda task: self._asked(process, task))
 
-    def _asked(self, process: Process, task: asyncio.Task[None]) -> None:
+    def _asked(self, process: Process, task: asyncio.Task[Any]) -> None:
         if process.alive and not task.cancelled() and (error := task.exception()) is not None:
             self.violated(f"a program failed: {error!r}")
 
@@ -282,10 +364,10 @@ class Run:
         if doomed and self._chance.random() < NOTICED_SHARE:
             await asyncio.sleep(NOTICED_S)
             self.counts["connection found to be dead by silence"] += len(doomed)
-        else:
-            for end in doomed:
-                end.cut()
-            await asyncio.sleep(LOOK_S)
+            doomed = [end for end in self.network.open_ends() if end.breaks_later]
+        for end in doomed:
+            end.cut()
+        await asyncio.sleep(LOOK_S)
 
     async def converge(self) -> None:
         """Wait until nothing is under way; it may take long, but not for ever."""
@@ -304,14 +386,15 @@ class Run:
             return f"messages are missing: {told(missing)}"
         if waiting := self.model.open():
             return f"messages are not acknowledged: {told(waiting)}"
-        for agent in self.agents:
-            if (why := agent.unsettled()) is not None:
-                return f"{agent.name}: {why}"
+        for party in self.parties.values():
+            if (why := party.unsettled()) is not None:
+                return f"{party.name}: {why}"
+        for agent, conn_id in self.meetings:
+            if conn_id not in agent.connected:
+                return f"{agent.name} is not connected by a link"
         for router in self.routers:
             if kept := router.store.counts()["messages"]:
                 return f"{router.name} keeps {kept} messages"
-        if self.ntf is not None and (why := self.ntf.unsettled()) is not None:
-            return f"{NTF}: {why}"
         return None
 
     async def probe(self) -> None:
@@ -353,12 +436,12 @@ class Run:
         wanted = {router.name: set[bytes]() for router in self.routers}
         for host, rcv_id in self.absent:
             wanted[host].add(rcv_id)
-        for agent in self.agents:
-            for host, rcv_id in agent.queues():
+        for party in self.parties.values():
+            for host, rcv_id in party.receives_from():
                 wanted[host].add(rcv_id)
                 holder = self._router(host).router.plan.state.queues.holder(rcv_id)
-                if not agent.service and holder is None:
-                    raise ViolationError(f"nobody is subscribed to a queue of {agent.name} at {host}")
+                if not party.service and holder is None:
+                    raise ViolationError(f"nobody is subscribed to a queue of {party.name} at {host}")
         for router in self.routers:
             kept = router.queues()
             if gone := wanted[router.name] - kept.keys():
@@ -371,7 +454,8 @@ class Run:
                 raise ViolationError(f"{router.name} keeps queues in use that no agent knows")
 
     async def _judge_services(self) -> None:
-        """What a service and its routers count is the same, and true."""
+        """What a service and its routers count is the same, and true; but for queues whose NEW was never
+        answered, which the service finds when it connects the next time."""
         for agent in self.agents:
             for host, service_id, queues in agent.services():
                 counted = await self._router(host).members(service_id)
@@ -385,7 +469,7 @@ class Run:
 
     def _unanswered(self, host: str, service_id: bytes) -> QueueSet:
         """Queues of a service whose NEW was never answered: its router counts them, and nobody knows them."""
-        known = {rcv_id for agent in self.agents for place, rcv_id in agent.queues() if place == host}
+        known = {rcv_id for agent in self.agents for place, rcv_id in agent.receives_from() if place == host}
         known |= {rcv_id for place, rcv_id in self.absent if place == host}
         kept = self._router(host).queues().items()
         found = (each for each, record in kept if record.service_id == service_id and each not in known)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from blindpost.testing.apns import TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer, Fault
 from simulation.faults import Point, Step
+from simulation.hostile import Attack
 from simulation.network import Ending, Weather
 
 ROUTERS = ("router1", "router2")
@@ -15,32 +16,41 @@ AGENTS = ("alice", "bob", "carol")
 NOTIFYING = ("ntf", "apple")
 DEVICES = ("alice", "carol")
 """Agents that have push notifications, where there are any."""
+OWNERS = ("dave",)
+SERVICES = frozenset({"bob"})
+ROUTER_VERSIONS = (20, 19)
+AGENT_VERSIONS = (20, 17, 15, 12)
+"""The newest that a program speaks after it was exchanged; services need what routers speak since 19."""
 PEERS = {"alice": ("bob",), "bob": ("alice", "carol"), "carol": ("bob",)}
 
 
 class Cast:
     """Who takes part in a run; a short one has two agents, so that a thousand of them cost little."""
 
-    def __init__(self, agents: Sequence[str], *, ntf: bool = False) -> None:
+    def __init__(self, agents: Sequence[str], owners: Sequence[str] = (), *, ntf: bool = False) -> None:
         self.agents = tuple(agents)
+        self.owners = tuple(owners)
+        """Plain clients, each with a queue and two devices."""
         self.ntf = ntf
         """Whether devices are notified."""
         self.devices = tuple(agent for agent in agents if agent in DEVICES) if ntf else ()
         self.peers = {agent: tuple(peer for peer in PEERS[agent] if peer in agents) for agent in agents}
-        self.everybody = (*ROUTERS, *agents, *(NOTIFYING if ntf else ()))
+        self.everybody = (*ROUTERS, *agents, *owners, *(NOTIFYING if ntf else ()))
         self.lines = [*((agent, router) for agent in agents for router in ROUTERS), ROUTERS]
         """Between whom there are connections."""
+        self.lines += [(owner, ROUTERS[0]) for owner in owners]
         if ntf:
             self.lines += [NOTIFYING, *(("ntf", router) for router in ROUTERS)]
             self.lines += [(agent, "ntf") for agent in self.devices]
 
 
-CASTS = (Cast(AGENTS[:2]), Cast(AGENTS[1:]))
+CASTS = (Cast(AGENTS[:2]), Cast(AGENTS[1:]), Cast((), OWNERS))
+CAST_SHARES = (1, 1, 1)
 NOTIFIED = (Cast(AGENTS[:2], ntf=True), Cast(AGENTS[1:], ntf=True))
 NOTIFIED_SHARE = 1 / 3
 """In how many short runs devices are notified."""
-ALL = Cast(AGENTS)
-EVERYBODY = Cast(AGENTS, ntf=True)
+ALL = Cast(AGENTS, OWNERS)
+EVERYBODY = Cast(AGENTS, OWNERS, ntf=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,14 @@ Draw = Callable[[random.Random, Cast], tuple[str, tuple[object, ...]]]
 def _send(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     agent = chance.choice(cast.agents)
     return agent, (chance.choice(cast.peers[agent]), chance.choice((1, 1, 2, 3)))
+
+
+def _write(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.owners), (chance.choice((1, 2, 3)),)
+
+
+def _owner(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(cast.owners), ()
 
 
 def _to_peer(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -81,6 +99,21 @@ def _renewed(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
 
 def _drift(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     return chance.choice(ROUTERS), (chance.randint(1, 2), chance.choice((0.0, 5.0)))
+
+
+def _service(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return "bob", ()
+
+
+def _attack(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    agent = chance.choice(cast.agents)
+    return agent, (chance.choice(cast.peers[agent]), chance.choice(list(Attack)))
+
+
+def _version(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    who = chance.choice((*ROUTERS, *(agent for agent in cast.agents if agent not in SERVICES)))
+    versions = ROUTER_VERSIONS if who in ROUTERS else AGENT_VERSIONS
+    return who, (chance.choice(versions), chance.choice((0.0, 5.0)))
 
 
 def _line(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -144,6 +177,15 @@ def _clock(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
 
 DRAWS: Mapping[str, Draw] = {
     "send": _send,
+    "connect": _to_peer,
+    "resync": _to_peer,
+    "attack": _attack,
+    "other version": _version,
+    "deaf": _partition,
+    "renewed service": _service,
+    "write": _write,
+    "take over": _owner,
+    "re-key": _owner,
     "switch": _to_peer,
     "crash": _crash,
     "restart": _restart,
@@ -162,6 +204,15 @@ DRAWS: Mapping[str, Draw] = {
 }
 WEIGHTS: Mapping[str, int] = {
     "send": 12,
+    "connect": 1,
+    "resync": 2,
+    "attack": 1,
+    "other version": 1,
+    "deaf": 1,
+    "renewed service": 1,
+    "write": 8,
+    "take over": 6,
+    "re-key": 3,
     "switch": 2,
     "crash": 5,
     "restart": 1,
@@ -187,18 +238,32 @@ NTF_DRAWS: Mapping[str, Draw] = {
 """What can happen where devices are notified; all are as likely as each other."""
 NTF_STEPS = 2
 KINDS = frozenset({*WEIGHTS, *NTF_DRAWS})
+LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40}
+"""In a long run little happens at once: messages are to be under way when something does."""
+OF_AGENTS = frozenset(
+    {"send", "switch", "connect", "resync", "attack", "full disk", "lazy program", "drift", "renewed service"}
+)
+OF_OWNERS = frozenset({"write", "take over", "re-key"})
 SHORT_STEPS = 6
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
 LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
 
 
+def possible(cast: Cast, weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
+    """What can happen to this cast, and how often."""
+    missing = (frozenset() if cast.agents else OF_AGENTS) | (frozenset() if cast.owners else OF_OWNERS)
+    kinds = [kind for kind in weights if kind not in missing]
+    return kinds, [weights[kind] for kind in kinds]
+
+
 def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
-    """A short run: so many things that happen to two agents and two routers."""
+    """A short run: so many things that happen to two routers and two agents, or a plain client."""
     chance = random.Random(f"{seed}/schedule")
     notified = random.Random(f"{seed}/cast").random() < NOTIFIED_SHARE
-    cast = chance.choice(NOTIFIED if notified else CASTS)
+    cast = chance.choice(NOTIFIED) if notified else chance.choices(CASTS, CAST_SHARES)[0]
+    names, shares = possible(cast, weights)
     at_s, drawn = 0.0, []
-    kinds = chance.choices(list(weights), list(weights.values()), k=steps)
+    kinds = chance.choices(names, shares, k=steps)
     if notified:
         kinds += chance.choices(list(NTF_DRAWS), k=NTF_STEPS)
         chance.shuffle(kinds)
@@ -209,7 +274,7 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
     return Schedule(cast, drawn)
 
 
-def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
+def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = LONG_WEIGHTS) -> Schedule:
     """A long run with everybody in it."""
     chance = random.Random(f"{seed}/long")
     draws = {**DRAWS, **NTF_DRAWS}

@@ -12,12 +12,19 @@ from typing import Any
 import pytest
 
 from blindpost.agent.messages import sending
-from blindpost.agent.store import ratchets
+from blindpost.agent.rotation import recipient
+from blindpost.agent.rotation.commands import RotationCommands
+from blindpost.agent.store import connections, ratchets
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.store.subscriptions import SubQueue
+from blindpost.agent.subscriptions.batches import Batches
 from blindpost.agent.work.ground import Ground
+from blindpost.crypto.authorizers import Verifier
 from blindpost.engine.loop import Engine
 from blindpost.ntf import outcomes, pushes
 from blindpost.ntf.machines import LedgerEvent
-from blindpost.router import delivery, queues, subscriptions
+from blindpost.router import decisions, delivery, queues, subscriptions
+from blindpost.router.asking import Asked
 from blindpost.router.events import Event
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import RouterClient
@@ -49,7 +56,7 @@ def genesis() -> Iterator[Genesis]:
 def found(genesis: Genesis, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> tuple[int, FailedRunError]:
     """The first seed that fails, and how."""
     plant(monkeypatch)
-    weights = {kind: weight for kind, weight in WEIGHTS.items() if kind not in WITHOUT.get(plant, ())}
+    weights = {**WEIGHTS, **OFTEN.get(plant, {})}
     for seed in range(SEEDS_UNTIL_FOUND):
         try:
             simulate(genesis, seed, draw(seed, weights=weights))
@@ -131,14 +138,68 @@ def mark_before_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushes, "_message_push", message_push)
 
 
-WITHOUT: dict[Plant, tuple[str, ...]] = {answer_before_the_commit: ("refused commits", "doubtful commit")}
-"""Faults that would show the bug for another reason than the one it is planted for."""
+def deliver_twice_after_a_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lost a queue is told so, and keeps the message that was in flight to it."""
+
+    def displaced(turn: Turn, client: RouterClient, loser: RouterClient | None, recipient_id: bytes) -> None:
+        if loser is not None and loser is not client:
+            turn.push(loser, recipient_id, END())
+
+    monkeypatch.setattr(subscriptions, "_displaced", displaced)
+
+
+def delete_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotation deletes the old queue when the sender is told of the new one, not when it has come there."""
+    real = RotationCommands._secure
+
+    async def secure(commands: RotationCommands, command: StoredCommand) -> None:
+        await real(commands, command)
+        old = recipient.switching(connections.load_whole(commands._ground.store.reading, command.conn_id))
+        if old is not None:
+            await commands._delete(old)
+
+    monkeypatch.setattr(RotationCommands, "_secure", secure)
+
+
+def keep_a_stale_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command is judged by the keys that its queue had when its batch was loaded."""
+
+    def still_authorized(record: QueueRecord | None, verifier: Verifier, asked: Asked) -> bool:
+        return asked.authorized
+
+    monkeypatch.setattr(decisions, "still_authorized", still_authorized)
+
+
+def forget_a_queue_in_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that differs from its router asks for all of its queues but the last."""
+    real = Batches.associated_pages
+
+    def associated_pages(batches: Batches) -> Iterator[list[SubQueue]]:
+        for page in real(batches):
+            yield page[:-1]
+
+    monkeypatch.setattr(Batches, "associated_pages", associated_pages)
+
+
+OFTEN: dict[Plant, dict[str, int]] = {
+    answer_before_the_commit: {"refused commits": 0, "doubtful commit": 0},
+    deliver_twice_after_a_take_over: {"take over": 20, "write": 20},
+    delete_too_early: {"switch": 12},
+    keep_a_stale_verdict: {"re-key": 20},
+    forget_a_queue_in_the_repair: {"drift": 12},
+}
+"""What happens more often than otherwise, so that a bug is found soon; and what does not happen, since it
+would show the bug for another reason than the one it is planted for."""
 BUGS: dict[Plant, tuple[str, ...]] = {
-    lose_a_wake_up: ("messages are missing", "keeps", "not acknowledged", "rotation"),
-    answer_before_the_commit: ("messages are missing", "AUTH"),
-    tell_the_wrong_session: ("is not subscribed", "messages are missing", "keeps"),
+    lose_a_wake_up: ("messages are missing", "keeps", "not acknowledged", "rotation", "were not given"),
+    answer_before_the_commit: ("messages are missing", "AUTH", "were not given", "came again"),
+    tell_the_wrong_session: ("is not subscribed", "nobody else asked for it", "was not told"),
     save_the_ratchet_later: ("is told of a failure", "messages are missing"),
     mark_before_it_is_accepted: ("marked as accepted",),
+    deliver_twice_after_a_take_over: ("after it was told that it lost", "acknowledged twice"),
+    delete_too_early: ("AUTH", "messages are missing", "will not be sent"),
+    keep_a_stale_verdict: ("a key that it had replaced", "the key that it had just taken"),
+    forget_a_queue_in_the_repair: ("although it knows all that routers have", "counts"),
 }
 """Each bug, and what of it may be seen."""
 

@@ -19,6 +19,7 @@ import pytest
 from simulation.genesis import Genesis, make_genesis
 from simulation.model import Model, ViolationError
 from simulation.processes import Process, SimulationLoop, run_simulated
+from simulation.queue_model import Line, QueueModel
 from simulation.schedules import KINDS, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
@@ -29,9 +30,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-SEEDS = int(os.environ.get("BLINDPOST_NETWORK_SEEDS", "160"))
+SEEDS = int(os.environ.get("BLINDPOST_NETWORK_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("BLINDPOST_FIRST_SEED", "0"))
-PARTS = 6
+PARTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,35 @@ def test_what_the_model_refuses() -> None:
         model.came("bob", model.say("alice", "bob"), "MsgOk")
     channel.taken.update((1, 2))
     assert model.missing() == ["alice>bob 1"]
+
+
+def test_what_the_model_of_a_queue_refuses() -> None:
+    """Each promise of a router to the devices of one owner, broken once."""
+    model, one, other = QueueModel(), Line("one"), Line("other")
+    for _ in range(4):
+        model.taken.add(model.say())
+    model.subscribes(one)
+    model.came(one, 2)
+    with pytest.raises(ViolationError, match="before it had acknowledged"):
+        model.came(one, 3)
+    with pytest.raises(ViolationError, match="nobody else asked"):
+        model.ended(one)
+    with pytest.raises(ViolationError, match="may not acknowledge"):
+        model.not_in_flight(one, 2)
+    model.subscribes(other)
+    model.not_in_flight(one, 2)
+    model.ended(one)
+    with pytest.raises(ViolationError, match="after it was told"):
+        model.came(one, 3)
+    model.came(other, 2)
+    model.acknowledged(other, 2)
+    with pytest.raises(ViolationError, match="acknowledged twice"):
+        model.acknowledged(one, 2)
+    for promise, number in {"out of order": 1, "came again": 2, "not in the queue": 5}.items():
+        other.acknowledges()
+        with pytest.raises(ViolationError, match=promise):
+            model.came(other, number)
+    assert model.missing() == {1, 3, 4}
 
 
 def test_a_dead_process_does_nothing_more() -> None:
