@@ -132,6 +132,20 @@ async def test_messages_are_counted(tmp_path: Path) -> None:
         assert counted.moved() == {"msgGetNoMsg": 1}
         await queue.ask(await open_line(running), SUB())
         assert counted.moved() == {"qSubEnd": 1}
+        assert running.router.plan.meters.ack_s.count == 2, "a marker is no message"
+
+
+async def test_a_marker_that_is_left_alone_goes_with_its_queue(tmp_path: Path) -> None:
+    async with running_router(tmp_path, RouterRules(quota=1), network=MemoryNetwork()) as running:
+        line, sender = await lines_of(running, 2)
+        queue = await create(line)
+        await queue.send(sender, b"one")
+        await sender.ask(SEND(False, b"two"), queue.sender_id)
+        queue.opened(await queue.ask(line, GET()))
+        await queue.ask(line, ACK(queue.last_id))
+        counted = Counted(running)
+        await queue.ask(line, DEL())
+        assert counted.moved() == {"qDeletedAll": 1, "qDeletedNew": 1, "msgMarkersGone": 1}
 
 
 async def test_messages_removed_with_their_queue_are_counted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from blindpost.router.view import View
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
 from blindpost.wire.primitives import Reader
-from blindpost.wire.smp.commands import ACK, DEL, PING, SEND
+from blindpost.wire.smp.commands import ACK, DEL, PING, SEND, SUB
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ALLS, END, ENDS, ERR, MSG, NMSG, OK, PONG, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Received, parse_responses
@@ -186,6 +186,17 @@ async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRout
     assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == len(queues)
     assert running.router.plan.meters[Meter.SUB_ENDS] == 1
     await quiet(old, new, other)
+
+
+async def test_a_queue_that_leaves_its_service_for_a_plain_connection_is_counted(
+    running: RunningRouter,
+) -> None:
+    credentials, queues = await left(running, [0, 0])
+    line = await back(running, credentials)
+    await line.subs()
+    await queues[0].ask(await open_line(running), SUB())
+    assert (await line.event(queues[0].recipient_id)).response == END()
+    assert running.router.plan.meters[Meter.SUB_ENDS] == 1
 
 
 @pytest.mark.both_stores

@@ -28,16 +28,15 @@ def expire_head(turn: Turn, recipient_id: bytes, before: int) -> int:
     return dropped
 
 
-def expire_notifications(turn: Turn, notifier_id: bytes, before: int) -> int:
+def expire_notifications(turn: Turn, notifier_id: bytes, before: int) -> None:
     """Drop what came before `before` and still waits for this notifier."""
     notifier = notifier_named(turn, notifier_id)
     pending = turn.view.pending(notifier_id)
     kept = [notification for notification in pending if notification.seconds >= before]
     dropped = len(pending) - len(kept)
     if notifier is None or not dropped:
-        return 0
+        return
     turn.view.delete_notifications(notifier)
     for notification in kept:
         turn.view.add_notification(notifier, notification)
     turn.count(Meter.NTF_EXPIRED, dropped)
-    return dropped

@@ -25,8 +25,7 @@ def subscribe(turn: Turn, client: RouterClient, record: QueueRecord) -> QueueRec
         _displaced(turn, client, turn.state.queues.remove(recipient_id), recipient_id)
         turn.state.drop_sub(client, recipient_id)
     else:
-        if record.service_id is not None:
-            record = dissociate_queue(turn, client, record)
+        record = dissociate_queue(turn, client, record)
         loser = turn.state.queues.take_over(recipient_id, client)
         if loser is not None:
             _displaced(turn, client, loser, recipient_id)
