@@ -25,7 +25,7 @@ import pytest
 from mutants.changes import Change, changes_of
 from mutants.reach import Reach, ended, passes, reached
 
-SLOW_TIMES, SLOW_S = 5.0, 10.0
+SLOW_TIMES, SLOW_S = 5.0, 5.0
 """A test of a change may take so many times as long as without it, and so much longer."""
 
 

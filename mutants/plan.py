@@ -7,7 +7,7 @@ ROUTER = (
     " test_notifications test_queue_life test_receiving test_records test_registry test_requests"
     " test_securing test_sending test_service_association test_service_identity test_service_sets"
     " test_service_subscription test_transcripts test_service_transcripts test_activity test_gauges"
-    " test_backpressure"
+    " test_backpressure test_stored"
 )
 NTF = (
     "test_commands test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
@@ -33,7 +33,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
         "association commands decisions delivery expiry notifications queues services subscriptions turn",
-        (*_tests("router", ROUTER), "tests/serving/test_stored.py"),
+        _tests("router", ROUTER),
     ),
     **_gates("ntf", "ledger outcomes subscriptions tokens turn", _tests("ntf", NTF)),
     **_gates("ds", "checks heads queues turn", _tests("ds", DS)),

@@ -188,6 +188,17 @@ async def test_a_takeover_is_complete_when_subs_is_answered(running: RunningRout
     await quiet(old, new, other)
 
 
+async def test_a_walk_under_way_ends_with_a_takeover(running: RunningRouter) -> None:
+    credentials, _ = await left(running, [0, 0])
+    old = await back(running, credentials)
+    await old.subs()
+    walks = client_of(running, old).walks
+    walks.put(MESSAGES, Walk())
+    running.router.plan.undo.forget()
+    await (await back(running, credentials)).subs()
+    assert len(walks) == 0
+
+
 async def test_a_queue_that_leaves_its_service_for_a_plain_connection_is_counted(
     running: RunningRouter,
 ) -> None:
