@@ -14,14 +14,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from benchmarks import floor
+from benchmarks.figures.rows import Figure, as_json, single
 from benchmarks.load import filling
 from benchmarks.load.clients import Cycles
 from benchmarks.load.process import IN_MEMORY, MeasuredRouter, cpu_ns, measured_router
@@ -122,6 +122,19 @@ def shown(costs: Sequence[Cost], connections: int) -> str:
     return "\n".join(lines)
 
 
+def figures(costs: Sequence[Cost], connections: int) -> list[Figure]:
+    """Each part, and the sum as a multiple of what a router of one process takes."""
+    alone, found = costs[0], []
+    for cost in costs:
+        of = f"fronts: {cost.fronts}, at {connections} connections"
+        found += [
+            single(f"{of}: engine", "us of CPU", cost.engine_us),
+            single(f"{of}: fronts", "us of CPU", cost.fronts_us),
+            single(f"{of}: together", "x one process", cost.sum_us / alone.engine_us),
+        ]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what fronts cost and bring.")
     parser.add_argument("--cycles", type=int, default=2_000, help="messages of a round")
@@ -131,7 +144,7 @@ def main() -> None:
     arguments = parser.parse_args()
     costs = asyncio.run(measured(arguments.cycles, arguments.rounds, arguments.connections))
     print(
-        json.dumps([asdict(cost) for cost in costs], indent=2)
+        as_json(figures(costs, arguments.connections))
         if arguments.json
         else shown(costs, arguments.connections)
     )

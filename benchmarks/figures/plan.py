@@ -27,6 +27,7 @@ BENCHMARKS = (
     Benchmark("floor", "The floor of one message cycle", quick="--rounds 10", runs=1),
     Benchmark("transport", "A block through a session", quick="--rounds 10", runs=1),
     Benchmark("router", "The router", quick="--quick", runs=1),
+    Benchmark("cores", "A router with fronts", quick="--cycles 400 --rounds 3"),
     Benchmark("moving", "Import of a reference router's files", quick="--queues 20000"),
     Benchmark("ds", "The delivery service", quick="--stored 10 10000 --cycles 100 --wakes 50", runs=1),
     Benchmark("journal", "What recording costs", quick="--rounds 3"),
