@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from blindpost.client.errors import RefusedError
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.authorizers import Check
 from blindpost.crypto.verifying import OneByOne
-from blindpost.router.fronts import fleet
+from blindpost.router.fronts import channel, fleet
 from blindpost.router.fronts.fronted import Fronted
 from blindpost.transport.errors import TransportError
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
@@ -30,7 +31,7 @@ from tests.support.router.replay import Replay
 from tests.support.router.routers import RunningRouter, new_key, new_queue, pushed, running_router
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 
-ROUNDS = int(os.environ.get("BLINDPOST_FRONT_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("BLINDPOST_FRONT_ROUNDS", "1"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
 PAIRS = 3
 
@@ -154,8 +155,12 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
         (other,) = [front for front in fronts.fronts if front is not stopped]
         served = [client for client in clients if client in await answered(clients)]
         assert len(served) == len(other.sessions) == 1
-        stopped.heard_at -= fleet.SILENT_S
+        for _ in range(fleet.MISSED_MAX):
+            await fronts.look()
+            other.missed = 0
+        assert stopped in fronts.fronts
         await fronts.look()
+        assert stopped not in fronts.fronts
         with pytest.raises(TransportError):
             await next(client for client in clients if client not in served).send(PING())
         assert isinstance(await served[0].send(PING()), PONG)
@@ -169,6 +174,67 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
             await client.close()
         await until(lambda: as_before(fronts, 2, open_before))
         assert fronts.restarted == 1
+
+
+async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is pushed to its connections is held back as for a peer that does not read; others go on."""
+    monkeypatch.setattr(channel, "HIGH", 64 << 10)
+    monkeypatch.setattr(channel, "LOW", 16 << 10)
+    async with running_router(tmp_path, fronts=2) as running:
+        recipient, sender = await running.connect(), await running.connect()
+        queues = [await new_queue(recipient) for _ in range(60)]
+        (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
+        stopped = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for queue in queues:
+            assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
+        assert client.congested
+        assert 0 < len(client.waiting) < len(queues)
+        assert stopped.channel.backlog < 10 * channel.HIGH
+        os.kill(stopped.pid, signal.SIGCONT)
+        heard = [await pushed(recipient) for _ in queues]
+        assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
+        assert not client.congested
+        assert isinstance(await recipient.send(PING()), PONG)
+        assert not recipient.events_waiting
+        for one in (recipient, sender):
+            await one.close()
+
+
+def _has(running: RunningRouter, front: fleet.Front, number: int) -> bool:
+    return running.router.connections[number].session in front.sessions.values()
+
+
+async def test_a_front_killed_in_the_middle_of_anything_leaves_nothing(tmp_path: Path) -> None:
+    """Of a connection that said nothing, one that began to greet, one inside a block, and one at rest."""
+    async with running_router(tmp_path, fronts=1) as running:
+        open_before, limits = descriptors(), running.router.limits
+        at_rest, inside = await running.connect(), await running.connect()
+        silent, greeting = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
+        greeting[1].write(bytes.fromhex("16030100c8010000c40303"))
+        session = inside._session
+        session._transport.write(b"\x17\x03\x03\x40\x11" + bytes(1000))
+        (front,) = fronts_of(running).fronts
+        await until(lambda: greeted(running, 2))
+        os.kill(front.pid, signal.SIGKILL)
+        for reader, writer in (silent, greeting):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        for one in (at_rest, inside):
+            await one.wait_closed()
+        again = await running.connect()
+        assert isinstance(await again.send(PING()), PONG)
+        assert (len(running.router.connections), limits.handshakes) == (1, 0)
+        await again.close()
+        await until(lambda: as_before(fronts_of(running), 1, open_before))
+
+
+async def greeted(running: RunningRouter, count: int) -> bool:
+    """Whether so many connections are established and as many are on their way."""
+    return len(running.router.connections) == running.router.limits.handshakes == count
 
 
 async def as_before(fronts: fleet.Fronts, count: int, open_before: int) -> bool:

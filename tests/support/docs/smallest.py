@@ -51,8 +51,8 @@ TESTS = {
 }
 """Variables that make a test long."""
 
-FOLDERS = {" tests/router$": " tests/router/test_links.py"}
-"""A file instead of a folder."""
+FOLDERS = {r" tests/serving/test_upgrading\.py .* tests/router$": " tests/router/test_links.py"}
+"""One file instead of many."""
 
 ONE_FILE = "tests/repository/test_claims_report.py"
 """Instead of all tests."""

@@ -17,6 +17,7 @@ from blindpost.client.smp import SmpClient
 from blindpost.serving.children import COMMAND, Child, DidNotStartError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
+from tests.support.router.routers import FRONTS
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
 
@@ -36,6 +37,8 @@ def init(folder: Path, *arguments: str) -> dict[str, Any]:
     entry = () if "--password" in arguments else ("--open",)
     done = run("router", "init", folder, *at, "--json", *entry, *arguments)
     result: dict[str, Any] = json.loads(done.stdout)
+    if FRONTS:
+        edit(folder, "fronts = 0", f"fronts = {FRONTS}")
     return result
 
 

@@ -21,7 +21,6 @@ from blindpost.serving.children import free_port
 from blindpost.serving.control import ask
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.text import unb64
-from tests.support.router.routers import FRONTS
 from tests.support.serving.commands import ENVIRONMENT, edit, init
 
 START_S, END_S = 60.0, 30.0
@@ -172,8 +171,7 @@ async def router_in_process(
     """A new router that was not started yet. `edits` change its configuration; `wrapper` runs it."""
     fingerprint = unb64(str((await asyncio.to_thread(init, folder))["fingerprint"]))
     port = free_port()
-    fronts = [("fronts = 0", f"fronts = {FRONTS}")] if FRONTS else []
-    for before, after in (("ports = [0]", f"ports = [{port}]"), *fronts, *edits):
+    for before, after in (("ports = [0]", f"ports = [{port}]"), *edits):
         edit(folder, before, after)
     process = await forking(*wrapper, sys.executable, "-m", "tests.support.router.forked", str(folder))
     router = RouterInProcess(folder, port, fingerprint, process)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from blindpost.router.fronts.fleet import Front, Fronts
 
 
+HELD_MAX = 128 << 10
+"""What may come on a connection that waits for a front."""
+
+
 class FarSession(Session):
     """The owner of a connection calls it like any other session; a front does what it says.
 
@@ -74,26 +78,35 @@ class FarSession(Session):
         self._keeper.opened(self)
         if self.stage is not Stage.TLS:
             return
+        self._timer = self._loop.call_later(self._wait_s, self.abort, errors.TlsTimeoutError())
         if transport.get_protocol() is self:
-            self._hand_over(b"")
-        else:
-            self._timer = self._loop.call_later(self._wait_s, self.abort, errors.TlsTimeoutError())
+            self.hand_over(b"")
 
     def buffer_updated(self, nbytes: int) -> None:
-        """The bytes by which it was decided that this is an SMP client."""
+        """The bytes by which it was decided that this is an SMP client; more, if there is no front."""
         if self.stage is Stage.TLS and self._front is None:
-            self._hand_over(bytes(scratch.received[:nbytes]))
+            held = self._fleet.waiting.get(self, b"") + bytes(scratch.received[:nbytes])
+            if len(held) > HELD_MAX:
+                self.abort(errors.RefusedError("no front takes connections now"))
+            else:
+                self.hand_over(held)
 
-    def _hand_over(self, held: bytes) -> None:
-        self._cancel_timer()
-        transport = self._transport
-        front = self._fleet.least()
-        sock = transport.get_extra_info("socket")
-        if front is None or sock is None:
-            self.abort(errors.RefusedError("no front takes connections now"))
+    def hand_over(self, held: bytes) -> None:
+        """Give it to a front, with what came on it; without any front it waits for the next."""
+        transport, front = self._transport, self._fleet.least()
+        if front is None:
+            self._fleet.waiting[self] = held
+            transport.pause_reading()
             return
+        try:
+            descriptor = os.dup(transport.get_extra_info("socket").fileno())
+        except OSError:
+            self.abort(errors.RefusedError("no more files can be opened"))
+            return
+        self._cancel_timer()
+        self._fleet.waiting.pop(self, None)
         self._front = front
-        front.accept(self, os.dup(sock.fileno()), held)
+        front.accept(self, descriptor, held)
         transport.set_protocol(asyncio.Protocol())
         transport.abort()
 
@@ -114,6 +127,7 @@ class FarSession(Session):
         self._cancel_timer()
         reason = self._reason = untraced(self._reason or errors.ConnectionCutError())
         self.stage = Stage.CLOSED
+        self._fleet.waiting.pop(self, None)
         if self._front is not None:
             self._front.forget(self)
         self._keeper.closed(self)

@@ -30,8 +30,8 @@ from blindpost.wire.errors import WireError
 
 COMMAND = (*PYTHON, "blindpost.router.fronts.front")
 LOOK_S = 2.0
-SILENT_S = 20.0
-"""A front that did not answer for so long is killed."""
+MISSED_MAX = 10
+"""A front that left so many looks in a row unanswered is killed. Time would pass while we stood still."""
 STEADY_S = 5.0
 """A front that ended sooner after its start is replaced only after a pause."""
 PAUSE_S = 1.0
@@ -48,7 +48,8 @@ class Front:
         self._stalled: dict[FarSession, None] = {}
         """Those whose answers wait because the front takes nothing."""
         self.started = time.monotonic()
-        self.heard_at = self.started
+        self.missed = 0
+        """How many looks it left unanswered."""
         own, other = socket.socketpair()
         with other:
             self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -88,7 +89,7 @@ class Front:
 
     def _hear(self, kind: int, number: int, view: memoryview) -> None:
         if kind == frames.PONG:
-            self.heard_at = time.monotonic()
+            self.missed = 0
             return
         session = self.sessions.get(number)
         if session is None:
@@ -132,13 +133,20 @@ class Fronts:
         self.numbers = itertools.count(1)
         self.fronts: list[Front] = []
         self.restarted = 0
+        self.waiting: dict[FarSession, bytes] = {}
+        """Connections for which there is no front, with what came on them."""
         self._ending = False
         self._ended: list[subprocess.Popen[bytes]] = []
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
         for _ in range(self.count):
-            self.fronts.append(Front(self))
+            self._add()
+
+    def _add(self) -> None:
+        self.fronts.append(Front(self))
+        for session, held in tuple(self.waiting.items()):
+            session.hand_over(held)
 
     def renew(self, credentials: Credentials, limits: SessionLimits) -> None:
         """New connections see these certificates."""
@@ -157,12 +165,12 @@ class Fronts:
 
     async def look(self) -> None:
         """Ask every front whether it is there; those that ended are let go of."""
-        now = time.monotonic()
         for front in tuple(self.fronts):
-            if now - front.heard_at > SILENT_S:
+            if front.missed >= MISSED_MAX:
                 log.error("a front does not answer: it is replaced, and its clients reconnect")
                 front.kill()
             else:
+                front.missed += 1
                 front.channel.tell(frames.PING, 0)
         self._ended = [process for process in self._ended if process.poll() is None]
 
@@ -176,17 +184,21 @@ class Fronts:
         if time.monotonic() - front.started > STEADY_S:
             self._replace()
         else:
-            handle = asyncio.get_running_loop().call_later(PAUSE_S, self._replace)
-            self._timers.add(handle)
+            self._replace_later()
+
+    def _replace_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers = {handle for handle in self._timers if handle.when() > loop.time()}
+        self._timers.add(loop.call_later(PAUSE_S, self._replace))
 
     def _replace(self) -> None:
         if self._ending:
             return
         try:
-            self.fronts.append(Front(self))
+            self._add()
         except OSError as error:
             log.error("a front could not be started: %s", error.strerror)
-            self._timers.add(asyncio.get_running_loop().call_later(PAUSE_S, self._replace))
+            self._replace_later()
 
     def stop(self) -> None:
         """Replace none of them any more."""
