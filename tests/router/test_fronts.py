@@ -243,16 +243,12 @@ async def as_before(fronts: fleet.Fronts, count: int, open_before: int) -> bool:
 
 
 async def answered(clients: Sequence[SmpClient]) -> list[SmpClient]:
-    """Those who hear of the router within a moment."""
-    found = []
-    for client in clients:
-        try:
-            async with asyncio.timeout(1.0):
-                await client.send(PING())
-        except TimeoutError:
-            continue
-        found.append(client)
-    return found
+    """Those who hear of the router first."""
+    asking = {asyncio.create_task(client.send(PING())): client for client in clients}
+    done, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return [asking[task] for task in done]
 
 
 GARBAGE = {
