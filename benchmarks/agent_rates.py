@@ -6,7 +6,8 @@ Method: both agents run in this process, each with its store on a real disk at f
 the real command in a process of its own, its store in memory, so that what is measured is the agents. A
 message counts when it was stored, sent, delivered, stored, shown and acknowledged. The sender has a queue:
 so many calls of `send` wait at a time. The recipient acknowledges in tasks, as a program with many
-connections does. Rates are of wall-clock time. Statements and commits are counted by SQLite's own trace in a
+connections does. Rates are of wall-clock time; beside them
+stands the CPU time of both agents. Statements and commits are counted by SQLite's own trace in a
 run of their own, since counting takes time; what triggers do is told apart from what the agent asks for.
 An echo is a message and its answer: both ratchets turn, and each takes a new KEM key pair, which is 30 ms of
 a core's time in the program's KEM process. Beside the rates stands what the same disk does in the same
@@ -61,6 +62,8 @@ class Scene:
     connections: int
     messages: int
     per_s: float
+    cpu_us: float
+    """Of both agents, for a message."""
     sender: Counted
     recipient: Counted
 
@@ -179,9 +182,11 @@ def _per(statements: list[str], count: int) -> Counted:
 
 async def scene(alice: Agent, bob: Agent, conns: list[Connection], messages: int) -> Scene:
     await sent(alice, bob, conns, max(len(conns), messages // 10))
+    began_ns = time.process_time_ns()
     seconds = await sent(alice, bob, conns, messages)
+    cpu_us = (time.process_time_ns() - began_ns) / messages / 1000
     sender, recipient = await counted(alice, bob, conns, max(len(conns), messages // 2))
-    return Scene(len(conns), messages, messages / seconds, sender, recipient)
+    return Scene(len(conns), messages, messages / seconds, cpu_us, sender, recipient)
 
 
 async def measure(messages: int, connections: int, echoes: int, folder: Path | None = None) -> Rates:
@@ -210,7 +215,9 @@ def shown(rates: Rates) -> str:
     lines = [f"durable commits of the disk a second    {before:6.0f} before, {after:.0f} after"]
     for one in rates.scenes:
         over = "one connection" if one.connections == 1 else f"{one.connections} connections"
-        lines.append(f"durable messages a second, {over:<16} {one.per_s:5.0f}")
+        lines.append(
+            f"durable messages a second, {over:<16} {one.per_s:5.0f}, {one.cpu_us:.0f} us of CPU each"
+        )
         for who, side in (("sender", one.sender), ("recipient", one.recipient)):
             asked = f"{side.statements:.1f} statements (and {side.inner:.1f} of triggers)"
             lines.append(f"    {who:<9} a message: {asked}, {side.commits:.2f} commits")

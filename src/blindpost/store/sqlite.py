@@ -2,7 +2,8 @@
 
 Every transaction is short, synchronous and the only one: `with store.transaction() as sql:` commits when
 the block ends and rolls everything back when it raises. WAL with `synchronous=FULL` means that what was
-committed survives `kill -9` and power loss.
+committed survives `kill -9` and power loss. An owner that groups its commits may sync the log itself, in a
+thread of its own, while the next transaction is written: see `defer_syncs`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import sqlite3
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ _LOG_PAGES = 1000
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
 """Schema version and application in the first page of a file."""
+_datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _UNNAMED = 0x426C706F
 """`Blpo`: our file from before files named their owner; its kind is recognised by a table."""
 
@@ -82,6 +85,9 @@ class SqliteStore:
         self.path = path
         self._owner = owner
         self._is_held = False
+        self._log: int | None = None
+        self._syncing = threading.Lock()
+        self._sync_failed: str | None = None
 
     @classmethod
     def open(
@@ -155,6 +161,34 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             self.rollback()
             raise self.failed(error) from error
+
+    def defer_syncs(self) -> None:
+        """From now on a commit survives `kill -9`, and a power loss once `sync` was called after it.
+
+        SQLite takes its locks on the database, never on the log, so a descriptor of our own does no harm.
+        """
+        self._log = os.open(f"{self.path}-wal", os.O_RDONLY)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    @property
+    def defers_syncs(self) -> bool:
+        return self._log is not None
+
+    def sync(self) -> None:
+        """Everything that was committed before the call survives a power loss; may be called in a thread.
+
+        Once it fails it fails for good: the kernel tells only once that it could not write, and forgets it.
+        """
+        if self._log is None:
+            return
+        with self._syncing:
+            if self._sync_failed is None:
+                try:
+                    _datasync(self._log)
+                except OSError as error:
+                    self._sync_failed = f"{self.path}: its log cannot be synced: {error.strerror}"
+            if self._sync_failed is not None:
+                raise StoreFailedError(self._sync_failed)
 
     def rollback(self) -> None:
         """Take everything since `begin` back, if SQLite has not done so by itself."""
@@ -232,6 +266,9 @@ class SqliteStore:
     def close(self) -> None:
         """Folds the log into the file and closes it."""
         self._connection.close()
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> None:

@@ -180,10 +180,10 @@ class Wire:
                 raise BrokerError(server, ResponseTimeoutError())
             return await real(user_id, server, call, **options)
 
-        async def session(key: SessionKey) -> Session:
+        async def session(key: SessionKey, **options: Any) -> Session:
             if "NEW" in self.refusing:
                 raise ClosedHereError("the router is away")
-            return await real_session(key)
+            return await real_session(key, **options)
 
         rt.sessions.send = send  # type: ignore[method-assign]
         rt.sessions.session = session  # type: ignore[method-assign]

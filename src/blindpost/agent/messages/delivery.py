@@ -16,7 +16,7 @@ from blindpost.agent.events import Failed, SendFailed
 from blindpost.agent.messages import outcomes
 from blindpost.agent.messages.layers import seal_confirmation, seal_message
 from blindpost.agent.messages.verdicts import Again
-from blindpost.agent.model import ConnId, MessageKind, SndQueue
+from blindpost.agent.model import ConnId, MessageKind, QueueStatus, SndQueue
 from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.messages import PendingDelivery
@@ -174,15 +174,18 @@ class _Worker:
             self.again = False
             pending = self._next()
             if pending is not None:
-                if await self._is_durable():
+                if await self._is_durable(pending):
                     await self._deliver(pending)
             elif not self.again:
                 return
 
-    async def _is_durable(self) -> bool:
-        """Whether what was read is stored for good: otherwise it must not be sent, and is read again."""
+    async def _is_durable(self, pending: PendingDelivery) -> bool:
+        """Whether a message is stored for good: otherwise it must not be sent, and is read again.
+
+        That an earlier one was taken need not be: after a power loss it is sent again, and is the same.
+        """
         try:
-            await self._ground.store.durable()
+            await self._ground.store.durable((self._conn_id, pending.internal_id))
         except StoreFailedError:
             return False
         return True
@@ -261,7 +264,7 @@ class _Worker:
                     again = Again.NO
                 else:
                     again = outcomes.failed(tx, whole, found, pending, failed, news=news)
-        await tx.durable()
+        await tx.written()
         return again
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
@@ -288,7 +291,11 @@ class _Worker:
         self, queue: SndQueue, pending: PendingDelivery, body: bytes, key: PrivateKey | None
     ) -> Server | None:
         call = Call(SEND(pending.notify, body), queue.snd_id, key)
-        answered = await self._sender.send_to_queue(queue.user_id, queue.server, call, entity=queue.conn_id)
+        # All else that is sent was made of more than the message, and all of that must be durable.
+        is_durable = pending.kind is MessageKind.A_MSG and queue.status is QueueStatus.ACTIVE
+        answered = await self._sender.send_to_queue(
+            queue.user_id, queue.server, call, entity=queue.conn_id, is_durable=is_durable
+        )
         return answered.proxy
 
     def _envelope(self, pending: PendingDelivery) -> bytes:

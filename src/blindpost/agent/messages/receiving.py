@@ -92,7 +92,7 @@ class Reception:
             self._ground.kem_source(self._may_need_pair(queue)) as kem,
         ):
             tx = self._process(queue, msg, kem)
-        await tx.durable()
+        await tx.written()
 
     def _may_need_pair(self, queue: RcvQueue) -> bool:
         """Whether a step of the ratchet could ask for a KEM key pair."""

@@ -164,5 +164,6 @@ def _ratcheted(
 
 def _store(tx: Tx, record: ConnRecord, message: messages.NewSndMessage, queues: Sequence[SndQueue]) -> None:
     messages.insert_snd(tx, record.conn_id, message, [queue.number for queue in queues], tx.now)
+    tx.group.names.add((record.conn_id, message.internal_id))
     for queue in queues:
         tx.wake_delivery(queue)

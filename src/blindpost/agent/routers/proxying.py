@@ -79,11 +79,18 @@ class QueueSender:
         self._proxies: dict[SessionKey, RouterAddress] = {}
 
     async def send_to_queue(
-        self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
+        self,
+        user_id: int,
+        server: Server,
+        call: SmpCall,
+        *,
+        entity: str | None = None,
+        is_durable: bool = False,
     ) -> Answered:
-        """The response to a sender's command; everything else is raised."""
+        """The response to a sender's command, all else is raised; `is_durable` as in `Sessions.send`."""
         if not self._wants_proxy(user_id, server) or not self._routers_of(user_id):
-            return Answered(await self._sessions.send(user_id, server, call, entity=entity))
+            response = await self._sessions.send(user_id, server, call, entity=entity, is_durable=is_durable)
+            return Answered(response)
         try:
             return await self._through_proxy(self._sessions.key(user_id, server, entity), call)
         except (ClientError, TransportError) as failure:

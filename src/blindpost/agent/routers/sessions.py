@@ -176,10 +176,10 @@ class Sessions:
         """Whether the session is still the one that callers get."""
         return self.current(session.key) is session
 
-    async def session(self, key: SessionKey) -> Session:
+    async def session(self, key: SessionKey, *, is_durable: bool = False) -> Session:
         """The session, connected if need be; `TransportError` if that fails, or has just failed. What its
-        caller has read and is about to send is durable when this returns."""
-        if self._durable is not None:
+        caller has read and is about to send is durable when this returns, or was already, as it says."""
+        if self._durable is not None and not is_durable:
             try:
                 await self._durable()
             except StoreFailedError as error:
@@ -291,24 +291,37 @@ class Sessions:
     # Commands
 
     async def send(
-        self, user_id: int, server: Server, call: SmpCall, *, entity: str | None = None
+        self,
+        user_id: int,
+        server: Server,
+        call: SmpCall,
+        *,
+        entity: str | None = None,
+        is_durable: bool = False,
     ) -> Response:
-        """The router's response; everything else is raised."""
-        (result,) = await self.send_many(user_id, server, [call], entity=entity)
+        """The router's response; everything else is raised. `is_durable`: nothing of it has to be waited for,
+        for the caller has done so."""
+        (result,) = await self.send_many(user_id, server, [call], entity=entity, is_durable=is_durable)
         if isinstance(result, ClientError | TransportError):
             raise self._raised(server, result)
         return result
 
     async def send_many(
-        self, user_id: int, server: Server, calls: Sequence[SmpCall], *, entity: str | None = None
+        self,
+        user_id: int,
+        server: Server,
+        calls: Sequence[SmpCall],
+        *,
+        entity: str | None = None,
+        is_durable: bool = False,
     ) -> list[Response | Failure]:
         """One result for each call; raises only when there is no connection."""
-        session = await self._session_or_raise(self.key(user_id, server, entity))
+        session = await self._session_or_raise(self.key(user_id, server, entity), is_durable=is_durable)
         return await session.client.send_many(calls)
 
-    async def _session_or_raise(self, key: SessionKey) -> Session:
+    async def _session_or_raise(self, key: SessionKey, *, is_durable: bool) -> Session:
         try:
-            return await self.session(key)
+            return await self.session(key, is_durable=is_durable)
         except TransportError as failure:
             raise self._raised(key.server, failure) from failure
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from blindpost.agent.errors import InactiveError
 from blindpost.agent.store import lives
-from blindpost.agent.store.grouping import PARTS_MAX, Group
+from blindpost.agent.store.grouping import PARTS_MAX, UNSYNCED_MAX, Group
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.upgrading import seal_anew
@@ -74,9 +76,16 @@ class AgentStore:
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
         self._closed = False
-        self._group: Group | None = None
         self._inside = False
         self._erasing: asyncio.TimerHandle | None = None
+        self._group: Group | None = None
+        """The group that parts join."""
+        self._committed: list[Group] = []
+        """Groups that a power loss would take back."""
+        self._under_sync: list[Group] = []
+        """Those of them that the thread is about to make durable."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._broken: StoreFailedError | None = None
 
     @classmethod
     def open(
@@ -105,6 +114,8 @@ class AgentStore:
             lives.finish(path, life)
             if first is not None:
                 file.erase()
+            if durability is Durability.FULL:
+                file.defer_syncs()
         except BaseException:
             file.close()
             raise
@@ -119,17 +130,19 @@ class AgentStore:
 
     @contextlib.contextmanager
     def part(self) -> Iterator[Group]:
-        """All of the block's changes, or none; they become durable with their group."""
+        """All of the block's changes, or none; they are committed with their group."""
         sql = self.reading.sql
         if self._inside:
             raise RuntimeError("a transaction inside of another one")
+        if self._broken is not None:
+            raise StoreFailedError(*self._broken.args)
         if self._group is not None and self._group.parts >= PARTS_MAX:
-            self.commit()
+            self._write()
         group, first = self._group, self._group is None
         try:
             if group is None:
                 self._file.begin()
-                group = self._group = Group(self.commit)
+                group = self._group = Group(self)
             else:
                 sql.execute("SAVEPOINT part")
             try:
@@ -162,8 +175,8 @@ class AgentStore:
         if group is not None:
             group.ended(failure)
 
-    def commit(self) -> None:
-        """Make all parts of the group durable, then do what follows from them."""
+    def _write(self) -> None:
+        """Commit the group, then do what follows from it."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -175,12 +188,81 @@ class AgentStore:
         if self._erasing is None:
             with contextlib.suppress(RuntimeError):  # outside of a loop closing the store erases
                 self._erasing = asyncio.get_running_loop().call_later(ERASED_AFTER_S, self._erase)
-        group.ended()
+        if self._file.defers_syncs:
+            self._committed.append(group)
+            group.committed()
+        else:
+            group.committed()
+            group.ended()
 
-    async def durable(self) -> None:
-        """Wait until everything that can be read is durable: what leaves the program must be."""
-        if self._group is not None:
-            await self._group.durable()
+    def commit(self) -> None:
+        """Make everything durable, waiting for the disk."""
+        self._write()
+        if not self._committed and not self._under_sync:
+            return
+        try:
+            self._file.sync()
+        except StoreFailedError as failure:
+            self._break(failure)
+            raise
+        ended, self._committed, self._under_sync = [*self._under_sync, *self._committed], [], []
+        for group in ended:
+            group.ended()
+
+    def write(self) -> None:
+        """Commit the group that is open, unless the disk is busy: then it waits, and takes others along."""
+        if self._under_sync:
+            return
+        self._write()
+        self._sync_if_due()
+
+    def _sync_if_due(self) -> None:
+        if len(self._committed) >= UNSYNCED_MAX or any(group.awaited for group in self._committed):
+            self.sync()
+
+    def sync(self) -> None:
+        """Let the thread make durable what is committed; what comes meanwhile is next."""
+        if self._under_sync or not self._committed:
+            return
+        self._under_sync, self._committed = self._committed, []
+        syncing = asyncio.get_running_loop().run_in_executor(self._thread, self._file.sync)
+        syncing.add_done_callback(functools.partial(self._synced, self._under_sync))
+
+    def _synced(self, groups: list[Group], syncing: asyncio.Future[None]) -> None:
+        if self._under_sync is not groups:
+            return  # they were made durable without the thread
+        error = syncing.exception()
+        if error is not None:
+            self._break(error if isinstance(error, StoreFailedError) else StoreFailedError(repr(error)))
+            return
+        self._under_sync = []
+        for group in groups:
+            group.ended()
+        if self._group is not None and self._group.hurried:
+            with contextlib.suppress(StoreFailedError):  # who waits for it is told
+                self.write()
+        else:
+            self._sync_if_due()
+
+    def _break(self, failure: StoreFailedError) -> None:
+        """The disk lost something, and nobody can say what: nothing is taken and nothing leaves any more."""
+        log.critical("the store needs a repaired disk, then a restart: %s", failure)
+        self._broken = failure
+        ended, self._committed, self._under_sync = [*self._under_sync, *self._committed], [], []
+        self._drop(failure)
+        for group in ended:
+            group.ended(failure)
+
+    async def durable(self, name: Hashable = None) -> None:
+        """Wait until everything that can be read is durable, or what a part gave this name: what leaves the
+        program must be."""
+        if self._broken is not None:
+            raise StoreFailedError(*self._broken.args)
+        groups = [*self._under_sync, *self._committed, *([] if self._group is None else [self._group])]
+        for group in reversed(groups):
+            if name is None or name in group.names:
+                await group.durable()
+                return
 
     def _erase(self) -> None:
         self._erasing = None
@@ -223,4 +305,5 @@ class AgentStore:
         except StoreFailedError as error:
             log.warning("what nobody waited for was not stored, and will be done again: %s", error)
         self._closed = True
+        self._thread.shutdown()
         self._file.close()

@@ -1,8 +1,10 @@
 """Transactions of one moment as one: a disk takes as long for a hundred changes as for one.
 
-Each part is atomic by itself: where one fails, the others stay. All parts become durable together, and what
+Each part is atomic by itself: where one fails, the others stay. All parts are committed together, and what
 follows from them happens then, in the order in which they were made. A part may see what an earlier part of
-its group did: whatever it decides from that is durable with it, or not at all.
+its group did: whatever it decides from that is committed with it, or not at all.
+A commit cannot be taken back and survives the end of the process. A power loss it survives once the disk has
+synced it, which happens in a thread while the next group is made; nothing leaves the machine before.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from blindpost.engine.loop import StoreFailedError
 
@@ -20,52 +23,91 @@ PARTS_MAX = 200
 """So many parts are not kept waiting for more."""
 TURNS_MAX = 8
 """For so many turns of the loop at most a group waits for others that are about to join."""
+UNSYNCED_MAX = 32
+"""So many groups that nobody waits for are not left to a power loss."""
 LAZY_S = 0.2
-"""After this time a group that nobody waits for becomes durable by itself."""
+"""After this time a group that nobody waits for is committed by itself."""
+
+
+class Committer(Protocol):
+    """Who makes groups durable: their store."""
+
+    def commit(self) -> None:
+        """Make everything durable before this returns."""
+
+    def write(self) -> None:
+        """Commit the group that is open, as soon as the disk is free for it."""
+
+    def sync(self) -> None:
+        """Make everything that is committed durable, in a while."""
 
 
 class Group:
-    """Parts that become durable together."""
+    """Parts that are committed together."""
 
-    def __init__(self, commit: Callable[[], None]) -> None:
+    def __init__(self, store: Committer) -> None:
         self.parts = 0
-        self._commit = commit
+        self.names: set[Hashable] = set()
+        """What of it must not leave the machine before it is durable, for those who ask for it alone."""
+        self._store = store
         self._after: list[Callable[[], None]] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._writing: list[asyncio.Future[None]] = []
+        self._syncing: list[asyncio.Future[None]] = []
         self._handle: asyncio.Handle | None = None
-        self._hurried = False
         self._seen = 0
+        self.hurried = False
+        """Whether it is to be committed with no further delay than that of the disk."""
+        self.awaited = False
+        """Whether somebody waits until it is durable."""
         self._open = True
+        self._done = False
         self._failure: StoreFailedError | None = None
 
     def follow(self, work: Callable[[], None]) -> None:
-        """To be done once it is durable."""
+        """To be done once it is committed."""
         self._after.append(work)
 
+    async def written(self) -> None:
+        """Wait until all parts are committed; `StoreFailedError` if nothing of them happened."""
+        if self._open:
+            self.soon()
+            await self._wait(self._writing)
+        self._raise()
+
     async def durable(self) -> None:
-        """Wait until all parts are durable; `StoreFailedError` if nothing of them happened.
+        """Wait until all parts survive a power loss; `StoreFailedError` if nothing of them happened.
 
         Who is cancelled while it waits finds them durable too.
         """
-        if self._open:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            self.soon()
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if self._open:
-                    with contextlib.suppress(StoreFailedError):
-                        self._commit()
-                raise
+        if not self._done:
+            self.awaited = True
+            if self._open:
+                self.soon()
+            else:
+                self._store.sync()
+            await self._wait(self._syncing)
+        self._raise()
+
+    async def _wait(self, waiters: list[asyncio.Future[None]]) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not self._done:
+                with contextlib.suppress(StoreFailedError):
+                    self._store.commit()
+            raise
+
+    def _raise(self) -> None:
         if self._failure is not None:
             raise StoreFailedError(*self._failure.args)
 
     def soon(self) -> None:
         """Commit as soon as a turn of the loop has brought nothing more."""
-        if self._open and not self._hurried:
-            self._hurried = True
+        if self._open and not self.hurried:
             self._disarm()
+            self.hurried = True
             self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX)
 
     def lazily(self) -> None:
@@ -81,26 +123,38 @@ class Group:
             self._due()
 
     def _due(self) -> None:
+        self.hurried = True
         try:
-            self._commit()
+            self._store.write()
         except StoreFailedError as error:
-            if not self._waiters:
+            if not self._writing and not self._syncing:
                 log.warning("what needed no hurry was not stored, and will be done again: %s", error)
 
     def _disarm(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
 
+    def committed(self) -> None:
+        """It happened, and what follows from it happens now."""
+        self._open = False
+        self._disarm()
+        for work in self._after:
+            try:
+                work()
+            except Exception:
+                log.exception("what follows from a change that was stored failed")
+        _wake(self._writing)
+
     def ended(self, failure: StoreFailedError | None = None) -> None:
         """It is durable, or nothing of it happened."""
-        self._open, self._failure = False, failure
+        self._open, self._done, self._failure = False, True, failure
         self._disarm()
-        if failure is None:
-            for work in self._after:
-                try:
-                    work()
-                except Exception:
-                    log.exception("what follows from a change that was stored failed")
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        _wake(self._writing)
+        _wake(self._syncing)
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()

@@ -1,7 +1,8 @@
 """Transactions with consequences: nothing else of the agent runs during one, since it never waits.
 
 What follows from a transaction, events for the application and work for the workers, is collected in it and
-happens when it is durable, or not at all.
+happens when it is committed, or not at all. What goes to a router or is returned to the program waits until
+it is durable.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Told = tuple[Event, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What transactions hand out when they are durable."""
+    """What transactions hand out when they are committed."""
 
     events: Signal[Told] = field(default_factory=Signal)
     deliveries: Signal[Waiting] = field(default_factory=Signal)
@@ -100,7 +101,7 @@ class Tx(Db):
         self._after.append(lambda: signal.tell(what))
 
     def emit(self, event: Event) -> None:
-        """Tell the application, once this is durable. What it must act on is kept until it has done so."""
+        """Tell the application, once this is committed. What it must act on is kept until it has done so."""
         content, row = dump_event(event), None
         if content is not None:
             lasting = isinstance(event, ConnEvent) and not isinstance(event, Failed)
@@ -166,11 +167,15 @@ class Tx(Db):
         else:
             self.sql.execute("RELEASE attempt")
 
+    async def written(self) -> None:
+        """After the block: wait until it is committed; `StoreFailedError` if nothing of it happened."""
+        await self.group.written()
+
     async def durable(self) -> None:
         """After the block: wait until it is durable; `StoreFailedError` if nothing of it happened."""
         await self.group.durable()
 
     def release(self) -> None:
-        """It is durable: run what follows, in the order in which it was decided."""
+        """It is committed: run what follows, in the order in which it was decided."""
         for tell in self._after:
             tell()
