@@ -115,10 +115,12 @@ def test_hashes_of_short_messages_are_not_on_disk(tmp_path: Path) -> None:
     with store.transaction() as db:
         connections.insert(db, "c", 1, ConnMode.INVITATION, agent_version=7, pq_support=True)
         record = connections.load(db, "c")
-        connections.next_snd(db, record, digest)
-        connections.next_rcv(db, connections.load(db, "c"), 1, other)
-        new = messages.NewSndMessage(1, 1, next(iter(MessageKind)), b"", digest, other, False, False)
-        messages.insert_snd(db, "c", new, (), 1)
+        connections.set_last_rcv(db, record, 1, other)
+        record = connections.load(db, "c")
+        new = messages.NewSndMessage(
+            *record.next_snd, next(iter(MessageKind)), b"", digest, other, False, False
+        )
+        messages.insert_snd(db, record, new, None, (), 1)
         messages.remember_hash(db, "c", digest, 1)
     assert connections.load(store.reading, "c").last_snd_hash == digest
     assert messages.is_known_hash(store.reading, "c", digest)

@@ -74,7 +74,7 @@ class ConnectionCalls:
             )
         self._ground.awake()
         async with self._ground.locked(conn_id):
-            with self._ground.joined() as tx:
+            with self._ground.joined(sure=True) as tx:
                 whole = connections.load_whole(tx, conn_id)
                 if not whole.snd:
                     raise ConnError(ConnectionCode.SIMPLEX, "nobody has joined yet")
@@ -85,7 +85,7 @@ class ConnectionCalls:
     async def ack(self, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
         self._ground.awake()
         async with self._ground.locked(conn_id):
-            with self._ground.joined() as tx:
+            with self._ground.joined(sure=receipt is None) as tx:
                 acknowledge(tx, conn_id, msg_id, receipt)
         await tx.durable()
 

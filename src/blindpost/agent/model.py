@@ -160,6 +160,16 @@ class ConnRecord(Value):
     own_info: bytes
     deleted: bool
 
+    @property
+    def next_snd(self) -> tuple[int, int]:
+        """The numbers of the next message to be sent: the application's and the peer's."""
+        return self.last_internal_id + 1, self.last_snd_id + 1
+
+    @property
+    def next_rcv(self) -> tuple[int, int]:
+        """The numbers of the next message that comes: of all, and of those that came."""
+        return self.last_internal_id + 1, self.last_rcv_id + 1
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QueueLink(Value):

@@ -161,7 +161,9 @@ class ReplayedAgent:
             ratchets.set_ratchet(db, CONN, ratchet)
             record = connections.load(db, CONN)
             plain = bytes.fromhex(first["agent_message"])
-            connections.next_snd(db, record, hashlib.sha256(plain).digest())
+            said = hashlib.sha256(plain).digest()
+            sent = messages.NewSndMessage(*record.next_snd, MessageKind.CONN_INFO, b"", said, b"", False, pq)
+            messages.insert_snd(db, record, sent, None, (), 0)
         store.close()
 
     def _rcv_queue(self, name: str) -> RcvQueue:

@@ -29,7 +29,8 @@ RECEIPTS_AGENT_VERSION = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AckCommand(Value):
-    """Which message of which queue; `delete`: its record here, if it has one, goes as well."""
+    """Which message of which queue; `delete`: its record here, which goes as well, where the row of the
+    command does not name it: as it was once."""
 
     queue_number: int
     broker_id: bytes
@@ -44,10 +45,11 @@ def _read_ack(reader: Reader) -> AckCommand:
     return AckCommand(reader.i64(), reader.short(), reader.opt(Reader.i64))
 
 
-def ack_later(tx: Tx, queue: RcvQueue, broker_id: bytes, delete: int | None = None) -> None:
-    """Store that a message is to be acknowledged without the application."""
-    content = encode(AckCommand(queue.number, broker_id, delete), _write_ack)
-    tx.command(queue.conn_id, queue.server, ACK_TAG, content)
+def ack_later(tx: Tx, queue: RcvQueue, broker_id: bytes, msg_id: int | None = None) -> None:
+    """Store that a message is to be acknowledged. One that is stored here is marked by the same row, so that
+    it is never shown again, and goes together with it."""
+    content = encode(AckCommand(queue.number, broker_id), _write_ack)
+    tx.command(queue.conn_id, queue.server, ACK_TAG, content, internal_id=msg_id)
 
 
 def _can_receipt(whole: Whole) -> bool:
@@ -70,7 +72,6 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> 
     if receipt is not None and message.kind is not MessageKind.A_MSG:
         raise prohibited("only messages of the peer's application can have receipts")
     if not message.user_ack:
-        messages.set_user_ack(tx, conn_id, msg_id)
         tx.acknowledged(conn_id, msg_id)
         if receipt is not None and _can_receipt(whole):
             told = Receipt(message.external_id, message.msg_hash, receipt)
@@ -99,7 +100,7 @@ class Acks:
         if queue is not None:
             await self._send_ack(queue, ack.broker_id)
             self._reading.acknowledged(queue, ack.broker_id)
-        with self._ground.joined() as tx:
+        with self._ground.joined(sure=True) as tx:
             if ack.delete is not None:
                 messages.delete(tx, command.conn_id, ack.delete)
             commands.delete(tx, command.command_id)

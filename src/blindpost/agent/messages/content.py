@@ -23,6 +23,7 @@ from blindpost.agent.store import awaited, connections, messages
 from blindpost.agent.store.messages import RcvMessage
 from blindpost.agent.sync import synchronisation
 from blindpost.agent.work.transactions import Tx
+from blindpost.crypto.ratchet_state import Ratchet
 from blindpost.wire.agent.messages import (
     AgentMessage,
     AMsg,
@@ -60,6 +61,8 @@ class Arrival(Value):
     broker_ts: int
     encrypted_hash: bytes
     had_chain: bool
+    ratchet: Ratchet | None
+    """The step that opened it, where it is stored together with the message."""
 
 
 def received(
@@ -83,8 +86,7 @@ def received(
     last_id, last_hash = record.last_external_id, record.last_rcv_hash
     if place.is_last:
         last_id, last_hash = message.snd_msg_id, msg_hash
-    internal_id, rcv_id = connections.next_rcv(tx, record, last_id, last_hash)
-    messages.remember_hash(tx, conn_id, arrival.encrypted_hash, tx.now)
+    internal_id, rcv_id = record.next_rcv
     body = message.message
     stored = RcvMessage(
         internal_id=internal_id,
@@ -102,9 +104,11 @@ def received(
         integrity=dump_integrity(place.integrity),
     )
     if isinstance(body, AMsg):
-        messages.insert_rcv(tx, conn_id, stored)
+        messages.insert_rcv(tx, record, stored, (last_id, last_hash), arrival.encrypted_hash, arrival.ratchet)
         tx.emit(Received(tx.handle(conn_id), shown(tx, whole, stored)))
         return Fate.PENDING
+    connections.set_last_rcv(tx, record, last_id, last_hash)
+    messages.remember_hash(tx, conn_id, arrival.encrypted_hash, tx.now)
     with tx.attempt(conn_id):
         return _dispatched(tx, whole, arrival, message, stored)
     return Fate.ACK
@@ -157,7 +161,8 @@ def _receipts(tx: Tx, whole: Whole, stored: RcvMessage, receipts: tuple[Receipt,
     valid = [told for receipt in receipts if (told := _receipt(tx, whole, stored, receipt)) is not None]
     if not valid:
         return Fate.ACK
-    messages.insert_rcv(tx, whole.conn_id, stored)
+    record = connections.load(tx, whole.conn_id)
+    messages.insert_rcv(tx, record, stored, (record.last_external_id, record.last_rcv_hash))
     tx.emit(ReceiptsReceived(tx.handle(whole.conn_id), shown(tx, whole, stored), tuple(valid)))
     return Fate.PENDING
 

@@ -176,6 +176,8 @@ class _Worker:
             if pending is not None:
                 if await self._is_durable(pending):
                     await self._deliver(pending)
+                    if not pending.others and not self.again:
+                        return
             elif not self.again:
                 return
 
@@ -252,7 +254,8 @@ class _Worker:
             self._delays.waits(queue.server, failed)
         news = failed is not None and told.is_news(failed.word, self._ground.now())
         async with self._ground.locked(self._conn_id):
-            with self._ground.joined() as tx:
+            taken = failed is None and pending.kind is MessageKind.A_MSG
+            with self._ground.joined(sure=taken) as tx:
                 if connections.find(tx, self._conn_id, deleted=True) is None:
                     return Again.NO
                 whole = connections.load_whole(tx, self._conn_id, deleted=True)

@@ -25,7 +25,7 @@ from blindpost.agent.messages.acking import ack_later
 from blindpost.agent.messages.content import Fate
 from blindpost.agent.messages.layers import Inner, open_client_envelope, open_delivery
 from blindpost.agent.messages.sending import enqueue
-from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, Whole
+from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, SyncState, Whole
 from blindpost.agent.notifications.supervisor import message_came
 from blindpost.agent.rotation import recipient
 from blindpost.agent.rotation.draining import Draining
@@ -48,13 +48,14 @@ from blindpost.wire.agent.envelopes import (
     RatchetKey,
     read_client_envelope,
 )
-from blindpost.wire.agent.messages import AgentMessage, AQCont
+from blindpost.wire.agent.messages import AgentMessage, AMsg, AQCont
 from blindpost.wire.errors import WireError
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import Reader
 from blindpost.wire.smp.messages import Message, QuotaMarker
 from blindpost.wire.smp.responses import MSG
 from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
 log = logging.getLogger(__name__)
@@ -228,25 +229,40 @@ def _message(
         again = messages.find_by_broker_id(tx, conn_id, queue.number, broker_id)
         if again is not None:
             return content.redelivered(tx, whole, again)
-    if opened.ratchet is not ratchet:
-        ratchets.step_ratchet(tx, conn_id, opened.ratchet)
+    stepped = None if opened.ratchet is ratchet else opened.ratchet
+    message = None if opened.plaintext is None else _agent_message(opened.plaintext)
+    if stepped is not None and not _is_plain(whole, message):
+        ratchets.step_ratchet(tx, conn_id, stepped)
+        stepped = None
     ratchets.change_skipped(tx, conn_id, opened.skipped, tx.now)
     encrypted_hash = hashlib.sha256(encrypted).digest()
     if opened.failure is not None:
         _unreadable(tx, whole, opened.failure, encrypted_hash)
         return Fate.ACK
     assert opened.plaintext is not None
-    try:
-        message = parsed(opened.plaintext)
-        if not isinstance(message, AgentMessage):
-            raise refused("msg: bad agent msg")
-    except AgentError as error:
-        tx.failed(conn_id, error)
+    assert message is not None
+    if isinstance(message, AgentError):
+        tx.failed(conn_id, message)
         return Fate.ACK
     synchronisation.decrypted(tx, whole)
     had_chain = ratchet.snd is not None
-    arrival = content.Arrival(queue, broker_id, delivered.seconds, encrypted_hash, had_chain)
+    arrival = content.Arrival(queue, broker_id, delivered.seconds, encrypted_hash, had_chain, stepped)
     return content.received(tx, whole, arrival, message, opened.plaintext, pq=opened.ratchet.rcv_kem)
+
+
+def _agent_message(plain: Buffer) -> AgentMessage | AgentError:
+    try:
+        message = parsed(plain)
+    except AgentError as error:
+        return error
+    return message if isinstance(message, AgentMessage) else refused("msg: bad agent msg")
+
+
+def _is_plain(whole: Whole, message: AgentMessage | AgentError | None) -> bool:
+    """Whether it is for the application and nothing else follows from it: then it is stored together with the
+    step of the ratchet, and before that nobody looks at the ratchet."""
+    is_message = isinstance(message, AgentMessage) and isinstance(message.message, AMsg)
+    return is_message and whole.record.sync_state is SyncState.OK
 
 
 _PLAIN_ERRORS = {

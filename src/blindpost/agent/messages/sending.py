@@ -14,6 +14,7 @@ from blindpost.agent.model import ConnRecord, MessageKind, SndQueue, Whole
 from blindpost.agent.store import connections, messages, ratchets
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet import encrypt_header
+from blindpost.crypto.ratchet_state import Ratchet
 from blindpost.wire.agent.envelopes import RatchetKey, write_agent_envelope
 from blindpost.wire.agent.messages import (
     AgentConnInfo,
@@ -78,7 +79,8 @@ def enqueue(
 ) -> Enqueued:
     """Store a message for all queues that can take it, or for these.
 
-    Refused while the ratchets are not in step, unless it is the message that says they are.
+    Refused while the ratchets are not in step, unless it is the message that says they are. Nothing is
+    changed when this raises.
     """
     record = connections.load(tx, whole.conn_id)
     if record.sync_state.send_prohibited and not despite_sync:
@@ -86,8 +88,6 @@ def enqueue(
     kind = KINDS[type(message)]
     if record.agent_version < PQ_AGENT_VERSION:
         pq_wish = None
-    if pq_wish and not record.pq_support:
-        connections.set_pq_support(tx, record.conn_id, True)
     sizes = padded_sizes(record.agent_version, record.pq_support or bool(pq_wish))
     content = AgentMessage(record.last_snd_id + 1, record.last_snd_hash, message)
     plain = encode(content, write_agent_message)
@@ -95,7 +95,10 @@ def enqueue(
         raise CommandError(CommandCode.LARGE, f"at most {sizes.body_max} bytes fit into one message")
     chosen = targets(whole.snd) if queues is None else queues
     notify = kind.notifies if notify is None else notify
-    return _ratcheted(tx, record, kind, plain, sizes.message, chosen, pq_wish, notify)
+    enqueued = _ratcheted(tx, record, kind, plain, sizes.message, chosen, pq_wish, notify)
+    if pq_wish and not record.pq_support:
+        connections.set_pq_support(tx, record.conn_id, True)
+    return enqueued
 
 
 def enqueue_confirmation(
@@ -117,13 +120,13 @@ def enqueue_ratchet_key(tx: Tx, whole: Whole, params: E2EParams) -> Enqueued:
     record = connections.load(tx, whole.conn_id)
     envelope = RatchetKey(tx.config.versions.agent.high, params, RATCHET_INFO)
     msg_hash = hashlib.sha256(RATCHET_INFO).digest()
-    internal_id, snd_id = connections.next_snd(tx, record, msg_hash)
+    internal_id, snd_id = record.next_snd
     body = encode(envelope, write_agent_envelope)
     kind = MessageKind.RATCHET_INFO
     message = messages.NewSndMessage(
         internal_id, snd_id, kind, body, msg_hash, record.last_snd_hash, kind.notifies, pq=False
     )
-    _store(tx, record, message, targets(whole.snd))
+    _store(tx, record, message, None, targets(whole.snd))
     return Enqueued(internal_id, False)
 
 
@@ -143,9 +146,8 @@ def _ratcheted(
     if ratchet.snd is None:
         raise prohibited("nothing can be sent before a message was received")
     advanced, body_key = encrypt_header(ratchet, pq_wish, tx.config.versions.e2e.high)
-    ratchets.step_ratchet(tx, record.conn_id, advanced)
     msg_hash = hashlib.sha256(plain).digest()
-    internal_id, snd_id = connections.next_snd(tx, record, msg_hash)
+    internal_id, snd_id = record.next_snd
     message = messages.NewSndMessage(
         internal_id,
         snd_id,
@@ -158,12 +160,18 @@ def _ratcheted(
         body_key,
         padded_size,
     )
-    _store(tx, record, message, queues)
+    _store(tx, record, message, advanced, queues)
     return Enqueued(internal_id, advanced.snd_kem)
 
 
-def _store(tx: Tx, record: ConnRecord, message: messages.NewSndMessage, queues: Sequence[SndQueue]) -> None:
-    messages.insert_snd(tx, record.conn_id, message, [queue.number for queue in queues], tx.now)
+def _store(
+    tx: Tx,
+    record: ConnRecord,
+    message: messages.NewSndMessage,
+    ratchet: Ratchet | None,
+    queues: Sequence[SndQueue],
+) -> None:
+    messages.insert_snd(tx, record, message, ratchet, [queue.number for queue in queues], tx.now)
     tx.group.names.add((record.conn_id, message.internal_id))
     for queue in queues:
         tx.wake_delivery(queue)

@@ -21,16 +21,34 @@ class StoredCommand(Value):
     tag: str
     content: bytes
     created_at: int
+    others: bool
+    """Whether more wait for the same worker."""
 
 
 def insert(
-    db: Db, conn_id: ConnId, server: Server | None, tag: str, content: bytes, now: int, corr_id: str = ""
+    db: Db,
+    conn_id: ConnId,
+    server: Server | None,
+    tag: str,
+    content: bytes,
+    now: int,
+    corr_id: str = "",
+    internal_id: int | None = None,
 ) -> int:
+    """`internal_id`: a received message, which triggers mark now and delete together with the command."""
     place = (None, None, None) if server is None else stored_server(db, server)
     done = db.sql.execute(
         "INSERT INTO commands (host, port, server_key_hash, conn_id, corr_id, command_tag, command,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*place, conn_id, corr_id, tag, db.vault.seal(content, "commands.command", conn_id, tag, now), now),
+        " created_at, internal_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *place,
+            conn_id,
+            corr_id,
+            tag,
+            db.vault.seal(content, "commands.command", conn_id, tag, now),
+            now,
+            internal_id,
+        ),
     )
     assert done.lastrowid is not None
     return done.lastrowid
@@ -42,13 +60,14 @@ def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredComman
     query = (
         "SELECT command_id, corr_id, command_tag, command, created_at FROM commands"
         " WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
-        " ORDER BY created_at, command_id LIMIT 1"
+        " ORDER BY created_at, command_id LIMIT 2"
     )
-    row = db.sql.execute(query, (conn_id, host, port)).fetchone()
-    if row is None:
+    rows = db.sql.execute(query, (conn_id, host, port)).fetchall()
+    if not rows:
         return None
+    row = rows[0]
     content = db.vault.open(row[3], "commands.command", conn_id, row[2], row[4])
-    return StoredCommand(row[0], conn_id, server, row[1], row[2], content, row[4])
+    return StoredCommand(row[0], conn_id, server, row[1], row[2], content, row[4], len(rows) > 1)
 
 
 def first_id(db: Db, conn_id: ConnId, server: Server | None) -> int | None:

@@ -149,31 +149,38 @@ def started_sync(db: Db) -> list[ConnId]:
     return [conn_id for (conn_id,) in db.sql.execute(query)]
 
 
-def next_snd(db: Db, record: ConnRecord, msg_hash: bytes) -> tuple[int, int]:
-    """Take the next internal id and the next number on the wire for a message with this hash."""
-    internal_id, snd_id = record.last_internal_id + 1, record.last_snd_id + 1
-    db.sql.execute_known(
-        "UPDATE connections SET last_internal_msg_id = ?, last_internal_snd_msg_id = ?,"
-        " last_snd_msg_hash = ? WHERE conn_id = ?",
-        (internal_id, snd_id, db.vault.seal(msg_hash, _SND_HASH, record.conn_id), record.conn_id),
-    )
+def snd_numbered(db: Db, record: ConnRecord, internal_id: int, snd_id: int, msg_hash: bytes) -> None:
+    """The numbers of a message to be sent were stored with it: the record is known to have them."""
 
     def taken(known: ConnRecord) -> ConnRecord:
         return replace(known, last_internal_id=internal_id, last_snd_id=snd_id, last_snd_hash=msg_hash)
 
     db.sql.replace_known("connection", record.conn_id, taken)
-    return internal_id, snd_id
 
 
-def next_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> tuple[int, int]:
+def sealed_snd_hash(db: Db, conn_id: ConnId, msg_hash: bytes) -> bytes:
+    return db.vault.seal(msg_hash, _SND_HASH, conn_id)
+
+
+def set_last_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> None:
     """Take the next ids for a received message that has this number and hash with the peer."""
-    internal_id, rcv_id = record.last_internal_id + 1, record.last_rcv_id + 1
-    sealed = db.vault.seal(msg_hash, _RCV_HASH, record.conn_id)
+    internal_id, rcv_id = record.next_rcv
     db.sql.execute_known(
         "UPDATE connections SET last_internal_msg_id = ?, last_internal_rcv_msg_id = ?,"
         " last_external_snd_msg_id = ?, last_rcv_msg_hash = ? WHERE conn_id = ?",
-        (internal_id, rcv_id, external_id, sealed, record.conn_id),
+        (internal_id, rcv_id, external_id, sealed_rcv_hash(db, record.conn_id, msg_hash), record.conn_id),
     )
+    rcv_numbered(db, record, internal_id, rcv_id, external_id, msg_hash)
+
+
+def sealed_rcv_hash(db: Db, conn_id: ConnId, msg_hash: bytes) -> bytes:
+    return db.vault.seal(msg_hash, _RCV_HASH, conn_id)
+
+
+def rcv_numbered(
+    db: Db, record: ConnRecord, internal_id: int, rcv_id: int, external_id: int, msg_hash: bytes
+) -> None:
+    """As `snd_numbered`, of a message that came."""
 
     def taken(known: ConnRecord) -> ConnRecord:
         return replace(
@@ -185,7 +192,6 @@ def next_rcv(db: Db, record: ConnRecord, external_id: int, msg_hash: bytes) -> t
         )
 
     db.sql.replace_known("connection", record.conn_id, taken)
-    return internal_id, rcv_id
 
 
 def confirmation_counted(db: Db, conn_id: ConnId, msg_hash: bytes) -> None:
@@ -193,5 +199,5 @@ def confirmation_counted(db: Db, conn_id: ConnId, msg_hash: bytes) -> None:
     db.sql.execute(
         "UPDATE connections SET last_external_snd_msg_id = 1, last_rcv_msg_hash = ?"
         " WHERE conn_id = ? AND last_external_snd_msg_id = 0",
-        (db.vault.seal(msg_hash, _RCV_HASH, conn_id), conn_id),
+        (sealed_rcv_hash(db, conn_id, msg_hash), conn_id),
     )

@@ -129,8 +129,9 @@ class AgentStore:
         self.commit()
 
     @contextlib.contextmanager
-    def part(self) -> Iterator[Group]:
-        """All of the block's changes, or none; they are committed with their group."""
+    def part(self, *, sure: bool = False) -> Iterator[Group]:
+        """All of the block's changes, or none; they are committed with their group. One that is `sure` to
+        raise before it changes anything needs no savepoint; otherwise all of the group is taken back."""
         sql = self.reading.sql
         if self._inside:
             raise RuntimeError("a transaction inside of another one")
@@ -143,8 +144,9 @@ class AgentStore:
             if group is None:
                 self._file.begin()
                 group = self._group = Group(self)
-            else:
+            elif not sure:
                 sql.execute("SAVEPOINT part")
+            before = sql.total_changes
             try:
                 self._inside = True
                 try:
@@ -154,13 +156,13 @@ class AgentStore:
             except sqlite3.OperationalError:
                 raise
             except BaseException:
-                if first:
+                if first or (sure and sql.total_changes != before):
                     self._drop(StoreFailedError("it was taken back"))
-                else:
+                elif not sure:
                     sql.execute("ROLLBACK TO part")
                     sql.execute("RELEASE part")
                 raise
-            if not first:
+            if not first and not sure:
                 sql.execute("RELEASE part")
         except sqlite3.OperationalError as error:
             failure = self._file.failed(error)

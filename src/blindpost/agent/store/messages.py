@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from blindpost.agent.model import ConnId, MessageKind
+from blindpost.agent.model import ConnId, ConnRecord, MessageKind
+from blindpost.agent.store import connections, ratchets
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server
-from blindpost.crypto.ratchet_state import BodyKey
+from blindpost.crypto.ratchet_state import BodyKey, Ratchet
 from blindpost.crypto.ratchet_storage import dump_body_key, load_body_key
 from blindpost.wire.addresses import Server
 from blindpost.wire.frozen import dataclass
-from blindpost.wire.value import Buffer, Value
+from blindpost.wire.value import Value
 
 # What is sent
 
@@ -33,68 +34,47 @@ class NewSndMessage(Value):
 
 
 def insert_snd(
-    db: Db, conn_id: ConnId, message: NewSndMessage, queue_numbers: Iterable[int], now: int
+    db: Db,
+    record: ConnRecord,
+    message: NewSndMessage,
+    ratchet: Ratchet | None,
+    queue_numbers: Sequence[int],
+    now: int,
 ) -> None:
-    """Store a message and that it is to be delivered to these queues."""
-    _insert(
-        db,
-        conn_id,
-        message.internal_id,
-        now,
-        None,
-        message.snd_id,
-        message.kind,
-        message.body,
-        message.notify,
-        message.pq,
-    )
-    key, seal, row = message.body_key, db.vault.seal, (conn_id, message.internal_id)
-    db.sql.execute(
-        "INSERT INTO snd_messages (conn_id, internal_snd_id, internal_id, internal_hash, previous_msg_hash,"
-        " msg_encrypt_key, padded_msg_len) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    """Store a message, that it is to be delivered to these queues, its numbers as the last ones of the
+    connection and the ratchet after its step, if it has one: all by one statement, for it is done often."""
+    key, seal, conn_id = message.body_key, db.vault.seal, record.conn_id
+    row = (conn_id, message.internal_id)
+    db.sql.execute_known(
+        "INSERT INTO sent_messages (conn_id, internal_id, internal_ts, internal_snd_id, msg_type, msg_body,"
+        " msg_flags, pq_encryption, internal_hash, previous_msg_hash, msg_encrypt_key, padded_msg_len,"
+        " snd_queue_id, last_snd_msg_hash, ratchet_state)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            conn_id,
+            *row,
+            now,
             message.snd_id,
-            message.internal_id,
+            message.kind.value,
+            seal(message.body, "messages.msg_body", *row),
+            int(message.notify),
+            int(message.pq),
             seal(message.msg_hash, "snd_messages.internal_hash", *row),
             seal(message.prev_hash, "snd_messages.previous_msg_hash", *row),
             None if key is None else seal(dump_body_key(key), "snd_messages.msg_encrypt_key", *row),
             message.padded_size,
+            queue_numbers[0] if queue_numbers else None,
+            connections.sealed_snd_hash(db, conn_id, message.msg_hash),
+            None if ratchet is None else ratchets.sealed_ratchet(db, conn_id, ratchet),
         ),
     )
-    db.sql.executemany(
-        "INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id) VALUES (?, ?, ?)",
-        ((conn_id, number, message.internal_id) for number in queue_numbers),
-    )
-
-
-def _insert(
-    db: Db,
-    conn_id: ConnId,
-    internal_id: int,
-    now: int,
-    rcv_id: int | None,
-    snd_id: int | None,
-    kind: MessageKind,
-    body: Buffer,
-    notify: bool,
-    pq: bool,
-) -> None:
-    db.sql.execute(
-        "INSERT INTO messages (conn_id, internal_id, internal_ts, internal_rcv_id, internal_snd_id,"
-        " msg_type, msg_body, msg_flags, pq_encryption) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            conn_id,
-            internal_id,
-            now,
-            rcv_id,
-            snd_id,
-            kind.value,
-            db.vault.seal(body, "messages.msg_body", conn_id, internal_id),
-            int(notify),
-            int(pq),
-        ),
-    )
+    connections.snd_numbered(db, record, message.internal_id, message.snd_id, message.msg_hash)
+    if ratchet is not None:
+        ratchets.stepped(db, conn_id, ratchet)
+    for number in queue_numbers[1:]:
+        db.sql.execute(
+            "INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id) VALUES (?, ?, ?)",
+            (conn_id, number, message.internal_id),
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -112,6 +92,8 @@ class PendingDelivery(Value):
     padded_size: int
     retry_slow_us: int | None
     retry_fast_us: int | None
+    others: bool
+    """Whether more wait for the same queue."""
 
 
 def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery | None:
@@ -122,7 +104,8 @@ def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery
     query = (
         "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type, m.msg_body, m.internal_ts,"
         " m.msg_flags, m.pq_encryption, s.msg_encrypt_key, s.padded_msg_len, s.retry_int_slow,"
-        " s.retry_int_fast FROM snd_message_deliveries d"
+        " s.retry_int_fast, EXISTS (SELECT 1 FROM snd_message_deliveries o WHERE o.conn_id = ?1"
+        " AND o.snd_queue_id = ?2 AND o.internal_id > d.internal_id) FROM snd_message_deliveries d"
         " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
         " JOIN snd_messages s ON s.conn_id = d.conn_id AND s.internal_id = d.internal_id"
         " WHERE d.conn_id = ?1 AND d.snd_queue_id = ?2 AND d.failed = 0 AND NOT EXISTS"
@@ -148,6 +131,7 @@ def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery
         padded_size=row[8] or 0,
         retry_slow_us=row[9],
         retry_fast_us=row[10],
+        others=bool(row[11]),
     )
 
 
@@ -339,28 +323,30 @@ class RcvMessage(Value):
     attempts: int = 0
 
 
-def insert_rcv(db: Db, conn_id: ConnId, message: RcvMessage) -> None:
-    _insert(
-        db,
-        conn_id,
-        message.internal_id,
-        message.received_at,
-        message.rcv_id,
-        None,
-        message.kind,
-        message.body,
-        False,
-        message.pq,
-    )
-    seal, row = db.vault.seal, (conn_id, message.internal_id)
-    db.sql.execute(
-        "INSERT INTO rcv_messages (conn_id, internal_rcv_id, internal_id, external_snd_id, broker_id,"
-        " broker_ts, rcv_queue_id, internal_hash, external_prev_snd_hash, integrity)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+def insert_rcv(
+    db: Db,
+    record: ConnRecord,
+    message: RcvMessage,
+    last: tuple[int, bytes],
+    encrypted_hash: bytes | None = None,
+    ratchet: Ratchet | None = None,
+) -> None:
+    """Store a message, and number and hash of the last one of the peer; what it is known by when it comes
+    again and the ratchet after its step, unless they are stored. As `insert_snd` by one statement."""
+    blind, label = db.vault.blind, "encrypted_rcv_message_hashes.hash"
+    seal, conn_id, row = db.vault.seal, record.conn_id, (record.conn_id, message.internal_id)
+    db.sql.execute_known(
+        "INSERT INTO received_messages (conn_id, internal_id, internal_ts, internal_rcv_id, msg_type,"
+        " msg_body, pq_encryption, external_snd_id, broker_id, broker_ts, rcv_queue_id, internal_hash,"
+        " external_prev_snd_hash, integrity, last_external_snd_msg_id, last_rcv_msg_hash, encrypted_hash,"
+        " ratchet_state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            conn_id,
+            *row,
+            message.received_at,
             message.rcv_id,
-            message.internal_id,
+            message.kind.value,
+            seal(message.body, "messages.msg_body", *row),
+            int(message.pq),
             message.external_id,
             message.broker_id,
             message.broker_ts,
@@ -368,8 +354,15 @@ def insert_rcv(db: Db, conn_id: ConnId, message: RcvMessage) -> None:
             seal(message.msg_hash, "rcv_messages.internal_hash", *row),
             seal(message.prev_hash, "rcv_messages.external_prev_snd_hash", *row),
             seal(message.integrity, "rcv_messages.integrity", *row),
+            last[0],
+            connections.sealed_rcv_hash(db, conn_id, last[1]),
+            None if encrypted_hash is None else blind(encrypted_hash, label),
+            None if ratchet is None else ratchets.sealed_ratchet(db, conn_id, ratchet),
         ),
     )
+    connections.rcv_numbered(db, record, message.internal_id, message.rcv_id, *last)
+    if ratchet is not None:
+        ratchets.stepped(db, conn_id, ratchet)
 
 
 def find_rcv(db: Db, conn_id: ConnId, internal_id: int) -> RcvMessage | None:
@@ -408,12 +401,6 @@ def find_by_broker_id(db: Db, conn_id: ConnId, queue_number: int, broker_id: byt
     query = "SELECT internal_id FROM rcv_messages WHERE conn_id = ? AND rcv_queue_id = ? AND broker_id = ?"
     row = db.sql.execute(query, (conn_id, queue_number, broker_id)).fetchone()
     return None if row is None else find_rcv(db, conn_id, row[0])
-
-
-def set_user_ack(db: Db, conn_id: ConnId, internal_id: int) -> None:
-    db.sql.execute(
-        "UPDATE rcv_messages SET user_ack = 1 WHERE conn_id = ? AND internal_id = ?", (conn_id, internal_id)
-    )
 
 
 def count_attempt(db: Db, conn_id: ConnId, internal_id: int) -> None:

@@ -57,11 +57,11 @@ def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     db.sql.execute(
         "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?1, ?2)"
         " ON CONFLICT DO UPDATE SET ratchet_state = ?2, x3dh_params = NULL",
-        (conn_id, _stored(db, conn_id, ratchet)),
+        (conn_id, sealed_ratchet(db, conn_id, ratchet)),
     )
 
 
-def _stored(db: Db, conn_id: ConnId, ratchet: Ratchet) -> bytes:
+def sealed_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> bytes:
     """The ratchet as a column; it is likely to be asked for next."""
     stored = db.vault.seal(dump_ratchet(ratchet), "ratchets.ratchet_state", conn_id)
     db.memo.keep("ratchet", stored, ratchet)
@@ -72,8 +72,13 @@ def step_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step while keys for another ratchet may be waiting."""
     db.sql.execute_known(
         "UPDATE ratchets SET ratchet_state = ? WHERE conn_id = ?",
-        (_stored(db, conn_id, ratchet), conn_id),
+        (sealed_ratchet(db, conn_id, ratchet), conn_id),
     )
+    stepped(db, conn_id, ratchet)
+
+
+def stepped(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
+    """The state was stored together with a message."""
     db.sql.replace_known("ratchet", conn_id, lambda _: ratchet)
 
 

@@ -489,7 +489,85 @@ CREATE TABLE aborted_queues (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_FIRST, _NOTIFICATIONS, _NOTIFIER_KEYS, _RECORDS, _UNFINISHED, _STARTED_SYNC, _ABORTED)
+_WHOLE_MESSAGES = """
+ALTER TABLE commands ADD COLUMN internal_id INTEGER;
+
+CREATE TRIGGER commands_acknowledge AFTER INSERT ON commands WHEN NEW.internal_id IS NOT NULL
+BEGIN
+    UPDATE rcv_messages SET user_ack = 1 WHERE conn_id = NEW.conn_id AND internal_id = NEW.internal_id;
+END;
+
+CREATE TRIGGER commands_acknowledged AFTER DELETE ON commands WHEN OLD.internal_id IS NOT NULL
+BEGIN
+    DELETE FROM messages WHERE conn_id = OLD.conn_id AND internal_id = OLD.internal_id;
+END;
+
+CREATE VIEW sent_messages AS
+SELECT m.conn_id, m.internal_id, m.internal_ts, m.internal_snd_id, m.msg_type, m.msg_body, m.msg_flags,
+    m.pq_encryption, s.internal_hash, s.previous_msg_hash, s.msg_encrypt_key, s.padded_msg_len,
+    d.snd_queue_id, c.last_snd_msg_hash, r.ratchet_state
+FROM messages m JOIN snd_messages s ON s.conn_id = m.conn_id AND s.internal_id = m.internal_id
+    JOIN connections c ON c.conn_id = m.conn_id JOIN ratchets r ON r.conn_id = m.conn_id
+    LEFT JOIN snd_message_deliveries d ON d.conn_id = m.conn_id AND d.internal_id = m.internal_id;
+
+CREATE TRIGGER sent_messages_insert INSTEAD OF INSERT ON sent_messages
+BEGIN
+    UPDATE ratchets SET ratchet_state = NEW.ratchet_state
+    WHERE conn_id = NEW.conn_id AND NEW.ratchet_state IS NOT NULL;
+    UPDATE connections SET last_internal_msg_id = NEW.internal_id,
+        last_internal_snd_msg_id = NEW.internal_snd_id, last_snd_msg_hash = NEW.last_snd_msg_hash
+    WHERE conn_id = NEW.conn_id;
+    INSERT INTO messages (conn_id, internal_id, internal_ts, internal_snd_id, msg_type, msg_body, msg_flags,
+        pq_encryption)
+    VALUES (NEW.conn_id, NEW.internal_id, NEW.internal_ts, NEW.internal_snd_id, NEW.msg_type, NEW.msg_body,
+        NEW.msg_flags, NEW.pq_encryption);
+    INSERT INTO snd_messages (conn_id, internal_snd_id, internal_id, internal_hash, previous_msg_hash,
+        msg_encrypt_key, padded_msg_len)
+    VALUES (NEW.conn_id, NEW.internal_snd_id, NEW.internal_id, NEW.internal_hash, NEW.previous_msg_hash,
+        NEW.msg_encrypt_key, NEW.padded_msg_len);
+    INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id)
+    SELECT NEW.conn_id, NEW.snd_queue_id, NEW.internal_id WHERE NEW.snd_queue_id IS NOT NULL;
+END;
+
+CREATE VIEW received_messages AS
+SELECT m.conn_id, m.internal_id, m.internal_ts, m.internal_rcv_id, m.msg_type, m.msg_body, m.pq_encryption,
+    q.external_snd_id, q.broker_id, q.broker_ts, q.rcv_queue_id, q.internal_hash, q.external_prev_snd_hash,
+    q.integrity, c.last_external_snd_msg_id, c.last_rcv_msg_hash, h.hash AS encrypted_hash, r.ratchet_state
+FROM messages m JOIN rcv_messages q ON q.conn_id = m.conn_id AND q.internal_id = m.internal_id
+    JOIN connections c ON c.conn_id = m.conn_id JOIN ratchets r ON r.conn_id = m.conn_id
+    JOIN encrypted_rcv_message_hashes h ON h.conn_id = m.conn_id;
+
+CREATE TRIGGER received_messages_insert INSTEAD OF INSERT ON received_messages
+BEGIN
+    UPDATE ratchets SET ratchet_state = NEW.ratchet_state
+    WHERE conn_id = NEW.conn_id AND NEW.ratchet_state IS NOT NULL;
+    UPDATE connections SET last_internal_msg_id = NEW.internal_id,
+        last_internal_rcv_msg_id = NEW.internal_rcv_id,
+        last_external_snd_msg_id = NEW.last_external_snd_msg_id, last_rcv_msg_hash = NEW.last_rcv_msg_hash
+    WHERE conn_id = NEW.conn_id;
+    INSERT INTO encrypted_rcv_message_hashes (conn_id, hash, created_at)
+    SELECT NEW.conn_id, NEW.encrypted_hash, NEW.internal_ts WHERE NEW.encrypted_hash IS NOT NULL;
+    INSERT INTO messages (conn_id, internal_id, internal_ts, internal_rcv_id, msg_type, msg_body,
+        pq_encryption)
+    VALUES (NEW.conn_id, NEW.internal_id, NEW.internal_ts, NEW.internal_rcv_id, NEW.msg_type, NEW.msg_body,
+        NEW.pq_encryption);
+    INSERT INTO rcv_messages (conn_id, internal_rcv_id, internal_id, external_snd_id, broker_id, broker_ts,
+        rcv_queue_id, internal_hash, external_prev_snd_hash, integrity)
+    VALUES (NEW.conn_id, NEW.internal_rcv_id, NEW.internal_id, NEW.external_snd_id, NEW.broker_id,
+        NEW.broker_ts, NEW.rcv_queue_id, NEW.internal_hash, NEW.external_prev_snd_hash, NEW.integrity);
+END;
+"""
+
+MIGRATIONS = (
+    _FIRST,
+    _NOTIFICATIONS,
+    _NOTIFIER_KEYS,
+    _RECORDS,
+    _UNFINISHED,
+    _STARTED_SYNC,
+    _ABORTED,
+    _WHOLE_MESSAGES,
+)
 
 
 def add_functions(connection: sqlite3.Connection) -> None:

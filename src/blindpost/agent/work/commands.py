@@ -78,6 +78,8 @@ class CommandWorkers:
                     continue
                 return
             await self._run(command)
+            if not command.others and key not in self._again:
+                return
 
     async def _is_durable(self) -> bool:
         """Whether what was read is stored for good: otherwise it is not to be done, and is read again."""

@@ -139,10 +139,11 @@ class Ground:
         self.store.commit()
 
     @contextmanager
-    def joined(self, kem: KemSource | None = None) -> Iterator[Tx]:
-        """The same, durable together with what else happens in this moment: see `Tx.durable`."""
+    def joined(self, kem: KemSource | None = None, *, sure: bool = False) -> Iterator[Tx]:
+        """The same, durable together with what else happens in this moment: see `Tx.durable`. `sure`: it
+        raises before it changes anything, or never."""
         source = kem if kem is not None else KemLibrary()
-        with self.store.part() as group:
+        with self.store.part(sure=sure) as group:
             tx = Tx(self.store.reading, group, self.config, self.servers, self.work, self.handle, source)
             yield tx
         group.follow(tx.release)

@@ -146,10 +146,17 @@ class Tx(Db):
         self._later(self._work.deletions, conn_id)
 
     def command(
-        self, conn_id: ConnId, server: Server | None, tag: str, content: bytes = b"", corr_id: str = ""
+        self,
+        conn_id: ConnId,
+        server: Server | None,
+        tag: str,
+        content: bytes = b"",
+        corr_id: str = "",
+        internal_id: int | None = None,
     ) -> None:
-        """Store a command; its worker runs it after those before it."""
-        command_rows.insert(self, conn_id, server, tag, content, self.now, corr_id)
+        """Store a command; its worker runs it after those before it. A received message that it names is
+        acknowledged by the program from now on, and goes when the command does."""
+        command_rows.insert(self, conn_id, server, tag, content, self.now, corr_id, internal_id)
         self.wake_commands(conn_id, server)
 
     @contextmanager
