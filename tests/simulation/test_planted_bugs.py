@@ -14,7 +14,7 @@ import pytest
 from blindpost.agent.messages import sending
 from blindpost.agent.rotation import recipient
 from blindpost.agent.rotation.commands import RotationCommands
-from blindpost.agent.store import connections, ratchets
+from blindpost.agent.store import connections, messages, ratchets
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.subscriptions import SubQueue
 from blindpost.agent.subscriptions.batches import Batches
@@ -108,21 +108,23 @@ def save_the_ratchet_later(monkeypatch: pytest.MonkeyPatch) -> None:
         made(ground, *args)
         grounds[id(ground.config)] = ground
 
-    def step(tx: Any, conn_id: str, ratchet: Any) -> None:
+    def insert_snd(tx: Any, record: Any, message: Any, ratchet: Any, *rest: Any) -> None:
+        messages.insert_snd(tx, record, message, None, *rest)
         ground = grounds[id(tx.config)]
 
         def store() -> None:
             with ground.store.transaction() as db:
-                ratchets.set_ratchet(db, conn_id, ratchet)
+                ratchets.set_ratchet(db, record.conn_id, ratchet)
 
-        asyncio.get_running_loop().call_later(0.0005, store)
+        if ratchet is not None:
+            asyncio.get_running_loop().call_later(0.0005, store)
 
     class Later:
         def __getattr__(self, name: str) -> Any:
-            return step if name == "step_ratchet" else getattr(ratchets, name)
+            return insert_snd if name == "insert_snd" else getattr(messages, name)
 
     monkeypatch.setattr(Ground, "__init__", init)
-    monkeypatch.setattr(sending, "ratchets", Later())
+    monkeypatch.setattr(sending, "messages", Later())
 
 
 def mark_before_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
