@@ -175,9 +175,9 @@ async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int)
 
 
 def _per(statements: list[str], count: int) -> Counted:
-    # Triggers are marked so; what foreign keys delete is told as the statement that made them do so, again.
+    # What triggers and foreign keys do is told as the statement that made them do so, again.
     pairs = zip(["", *statements], statements, strict=False)
-    inner = sum(one.startswith("--") or (one == before and one[:6] == "DELETE") for before, one in pairs)
+    inner = sum(one == before and not one.startswith("SELECT") for before, one in pairs)
     asked = len(statements) - inner
     return Counted(asked / count, statements.count("COMMIT") / count, inner / count)
 
@@ -221,7 +221,7 @@ def shown(rates: Rates) -> str:
             f"durable messages a second, {over:<16} {one.per_s:5.0f}, {one.cpu_us:.0f} us of CPU each"
         )
         for who, side in (("sender", one.sender), ("recipient", one.recipient)):
-            asked = f"{side.statements:.1f} statements (and {side.inner:.1f} of triggers)"
+            asked = f"{side.statements:.1f} statements (and {side.inner:.1f} of triggers and cascades)"
             lines.append(f"    {who:<9} a message: {asked}, {side.commits:.2f} commits")
     lines.append(f"echoes a second over all connections    {rates.echoes_per_s:6.0f}")
     return "\n".join(lines)
