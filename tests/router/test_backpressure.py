@@ -12,13 +12,13 @@ import pytest
 
 import blindpost
 from blindpost.router.events import Serve
-from blindpost.router.model import ID_SIZE
+from blindpost.router.model import ID_SIZE, Domain
 from blindpost.testing.network import MemoryNetwork
 from blindpost.transport.errors import OutboxFullError
 from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, GET, NSUB, QUE, SEND, SUB
 from blindpost.wire.smp.queue_info import SubThread
-from blindpost.wire.smp.responses import DELD, END, INFO, MSG, OK, SOK
+from blindpost.wire.smp.responses import DELD, END, INFO, MSG, NMSG, OK, SOK
 from tests.support.router.lines import (
     Line,
     Queue,
@@ -32,6 +32,7 @@ from tests.support.router.lines import (
     quiet,
 )
 from tests.support.router.routers import RunningRouter, running_router
+from tests.support.router.services import NOTIFIER, new_service, nsub, open_service
 
 pytestmark = pytest.mark.one_process
 SOURCES = Path(blindpost.__file__).parent
@@ -340,3 +341,44 @@ async def test_a_drained_connection_behaves_normally(running: RunningRouter) -> 
     queue = await create(fresh, subscribe=True)
     await queue.send(line, b"hello")
     assert await pushed(fresh, queue) == b"hello"
+
+
+async def test_a_full_connection_of_a_notifying_service_is_served_by_a_walk(running: RunningRouter) -> None:
+    line, sender = await lines_of(running, 2)
+    service = await open_service(running, new_service(), NOTIFIER)
+    queue = await create(line, notifier=True)
+    await nsub(service, queue)
+    client = client_of(running, service)
+    client.congested = True
+    await queue.send(sender, b"due", notify=True)
+    for again in (False, True):
+        if again:
+            await nsub(service, queue)
+        assert Domain.NOTIFICATIONS in client.walks
+        client.walks.pop(Domain.NOTIFICATIONS)
+    await nsub(service, queue)
+    client.congested = False
+    running.router.engine.put_own(Serve(client))
+    assert isinstance((await service.event(queue.notifier_id)).response, NMSG)
+    await quiet(service)
+
+
+async def test_a_connection_that_lost_a_notifier_gets_nothing_that_waits_for_it(
+    running: RunningRouter,
+) -> None:
+    line, old, new = await lines_of(running, 3)
+    queue = await create(line, notifier=True)
+    for each in (old, new):
+        await nsub(each, queue)
+    assert (await old.event(queue.notifier_id)).response == END()
+    loser, holder = client_of(running, old), client_of(running, new)
+    assert queue.notifier_id not in loser.notifier_ids
+    holder.congested = True
+    await queue.send(line, b"due", notify=True)
+    loser.waiting_notifiers.fill(queue.notifier_id, True)
+    running.router.engine.put_own(Serve(loser))
+    await quiet(old)
+    assert queue.notifier_id not in loser.waiting_notifiers
+    holder.congested = False
+    running.router.engine.put_own(Serve(holder))
+    assert isinstance((await new.event(queue.notifier_id)).response, NMSG)

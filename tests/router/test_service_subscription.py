@@ -41,6 +41,7 @@ from tests.support.router.services import (
     nsub,
     open_service,
     queue_record,
+    service_queues,
     set_of,
     sub,
     total,
@@ -101,6 +102,8 @@ async def test_a_clients_wrong_count_or_hash_is_metered_and_changes_nothing(
     credentials, queues = await left(running, [1, 0, 0])
     line, actual = await back(running, credentials), set_of(queues)
     believed = actual.ids_hash if same_hash else bytes(range(16))
+    compared: list[tuple[bytes, Domain, bool]] = []
+    running.router.plan.on_compare = lambda *said: compared.append(said)
     assert await line.subs(actual.count + more, believed) == actual
     assert await pushed(line, queues[0]) == b"0"
     assert (await line.event(b"")).response == ALLS()
@@ -114,6 +117,17 @@ async def test_a_clients_wrong_count_or_hash_is_metered_and_changes_nothing(
     assert {drift: meters[drift] for drift in drifts} == {drift: int(drift is meter) for drift in drifts}
     if by is not None:
         assert meters[by] == abs(more)
+    assert compared == [(line.service_id, MESSAGES, meter is Meter.RCV_DRIFT_OK)]
+
+
+async def test_queues_that_a_service_serves_already_are_not_counted_again(running: RunningRouter) -> None:
+    line = await open_service(running, new_service())
+    queues, meters = await service_queues(line, 2), running.router.plan.meters
+    for queue in queues:
+        await sub(line, queue)
+    counted = meters[Meter.RCV_SERVICE_SUB_QUEUES]
+    assert await line.subs() == set_of(queues)
+    assert meters[Meter.RCV_SERVICE_SUB_QUEUES] == counted
 
 
 async def test_a_hash_of_any_length_and_a_negative_count_are_accepted(running: RunningRouter) -> None:
@@ -583,6 +597,7 @@ async def test_a_failing_queue_is_reported_before_alls_and_stops_no_other(
         told = (await line.event(bad.recipient_id)).response
         assert isinstance(told, ERR)
         assert (told.error is Code.INTERNAL) == (damage != "record")
+        assert running.router.plan.meters[Meter.INTERNAL_ERRORS] == int(damage != "record")
         assert isinstance(told.error, STORE) == (damage == "record")
         reply = await bad.ask(line, ACK(b""))
         assert reply != ERR(Code.AUTH), "a queue that cannot be read is not a deleted one"
