@@ -42,9 +42,4 @@ GATES: dict[str, tuple[str, ...]] = {
         "tests/agent/test_integrity.py",
         "tests/agent/test_hostile_peers.py",
     ),
-    "blindpost.agent.rotation.tables": (
-        "tests/agent/test_rotation.py",
-        "tests/agent/test_rotation_traffic.py",
-    ),
-    "blindpost.agent.sync.tables": ("tests/agent/test_sync.py", "tests/agent/test_sync_recovery.py"),
 }
