@@ -188,24 +188,13 @@ def shown(result: Result) -> str:
 
 
 def figures(result: Result) -> list[Figure]:
-    found = [
+    return [
         single("a message, both sides", "x floor", result.multiple),
         single("messages, both sides", "per CPU s", result.messages_per_cpu_s, Better.HIGHER),
         single("the floor of a message", "us of CPU", result.floor_us, Better.NEITHER),
         single("connections made", "per s", result.connections_per_s, Better.HIGHER),
         single(f"memory of {result.idle:,} idle connections", "MB", result.idle_bytes / 1e6),
-    ]
-    for one in result.rates.scenes:
-        of = f"durable, connections: {one.connections}"
-        found.append(single(f"{of}: messages", "per s", one.per_s, Better.HIGHER))
-        for who, side in (("sender", one.sender), ("recipient", one.recipient)):
-            found.append(single(f"{of}: statements of the {who}", "a message", side.statements))
-            found.append(single(f"{of}: commits of the {who}", "a message", side.commits))
-    commits = statistics.median(result.rates.commits_per_s)
-    return [
-        *found,
-        single("durable: echoes", "per s", result.rates.echoes_per_s, Better.HIGHER),
-        single("durable: commits of the disk alone", "per s", commits, Better.NEITHER),
+        *agent_rates.figures(result.rates),
     ]
 
 

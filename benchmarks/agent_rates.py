@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sqlite3
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.load.process import measured_router
 from benchmarks.load.rows import started
 from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received
@@ -227,6 +228,22 @@ def shown(rates: Rates) -> str:
     return "\n".join(lines)
 
 
+def figures(rates: Rates) -> list[Figure]:
+    found = []
+    for one in rates.scenes:
+        of = f"durable, connections: {one.connections}"
+        found.append(single(f"{of}: messages", "per s", one.per_s, Better.HIGHER))
+        for who, side in (("sender", one.sender), ("recipient", one.recipient)):
+            found.append(single(f"{of}: statements of the {who}", "a message", side.statements))
+            found.append(single(f"{of}: commits of the {who}", "a message", side.commits))
+    commits = statistics.median(rates.commits_per_s)
+    return [
+        *found,
+        single("durable: echoes", "per s", rates.echoes_per_s, Better.HIGHER),
+        single("durable: commits of the disk alone", "per s", commits, Better.NEITHER),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--messages", type=int, default=400)
@@ -236,7 +253,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     rates = asyncio.run(measure(chosen.messages, chosen.connections, chosen.echoes, chosen.folder))
-    print(json.dumps(asdict(rates), indent=2) if chosen.json else shown(rates))
+    print(as_json(figures(rates)) if chosen.json else shown(rates))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except FiguresError as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("figures: stopped; what was finished is stored.", file=sys.stderr)
+        return 130
 
 
 def _made(chosen: Sequence[Benchmark], docs: Path, *, is_quick: bool, is_check: bool) -> int:
