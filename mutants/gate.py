@@ -24,6 +24,7 @@ import pytest
 
 from mutants.changes import Change, changes_of
 from mutants.reach import Reach, ended, passes, reached
+from mutants.scores import accepted, key
 
 SLOW_TIMES, SLOW_S = 5.0, 5.0
 """A test of a change may take so many times as long as without it, and so much longer."""
@@ -36,12 +37,14 @@ class Score:
     module: str
     mistakes: int
     caught: int = 0
+    accepted: int = 0
+    """Known to make no difference, and therefore not tried."""
     alive: list[Change] = field(default_factory=list)
     unreached: list[Change] = field(default_factory=list)
 
     @property
     def tried(self) -> int:
-        return self.caught + len(self.alive) + len(self.unreached)
+        return self.caught + self.accepted + len(self.alive) + len(self.unreached)
 
 
 class Gate:
@@ -81,7 +84,11 @@ class Gate:
                 random.Random(self._seed).sample(changes, self._sample), key=lambda one: one.line
             )
         self._say(f"{score.module}: {len(changes)} of {score.mistakes} mistakes")
+        harmless = accepted(score.module)
         for number, change in enumerate(changes, 1):
+            if key(change) in harmless:
+                score.accepted += 1
+                continue
             names = sorted(reach.by_line[path, change.line], key=lambda name: self._rank(name, reach))
             if not names:
                 score.unreached.append(change)
