@@ -276,7 +276,7 @@ class AgentParty(Party):
         if self.service and self.ready:
             try:
                 self.agent.renew_service()
-            except StoreFailedError as error:
+            except (AgentError, StoreFailedError) as error:
                 self.run.note(f"{self.name} may not take a new certificate: {error}")
 
     async def attack(self, peer: str, attack: Attack, before: Mapping[bytes, bytes]) -> None:
@@ -319,11 +319,13 @@ class AgentParty(Party):
         """Where a subscription is not yet what it should be."""
         assert self._store is not None
         subscriptions = self.agent._core.subscriptions
-        for user_id, server in servers_with_queues(self._store.reading, needed_only=False):
+        db = self._store.reading
+        places = dict.fromkeys(servers_with_queues(db, needed_only=False))
+        for user_id, server in places | dict.fromkeys(servers_with_service(db)):
             work = subscriptions.work(subscriptions.sessions.key(user_id, server, None))
             if work.has_work or work.is_working:
                 return f"subscribing at {server.hosts[0].text}"
-            if self.service and work.table.active_service is None:
+            if self.service and work.table.active_service is None and (user_id, server) in places:
                 return f"no service at {server.hosts[0].text}"
         return None
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from simulation.genesis import Genesis, make_genesis
@@ -76,7 +76,7 @@ class Journey:
 
     def save(self, path: Path) -> None:
         fresh = path.with_name(path.name + ".new")
-        fresh.write_text(json.dumps(asdict(self)))
+        fresh.write_text(json.dumps({**vars(self), "sums": vars(self.sums)}))
         fresh.replace(path)
 
 

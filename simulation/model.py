@@ -22,6 +22,8 @@ class Channel:
     """Those it refused: they must not."""
     failed: set[int] = field(default_factory=set)
     """Those it took and then reported as undeliverable."""
+    excused: set[int] = field(default_factory=set)
+    """Those that were under way when a router lost what it kept: they may come or not."""
     came: list[int] = field(default_factory=list)
     """Those that came, once each, in order."""
     acknowledging: set[int] = field(default_factory=set)
@@ -33,7 +35,7 @@ class Channel:
 
     @property
     def missing(self) -> set[int]:
-        return self.taken - self.failed - set(self.came)
+        return self.taken - self.failed - self.excused - set(self.came)
 
     @property
     def open(self) -> set[int]:
@@ -46,6 +48,7 @@ class Model:
 
     def __init__(self) -> None:
         self.channels: dict[tuple[str, str], Channel] = {}
+        self.torn = False
 
     def channel(self, sender: str, receiver: str) -> Channel:
         return self.channels.setdefault((sender, receiver), Channel())
@@ -78,8 +81,16 @@ class Model:
         return channel, number
 
     def _skipped(self, channel: Channel, number: int) -> bool:
-        """Whether something before this message is missing for a reason that was told."""
-        return any(failed < number for failed in channel.failed)
+        """Whether something before this message is missing for a reason that was told.
+
+        Where a router lost what it kept that may be a message that programs do not see."""
+        return self.torn or any(failed < number for failed in channel.failed)
+
+    def tear(self) -> None:
+        """A router lost what it kept: what is under way may be lost."""
+        for channel in self.channels.values():
+            channel.excused |= channel.missing
+        self.torn = True
 
     def missing(self) -> list[str]:
         return [

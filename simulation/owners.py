@@ -190,6 +190,7 @@ class OwnerParty(Party):
                     raise
             else:
                 owned.works(key)
+                self.model.subscribed(line)
                 return
         raise ViolationError(f"the router takes no key of {self.name} any more")
 

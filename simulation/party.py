@@ -29,6 +29,8 @@ class Surroundings(Protocol):
 
     def violated(self, what: str) -> None: ...
 
+    def forgotten(self, router: str) -> None: ...
+
 
 class Party(ABC):
     """One program of the network."""

@@ -15,6 +15,8 @@ class Line:
     holds: bool = False
     """Whether it has asked for the queue, and was not told that it lost it."""
     ended: bool = False
+    contested: bool = False
+    """Whether another one asked for the queue since, or at the same time."""
     in_flight: bool = False
 
     def acknowledges(self) -> None:
@@ -33,17 +35,26 @@ class QueueModel:
     given: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
     """Those whose acknowledgement was answered."""
-    _last: Line | None = None
-    """Who asked for the queue last."""
+    lines: list[Line] = field(default_factory=list)
+    """All that asked for the queue."""
+    asking: list[Line] = field(default_factory=list)
+    """Those that were not answered: the router may hear them late."""
 
     def say(self) -> int:
         self.said += 1
         return self.said
 
     def subscribes(self, line: Line) -> None:
-        """The connection asks for the queue; whoever had it may lose it from now on."""
-        line.holds, line.ended, line.in_flight = True, False, False
-        self._last = line
+        """A new connection asks for the queue; whoever had it may lose it from now on."""
+        for other in self.lines:
+            other.contested = True
+        line.holds, line.contested = True, bool(self.asking)
+        self.lines.append(line)
+        self.asking.append(line)
+
+    def subscribed(self, line: Line) -> None:
+        """It was answered."""
+        self.asking.remove(line)
 
     def came(self, line: Line, number: int | None) -> None:
         """A message came; None is the marker of a full queue."""
@@ -72,13 +83,13 @@ class QueueModel:
 
     def ended(self, line: Line) -> None:
         """The connection was told that another one has the queue."""
-        if line is self._last:
+        if not line.contested:
             raise ViolationError(f"{line.name} was told that it lost the queue, and nobody else asked for it")
         line.holds, line.ended = False, True
 
     def not_in_flight(self, line: Line, number: int | None) -> None:
         """The router says that the message is not in flight to this connection: another one has the queue."""
-        if line is self._last:
+        if not line.contested:
             raise ViolationError(f"{line.name} has the queue and may not acknowledge {number}")
 
     def missing(self) -> set[int]:

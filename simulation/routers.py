@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import Credentials
@@ -95,6 +97,9 @@ class RouterParty(Party):
         """The newest that it speaks."""
         self.drifts = 0
         """How many queues lose their service before the next life begins."""
+        self.restores = False
+        """Whether the next life begins with the backup."""
+        self._backed_up: dict[bytes, QueueRecord] = {}
         self.leaf = 0
         """Which of its certificates it shows."""
         self._leaves = leaves
@@ -106,7 +111,9 @@ class RouterParty(Party):
 
     async def live(self) -> None:
         entropy, network = self.entropy(), self.run.network
-        self.store = store = DyingStore(LmdbTables(self.run.folder / self.name, Durability.OS), self)
+        self.store = store = self._opened()
+        if self.restores:
+            self.restores, store = False, self._restored()
         drifts, self.drifts = self.drifts, 0
         if drifts:
             await self._drift(drifts)
@@ -124,6 +131,29 @@ class RouterParty(Party):
         await router.run()
         expiring.cancel()
         await self._listening.stop()
+
+    def _opened(self) -> DyingStore:
+        return DyingStore(LmdbTables(self.run.folder / self.name, Durability.OS), self)
+
+    @property
+    def _backup(self) -> Path:
+        return self.run.folder / f"{self.name}.backup"
+
+    def back_up(self) -> None:
+        """Keep a copy of what is committed now."""
+        shutil.rmtree(self._backup, ignore_errors=True)
+        self.store.tables.store.backup(self._backup)
+        self._backed_up = self.queues()
+
+    def _restored(self) -> DyingStore:
+        """The backup in place of what is there, if it has the same queues: their keys would be lost."""
+        if self.queues() == self._backed_up:
+            self.store.close()
+            shutil.copy(self._backup / "data.mdb", self.run.folder / self.name / "data.mdb")
+            self.counts["router that forgot messages"] += 1
+            self.run.forgotten(self.name)
+            self.store = self._opened()
+        return self.store
 
     async def _drift(self, count: int) -> None:
         """Some queues belong to no service any more, as after a restored backup."""

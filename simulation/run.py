@@ -91,6 +91,8 @@ class Run:
         """Connections that are made in the run, by whom and under which id."""
         self._violation: str | None = None
         self._calm = False
+        self._forgotten = 0
+        """How often a router began with an older state."""
         self._chance = random.Random(f"{seed}/run")
         self._waits: set[asyncio.Task[None]] = set()
         self.loop.set_exception_handler(self._callback_failed)
@@ -123,6 +125,8 @@ class Run:
         """A service takes a new identity only where a router has a queue for it that it does not know."""
         known = {rcv_id for _, rcv_id in service.receives_from()}
         for router in self.routers:
+            if not router.alive:
+                return  # what it has cannot be seen now
             for rcv_id, record in router.queues().items():
                 if record.service_id is not None and rcv_id not in known:
                     return
@@ -190,12 +194,13 @@ class Run:
     async def _connect(self, one: AgentParty, other: AgentParty) -> None:
         """One invites, its link is handed to the other, who joins; both must be told that they are connected,
         unless one of them died before its program knew that it had begun."""
+        before = self._forgotten
         link = await self._answer(one, one.invite())
         if link is None:
             return
         self.note(f"{one.name} hands a link to {other.name}")
         conn = await self._answer(other, other.join(str(link)))
-        if conn is not None:
+        if conn is not None and self._forgotten == before:
             self.meetings += [(one, link.conn.id), (other, conn.id)]
             self.counts["connection made in the run"] += 1
 
@@ -280,6 +285,23 @@ class Run:
     def do_drift(self, router: RouterParty, count: int, down_s: float) -> None:
         router.drifts = count
         self._later(self._restarted(router, down_s))
+
+    def do_restored_backup(self, router: RouterParty, after_s: float, down_s: float) -> None:
+        router.back_up()
+        self._later(self._restore(router, after_s, down_s))
+
+    async def _restore(self, router: RouterParty, after_s: float, down_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if router.alive:
+            router.restores = True
+            await self._restarted(router, down_s)
+
+    def forgotten(self, router: str) -> None:
+        """A router begins with an older state: whatever was under way through it may be lost."""
+        self.note(f"{router} has forgotten what came after its backup")
+        self.model.tear()
+        self.meetings = [(agent, conn_id) for agent, conn_id in self.meetings if conn_id in agent.connected]
+        self._forgotten += 1
 
     def do_cut(self, one: Party, other: str) -> None:
         for end in self.network.between(one.name, other)[::2]:

@@ -105,6 +105,12 @@ def _service(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
     return "bob", ()
 
 
+def _restored(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    """Not the home of the plain client, which would have to keep its old keys for that."""
+    router = ROUTERS[1] if cast.owners else chance.choice(ROUTERS)
+    return router, (chance.choice((0.01, 1.0, 20.0)), chance.choice((0.0, 5.0)))
+
+
 def _attack(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     agent = chance.choice(cast.agents)
     return agent, (chance.choice(cast.peers[agent]), chance.choice(list(Attack)))
@@ -182,6 +188,7 @@ DRAWS: Mapping[str, Draw] = {
     "attack": _attack,
     "other version": _version,
     "deaf": _partition,
+    "restored backup": _restored,
     "renewed service": _service,
     "write": _write,
     "take over": _owner,
@@ -209,6 +216,7 @@ WEIGHTS: Mapping[str, int] = {
     "attack": 1,
     "other version": 1,
     "deaf": 1,
+    "restored backup": 1,
     "renewed service": 1,
     "write": 8,
     "take over": 6,

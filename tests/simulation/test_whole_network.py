@@ -13,10 +13,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from simulation.genesis import Genesis, make_genesis
+from simulation.many import PART, Sums, journey
 from simulation.model import Model, ViolationError
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
@@ -90,6 +92,7 @@ def test_what_the_model_of_a_queue_refuses() -> None:
     for _ in range(4):
         model.taken.add(model.say())
     model.subscribes(one)
+    model.subscribed(one)
     model.came(one, 2)
     with pytest.raises(ViolationError, match="before it had acknowledged"):
         model.came(one, 3)
@@ -100,6 +103,9 @@ def test_what_the_model_of_a_queue_refuses() -> None:
     model.subscribes(other)
     model.not_in_flight(one, 2)
     model.ended(one)
+    late = Line("late")
+    model.subscribes(late)
+    model.ended(late)  # the router may have heard the other one after it
     with pytest.raises(ViolationError, match="after it was told"):
         model.came(one, 3)
     model.came(other, 2)
@@ -111,6 +117,22 @@ def test_what_the_model_of_a_queue_refuses() -> None:
         with pytest.raises(ViolationError, match=promise):
             model.came(other, number)
     assert model.missing() == {1, 3, 4}
+
+
+def test_a_stretch_is_continued_where_it_was_interrupted(tmp_path: Path) -> None:
+    kept = tmp_path / "sums.json"
+    stretch = journey(5, 2 * PART + 3, None, kept)
+    first, second, last = stretch.parts()
+    assert (first, last) == (range(5, 5 + PART), range(5 + 2 * PART, 8 + 2 * PART))
+    stretch.done.append(second.start)
+    stretch.sums.add(Sums(PART, 3600.0, 7, counts=Counter({"cut": 2}), failed={30: "lost"}))
+    stretch.save(kept)
+    again = journey(5, 2 * PART + 3, None, kept)
+    assert list(again.parts()) == [first, last]
+    again.sums.add(Sums(PART, 1800.0, 1, counts=Counter({"cut": 1, "stall": 1})))
+    assert again.sums == Sums(2 * PART, 5400.0, 8, 0.0, Counter({"cut": 3, "stall": 1}), {30: "lost"})
+    with pytest.raises(ValueError, match="another file"):
+        journey(6, 2 * PART + 3, None, kept)
 
 
 def test_a_dead_process_does_nothing_more() -> None:
