@@ -51,8 +51,12 @@ TESTS = {
 }
 """Variables that make a test long."""
 
-FOLDERS = {r" tests/serving/test_upgrading\.py .* tests/router$": " tests/router/test_links.py"}
-"""One file instead of many."""
+ONE_OF_FRONTS = " tests/router/test_fronts.py -k believed"
+PART = {
+    r" tests/router/test_fronts\.py$": ONE_OF_FRONTS,
+    r" tests/serving/test_upgrading\.py .* tests/router$": ONE_OF_FRONTS,
+}
+"""One test instead of many."""
 
 ONE_FILE = "tests/repository/test_claims_report.py"
 """Instead of all tests."""
@@ -69,8 +73,8 @@ def smallest(line: str) -> str:
     if "-m simulation" in line:
         return re.sub(r"--(seeds|hours) \d+", r"--\1 1", line)
     line = _SET.sub(_small, line)
-    for folder, file in FOLDERS.items():
-        line = re.sub(folder, file, line)
+    for many, one in PART.items():
+        line = re.sub(many, one, line)
     line = re.sub(r"^((?:\S+=\S+ )*)pytest ", r"\1python -m pytest ", line)
     if "-m pytest" in line and "tests/" not in line:
         line = f"{re.sub(r' -n [0-9]+', '', line)} {ONE_FILE}"
