@@ -384,16 +384,20 @@ async def test_a_connection_that_lost_a_notifier_gets_nothing_that_waits_for_it(
     assert isinstance((await new.event(queue.notifier_id)).response, NMSG)
 
 
-async def test_a_queue_that_is_tried_again_beside_others_waits_with_them(running: RunningRouter) -> None:
-    """Two events about one connection in one batch: what the second was to try again is not forgotten."""
+async def test_a_queue_that_is_to_be_tried_again_waits_while_its_connection_is_full(
+    running: RunningRouter,
+) -> None:
     line, sender = await lines_of(running, 2)
-    queue = await create(line, subscribe=True)
+    queue, other = await create(line, subscribe=True), await create(sender)
     client, engine = client_of(running, line), running.router.engine
     client.congested = True
     await queue.send(sender, b"due")
     client.waiting.pop(queue.recipient_id)
+    running.router.plan.undo.forget()
+    engine.put_own(Serve(client, (queue.recipient_id, other.recipient_id)))
+    await sender.settle()
+    assert client.waiting.first(2) == (queue.recipient_id,)
     client.congested = False
     engine.put_own(Serve(client))
-    engine.put_own(Serve(client, (queue.recipient_id,)))
     assert await pushed(line, queue) == b"due"
     await quiet(line)

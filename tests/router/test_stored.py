@@ -7,15 +7,16 @@ import os
 import pytest
 
 from blindpost.crypto.ids_hash import sender_id_of
+from blindpost.engine.loop import StoreFailedError
 from blindpost.router.meters import Meter
 from blindpost.router.queues import FULL
 from blindpost.router.weights import LINK_BYTES, MESSAGE_BYTES, QUEUE_BYTES
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import LSET, NEW, SEND
-from blindpost.wire.smp.errors import Code
+from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR, IDS, OK
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
-from tests.support.router.lines import create, open_line
+from tests.support.router.lines import create, error, open_line, quiet
 from tests.support.router.routers import RunningRouter, new_key
 
 DATA = LinkData(b"fixed", b"user")
@@ -69,3 +70,21 @@ async def test_a_message_needs_room(running: RunningRouter) -> None:
     assert await line.ask(SEND(False, b"hello"), queue.sender_id) == OK()
     assert (meters[Meter.SENT], meters[Meter.SENT_QUOTA]) == (1, 1)
     assert room(running) == 0
+
+
+async def test_a_refused_commit_is_answered_once(
+    running: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = await open_line(running)
+    queue = await create(line)
+
+    async def fails(_: object) -> None:
+        raise StoreFailedError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.router.plan._store, "commit", fails)
+        refused = error(await line.ask(SEND(False, b"hello"), queue.sender_id))
+    assert isinstance(refused, STORE)
+    await quiet(line)
+    assert await line.ask(SEND(False, b"hello"), queue.sender_id) == OK()
+    await quiet(line)
