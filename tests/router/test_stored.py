@@ -16,7 +16,7 @@ from blindpost.wire.smp.commands import LSET, NEW, SEND
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ERR, IDS, OK
 from blindpost.wire.smp.values import LinkData, NewLink, QueueMode, QueueRequest, SubMode
-from tests.support.router.lines import create, error, open_line, quiet
+from tests.support.router.lines import create, error, lines_of, open_line, pushed, quiet
 from tests.support.router.routers import RunningRouter, new_key
 
 DATA = LinkData(b"fixed", b"user")
@@ -72,19 +72,20 @@ async def test_a_message_needs_room(running: RunningRouter) -> None:
     assert room(running) == 0
 
 
-async def test_a_refused_commit_is_answered_once(
+async def test_a_refused_commit_is_answered_once_and_nothing_of_it_is_pushed(
     running: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = await open_line(running)
-    queue = await create(line)
+    line, sender = await lines_of(running, 2)
+    queue = await create(line, subscribe=True)
 
     async def fails(_: object) -> None:
         raise StoreFailedError("no disk")
 
     with monkeypatch.context() as patched:
         patched.setattr(running.router.plan._store, "commit", fails)
-        refused = error(await line.ask(SEND(False, b"hello"), queue.sender_id))
+        refused = error(await sender.ask(SEND(False, b"hello"), queue.sender_id))
     assert isinstance(refused, STORE)
-    await quiet(line)
-    assert await line.ask(SEND(False, b"hello"), queue.sender_id) == OK()
-    await quiet(line)
+    await quiet(line, sender)
+    await queue.send(sender, b"hello again")
+    assert await pushed(line, queue) == b"hello again"
+    await quiet(line, sender)
