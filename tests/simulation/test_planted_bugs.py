@@ -188,7 +188,7 @@ OFTEN: dict[Plant, dict[str, int]] = {
     deliver_twice_after_a_take_over: {"take over": 20, "write": 20},
     delete_too_early: {"switch": 12},
     keep_a_stale_verdict: {"re-key": 20},
-    forget_a_queue_in_the_repair: {"drift": 40},
+    forget_a_queue_in_the_repair: {"drift": 20, "switch": 12, "connect": 10},
 }
 """What happens more often than otherwise, so that a bug is found soon; and what does not happen, since it
 would show the bug for another reason than the one it is planted for."""
