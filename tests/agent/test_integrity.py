@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from blindpost.agent import Integrity, MsgBadHash, MsgBadId, MsgDuplicate, MsgOk, MsgSkipped
-from blindpost.agent.messages.integrity import check_integrity, dump_integrity, load_integrity
+from blindpost.agent.messages.integrity import (
+    AWAITED_MAX,
+    Awaited,
+    Placed,
+    check_integrity,
+    dump_integrity,
+    load_integrity,
+    placed,
+)
 from blindpost.wire.errors import WireError
 
 LAST, OTHER = b"\1" * 32, b"\2" * 32
@@ -37,3 +45,21 @@ def test_stored_outcomes_read_back(outcome: Integrity) -> None:
     for damaged in (b"", b"?" + stored[1:], stored + b"\0", stored[:-1]):
         with pytest.raises(WireError):
             load_integrity(damaged)
+
+
+def test_what_is_awaited_closes_a_gap_in_its_order() -> None:
+    awaited = Awaited(5, 7, LAST)
+    first = placed(9, b"9", awaited, 5, LAST, OTHER, two_queues=True)
+    assert first == Placed(MsgOk(), False, Awaited(6, 7, OTHER))
+    assert placed(9, b"9", first.awaited, 7, b"6", b"7", two_queues=True) == Placed(
+        MsgSkipped(6, 6), False, None
+    )
+    assert placed(9, b"9", awaited, 5, OTHER, b"5", two_queues=True).integrity == MsgBadHash()
+
+
+@pytest.mark.parametrize(("size", "is_awaited"), [(AWAITED_MAX, True), (AWAITED_MAX + 1, False)])
+def test_so_many_numbers_are_awaited_and_no_more(size: int, is_awaited: bool) -> None:
+    first, last = 1000, 999 + size
+    found = placed(999, LAST, None, last + 1, OTHER, b"new", two_queues=True)
+    gap = Placed(MsgSkipped(first, last), True, None)
+    assert found == (Placed(MsgOk(), True, Awaited(first, last, LAST)) if is_awaited else gap)
