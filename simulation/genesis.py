@@ -21,6 +21,9 @@ from blindpost.router.config import RouterRules
 from blindpost.testing.agents import EPOCH
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from simulation.agents import AgentParty
+from simulation.callers import CallerParty
+from simulation.delivery import NAME as DS
+from simulation.delivery import DeliveryParty
 from simulation.devices import Device
 from simulation.notifications import NAME as NTF
 from simulation.notifications import PORT as NTF_PORT
@@ -30,7 +33,7 @@ from simulation.processes import run_simulated
 from simulation.pushes import PushParty
 from simulation.routers import PORT, RouterParty
 from simulation.run import Run
-from simulation.schedules import AGENTS, ALL, PEERS, ROUTERS, SERVICES, Cast
+from simulation.schedules import AGENTS, ALL, CALLERS, PEERS, ROUTERS, SERVICES, Cast
 
 BEFORE_S = 10_000
 """So long before a run begins its world is made."""
@@ -87,6 +90,10 @@ class Genesis:
                 party.ntf_servers = [addresses[NTF]]
             known = self.peers.get(name, {})
             party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
+        if cast.ds:
+            run.parties[DS] = DeliveryParty(run, CALLERS)
+            for name in CALLERS:
+                run.parties[name] = CallerParty(run, name, run.boxes)
 
 
 def make_genesis(folder: Path) -> Genesis:

@@ -16,6 +16,9 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.testing.apns import ACCEPTED, Reaction
 from simulation.agents import AgentParty
+from simulation.callers import WAIT_S, Box, CallerParty, untaken
+from simulation.delivery import NAME as DS
+from simulation.delivery import DeliveryParty
 from simulation.faults import PLANNED, Point, Step, clock
 from simulation.hostile import Attack
 from simulation.model import Model, ViolationError, told
@@ -27,6 +30,7 @@ from simulation.party import Party
 from simulation.processes import PROCESS, Process, SimulationLoop
 from simulation.pushes import PushParty
 from simulation.routers import RouterParty
+from simulation.schedules import CALLERS
 
 T = TypeVar("T")
 
@@ -43,6 +47,8 @@ LEFT_BEHIND = "taking a new identity"
 LOOK_S = 5.0
 QUIET_S = 900.0
 """Then nobody may have anything to say for so long."""
+LEASES_MAX = 2 * (QUIET_S / WAIT_S + 2)
+"""Callers wait for payloads all the time."""
 TASKS_MAX = 60
 """How many tasks a process may have when nothing happens."""
 
@@ -84,6 +90,8 @@ class Run:
         self.counts: Counter[str] = Counter()
         self.network = SimulatedNetwork(seed, self.loop, self.note)
         self.model = Model()
+        self.boxes: dict[tuple[str, str], Box] = {}
+        """What callers of the delivery service put, by sender and recipient."""
         self.parties: dict[str, Party] = {}
         self.absent: list[tuple[str, bytes]] = []
         """Queues of agents that are not in this run."""
@@ -150,6 +158,11 @@ class Run:
     def ntf(self) -> NtfParty | None:
         party = self.parties.get(NTF)
         return party if isinstance(party, NtfParty) else None
+
+    @property
+    def ds(self) -> DeliveryParty | None:
+        party = self.parties.get(DS)
+        return party if isinstance(party, DeliveryParty) else None
 
     # The schedule
 
@@ -257,6 +270,8 @@ class Run:
         party.process.on_death = lambda: self._crashed(party, point, ending, down_s)
         party.die(point, ending, steps)
 
+    do_notifier_crash = do_delivery_crash = do_crash
+
     def _crashed(self, party: Party, point: Point, ending: Ending, down_s: float) -> None:
         self.counts[f"{party.kind} dies {point.value}"] += 1
         self.counts[f"death: {ending.value}"] += 1
@@ -323,14 +338,14 @@ class Run:
         if self.network.weather is weather:
             self.network.weather = FAIR
 
-    def do_refused_commits(self, router: RouterParty, count: int) -> None:
-        router.store.failures = count
+    def do_refused_commits(self, server: RouterParty | DeliveryParty, count: int) -> None:
+        server.store.failures = count
 
-    def do_doubtful_commit(self, router: RouterParty, happened: bool) -> None:
-        router.store.doubts.append(happened)
+    def do_doubtful_commit(self, server: RouterParty | DeliveryParty, happened: bool) -> None:
+        server.store.doubts.append(happened)
 
-    def do_slow_store(self, router: RouterParty, commit_s: float, lasts_s: float) -> None:
-        store = router.store
+    def do_slow_store(self, server: RouterParty | DeliveryParty, commit_s: float, lasts_s: float) -> None:
+        store = server.store
         store.commit_s = commit_s
         self.loop.outside.call_at(self.loop.time() + lasts_s, setattr, store, "commit_s", 0.0)
 
@@ -342,6 +357,18 @@ class Run:
         self.loop.outside.call_at(self.loop.time() + lasts_s, pushes.answer, ACCEPTED)
 
     do_doubtful_pushes = do_refused_pushes
+
+    def do_put(self, caller: CallerParty, recipient: str, count: int, large: bool) -> None:
+        self._ask(caller, caller.put(recipient, count, large))
+
+    def do_power_cut(self, service: DeliveryParty, ending: Ending, down_s: float) -> None:
+        """The service and its callers are in one house."""
+        for party in (service, *(self.parties[name] for name in CALLERS)):
+            if party.alive:
+                self.do_crash(party, Point.NOW, ending, 0, down_s)
+
+    def do_late_acknowledgement(self, caller: CallerParty, late_s: float) -> None:
+        caller.late_s = late_s
 
     def do_new_device_token(self, agent: AgentParty) -> None:
         assert agent.device is not None
@@ -417,6 +444,8 @@ class Run:
         for router in self.routers:
             if kept := router.store.counts()["messages"]:
                 return f"{router.name} keeps {kept} messages"
+        if (why := untaken(self.boxes)) is not None:
+            return why
         return None
 
     async def probe(self) -> None:
@@ -438,12 +467,18 @@ class Run:
         """What must be true when all is well, and that it stays so quietly."""
         self._judge_routers()
         await self._judge_services()
-        servers: list[RouterParty | NtfParty] = [*self.routers, *([] if self.ntf is None else [self.ntf])]
+        servers: list[RouterParty | NtfParty | DeliveryParty] = [
+            *self.routers,
+            *([] if self.ntf is None else [self.ntf]),
+            *([] if self.ds is None else [self.ds]),
+        ]
         before = {server.name: server.asked.copy() for server in servers}
         await asyncio.sleep(QUIET_S)
         self.check()
         for server in servers:
             asked = server.asked - before[server.name]
+            if server is self.ds and asked["Lease"] <= LEASES_MAX:
+                del asked["Lease"]
             if asked:
                 what = told(f"{count} {kind}" for kind, count in asked.items())
                 raise ViolationError(f"{server.name} was asked although all was well: {what}")

@@ -14,6 +14,8 @@ from simulation.network import Ending, Weather
 ROUTERS = ("router1", "router2")
 AGENTS = ("alice", "bob", "carol")
 NOTIFYING = ("ntf", "apple")
+CALLERS = ("dora", "dirk")
+DELIVERING = ("ds", *CALLERS)
 DEVICES = ("alice", "carol")
 """Agents that have push notifications, where there are any."""
 OWNERS = ("dave",)
@@ -27,30 +29,44 @@ PEERS = {"alice": ("bob",), "bob": ("alice", "carol"), "carol": ("bob",)}
 class Cast:
     """Who takes part in a run; a short one has two agents, so that a thousand of them cost little."""
 
-    def __init__(self, agents: Sequence[str], owners: Sequence[str] = (), *, ntf: bool = False) -> None:
+    def __init__(
+        self, agents: Sequence[str], owners: Sequence[str] = (), *, ntf: bool = False, ds: bool = False
+    ) -> None:
         self.agents = tuple(agents)
         self.owners = tuple(owners)
         """Plain clients, each with a queue and two devices."""
+        self.ds = ds
+        """Whether there is a delivery service with callers."""
         self.ntf = ntf
         """Whether devices are notified."""
         self.devices = tuple(agent for agent in agents if agent in DEVICES) if ntf else ()
         self.peers = {agent: tuple(peer for peer in PEERS[agent] if peer in agents) for agent in agents}
-        self.everybody = (*ROUTERS, *agents, *owners, *(NOTIFYING if ntf else ()))
+        self.everybody = (
+            *ROUTERS,
+            *agents,
+            *owners,
+            *(NOTIFYING if ntf else ()),
+            *(DELIVERING if ds else ()),
+        )
+        self.stores = (*ROUTERS, "ds") if ds else ROUTERS
+        """Whose commits can be refused, doubtful or slow."""
         self.lines = [*((agent, router) for agent in agents for router in ROUTERS), ROUTERS]
         """Between whom there are connections."""
         self.lines += [(owner, ROUTERS[0]) for owner in owners]
         if ntf:
             self.lines += [NOTIFYING, *(("ntf", router) for router in ROUTERS)]
             self.lines += [(agent, "ntf") for agent in self.devices]
+        if ds:
+            self.lines += [(caller, "ds") for caller in CALLERS]
 
 
-CASTS = (Cast(AGENTS[:2]), Cast(AGENTS[1:]), Cast((), OWNERS))
+CASTS = ((AGENTS[:2], ()), (AGENTS[1:], ()), ((), OWNERS))
+"""Agents and plain clients of short runs; devices are notified only where there are agents."""
 CAST_SHARES = (1, 1, 1)
-NOTIFIED = (Cast(AGENTS[:2], ntf=True), Cast(AGENTS[1:], ntf=True))
-NOTIFIED_SHARE = 1 / 3
-"""In how many short runs devices are notified."""
+NOTIFIED_SHARE, DELIVERED_SHARE = 1 / 3, 1 / 4
+"""In how many short runs devices are notified, and a delivery service is used."""
 ALL = Cast(AGENTS, OWNERS)
-EVERYBODY = Cast(AGENTS, OWNERS, ntf=True)
+EVERYBODY = Cast(AGENTS, OWNERS, ntf=True, ds=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,10 @@ def _to_peer(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
 
 
 def _crash(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    who = chance.choice(cast.everybody)
+    return _crash_of(chance, chance.choice(cast.everybody))
+
+
+def _crash_of(chance: random.Random, who: str) -> tuple[str, tuple[object, ...]]:
     point = chance.choice(list(Point))
     down_s = chance.choice((0.0, 0.1, 3.0, 60.0))
     return who, (point, chance.choice(list(Ending)), chance.randint(1, 120), down_s)
@@ -144,17 +163,17 @@ def _weather(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
 
 def _router_store(most: int) -> Draw:
     def draw(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-        return chance.choice(ROUTERS), (chance.randint(1, most),)
+        return chance.choice(cast.stores), (chance.randint(1, most),)
 
     return draw
 
 
 def _doubt(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    return chance.choice(ROUTERS), (chance.random() < 0.5,)
+    return chance.choice(cast.stores), (chance.random() < 0.5,)
 
 
 def _slow(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    return chance.choice(ROUTERS), (chance.choice((0.001, 0.05, 1.0)), 20.0)
+    return chance.choice(cast.stores), (chance.choice((0.001, 0.05, 1.0)), 20.0)
 
 
 def _full(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -167,6 +186,15 @@ def _refused(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
 
 def _doubtful(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     return "apple", (chance.choice(list(Fault)), chance.choice((1.0, 20.0, 90.0)))
+
+
+def _put(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    sender, recipient = chance.choice((CALLERS, CALLERS[::-1]))
+    return sender, (recipient, chance.choice((1, 2, 5)), chance.random() < 0.1)
+
+
+def _late(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(CALLERS), (chance.choice((5.0, 90.0)),)
 
 
 def _device(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -242,10 +270,21 @@ NTF_DRAWS: Mapping[str, Draw] = {
     "refused pushes": _refused,
     "doubtful pushes": _doubtful,
     "new device token": _device,
+    "notifier crash": lambda chance, cast: _crash_of(chance, "ntf"),
 }
 """What can happen where devices are notified; all are as likely as each other."""
-NTF_STEPS = 2
-KINDS = frozenset({*WEIGHTS, *NTF_DRAWS})
+NTF_STEPS = 3
+DS_DRAWS: Mapping[str, Draw] = {
+    "put": _put,
+    "late acknowledgement": _late,
+    "delivery crash": lambda chance, cast: _crash_of(chance, "ds"),
+    "power cut": lambda chance, cast: ("ds", (chance.choice(list(Ending)), chance.choice((0.1, 60.0)))),
+}
+DS_WEIGHTS = {"put": 4, "late acknowledgement": 1, "delivery crash": 1, "power cut": 1}
+DS_STEPS = 3
+"""How many kinds of each are drawn for a short run, beside one `put`."""
+ALL_DRAWS = {**DRAWS, **NTF_DRAWS, **DS_DRAWS}
+KINDS = frozenset(ALL_DRAWS)
 LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40}
 """In a long run little happens at once: messages are to be under way when something does."""
 OF_AGENTS = frozenset(
@@ -267,16 +306,21 @@ def possible(cast: Cast, weights: Mapping[str, int]) -> tuple[list[str], list[in
 def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
     """A short run: so many things that happen to two routers and two agents, or a plain client."""
     chance = random.Random(f"{seed}/schedule")
-    notified = random.Random(f"{seed}/cast").random() < NOTIFIED_SHARE
-    cast = chance.choice(NOTIFIED) if notified else chance.choices(CASTS, CAST_SHARES)[0]
+    casting = random.Random(f"{seed}/cast")
+    notified, delivered = casting.random() < NOTIFIED_SHARE, casting.random() < DELIVERED_SHARE
+    agents, owners = chance.choice(CASTS[:2]) if notified else chance.choices(CASTS, CAST_SHARES)[0]
+    cast = Cast(agents, owners, ntf=notified, ds=delivered)
     names, shares = possible(cast, weights)
     at_s, drawn = 0.0, []
     kinds = chance.choices(names, shares, k=steps)
     if notified:
-        kinds += chance.choices(list(NTF_DRAWS), k=NTF_STEPS)
+        kinds += chance.sample(list(NTF_DRAWS), NTF_STEPS)
+    if delivered:
+        kinds += ["put", *chance.sample(list(DS_DRAWS), DS_STEPS)]
+    if notified or delivered:
         chance.shuffle(kinds)
     for kind in kinds:
-        who, detail = {**DRAWS, **NTF_DRAWS}[kind](chance, cast)
+        who, detail = ALL_DRAWS[kind](chance, cast)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(PAUSES_S) * chance.uniform(0.5, 1.5)
     return Schedule(cast, drawn)
@@ -285,12 +329,12 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
 def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = LONG_WEIGHTS) -> Schedule:
     """A long run with everybody in it."""
     chance = random.Random(f"{seed}/long")
-    draws = {**DRAWS, **NTF_DRAWS}
-    names, shares = [*weights, *NTF_DRAWS], [*weights.values(), *(1 for _ in NTF_DRAWS)]
+    shared = {**weights, **dict.fromkeys(NTF_DRAWS, 1), **DS_WEIGHTS}
+    names, shares = list(shared), list(shared.values())
     at_s, drawn = 0.0, []
     while at_s < hours * 3600:
         kind = chance.choices(names, shares)[0]
-        who, detail = draws[kind](chance, EVERYBODY)
+        who, detail = ALL_DRAWS[kind](chance, EVERYBODY)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(LONG_PAUSES_S) * chance.uniform(0.5, 1.5)
     return Schedule(EVERYBODY, drawn)

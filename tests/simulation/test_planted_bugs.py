@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,12 @@ from blindpost.agent.store.subscriptions import SubQueue
 from blindpost.agent.subscriptions.batches import Batches
 from blindpost.agent.work.ground import Ground
 from blindpost.crypto.authorizers import Verifier
+from blindpost.ds.model import DsRules
+from blindpost.ds.state import DsState
+from blindpost.ds.tables import LmdbTables, change_rows
+from blindpost.ds.view import View, Wanted
 from blindpost.engine.loop import Engine
+from blindpost.engine.undo import Undo
 from blindpost.ntf import outcomes, pushes
 from blindpost.ntf.machines import LedgerEvent
 from blindpost.router import decisions, delivery, queues, subscriptions
@@ -29,6 +36,7 @@ from blindpost.router.events import Event
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import RouterClient
 from blindpost.router.turn import Turn
+from blindpost.store.contract import Durability
 from blindpost.wire.smp.responses import END
 from simulation.genesis import Genesis, make_genesis
 from simulation.run import FailedRunError
@@ -140,6 +148,36 @@ def mark_before_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushes, "_message_push", message_push)
 
 
+def lose_leases_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery service that begins again takes what was leased for taken."""
+    init, hold = LmdbTables.__init__, DsState.hold
+    leased: dict[tuple[bytes, int], bytes] = {}
+    seen: set[Path] = set()
+
+    def held(
+        state: Any, peer: Any, question: int, queue: bytes, entries: Any, until: float, **kind: Any
+    ) -> None:
+        hold(state, peer, question, queue, entries, until, **kind)
+        leased.update(((queue, entry.number), entry.tag) for entry in entries)
+
+    def opened(tables: LmdbTables, folder: Path, durability: Durability) -> None:
+        init(tables, folder, durability)
+        view = View(Undo())
+        wanted = Wanted(queues={queue for queue, _ in leased}, entries=set(leased))
+        with contextlib.suppress(StopIteration):
+            tables.load(wanted, view, lambda queue, number: False, DsRules()).send(None)
+        for (queue, number), tag in leased.items():
+            entry = view.entry(queue, number)
+            if folder in seen and entry is not None and entry.tag == tag:
+                view.delete(queue, entry)
+        tables.store.commit(list(change_rows(view.changes)))
+        seen.add(folder)
+        leased.clear()
+
+    monkeypatch.setattr(LmdbTables, "__init__", opened)
+    monkeypatch.setattr(DsState, "hold", held)
+
+
 def deliver_twice_after_a_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever lost a queue is told so, and keeps the message that was in flight to it."""
 
@@ -202,6 +240,7 @@ BUGS: dict[Plant, tuple[str, ...]] = {
     delete_too_early: ("AUTH", "messages are missing", "will not be sent"),
     keep_a_stale_verdict: ("a key that it had replaced", "the key that it had just taken"),
     forget_a_queue_in_the_repair: ("although it knows all that routers have", "counts"),
+    lose_leases_at_a_restart: ("payloads are missing", "not acknowledged"),
 }
 """Each bug, and what of it may be seen."""
 
