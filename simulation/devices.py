@@ -85,10 +85,11 @@ class Device:
                     if isinstance(error, InactiveError):
                         raise
                     self.party.run.note(f"{self.party.name} cannot name its device: {error}")
-                self._naming = False
+                else:
+                    self._naming = False
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._named.wait(), AGAIN_S)
-                if self._is_active():
+                if not self._naming and self._is_active():
                     await self._named.wait()
 
     def opened(self) -> None:
