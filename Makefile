@@ -54,11 +54,10 @@ simulate-long: $(READY) ## ten thousand short runs of the whole network, a long 
 kills: $(READY) ## kill -9 the router a hundred times under load
 	BLINDPOST_KILLS=100 $(BIN)/python -m pytest -q tests/router/test_kill.py
 
-fronts: $(READY) ## recordings, hostile clients, limits and life cycle with two fronts; fronts and engine killed two hundred times under load
+fronts: $(READY) ## the router's tests with two fronts; fronts and engine killed two hundred times under load
 	BLINDPOST_FRONT_ROUNDS=67 $(BIN)/python -m pytest -q tests/router/test_fronts.py
 	BLINDPOST_FRONTS=2 $(BIN)/python -m pytest -q -n $(WORKERS) tests/serving/test_upgrading.py tests/cli/test_lifecycle.py \
-		tests/cli/test_draining.py tests/cli/test_limits.py tests/web/test_shared_port.py \
-		$(foreach name,transcripts service_transcripts proxy_transcripts kill hostile limits refusals securing containment gauges displacement links service_identity,tests/router/test_$(name).py)
+		tests/cli/test_draining.py tests/cli/test_limits.py tests/web/test_shared_port.py tests/router
 
 takeovers: $(READY) ## fifty take-overs by a standby under load: owner killed, frozen, cut off, told to
 	BLINDPOST_TAKEOVERS=50 $(BIN)/python -m pytest -q -s tests/router/test_standby.py -k whatever

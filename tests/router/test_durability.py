@@ -49,6 +49,7 @@ async def traced(folder: Path, *edits: tuple[str, str]) -> Trace:
     return read_trace(file, pid, synced)
 
 
+@pytest.mark.one_process
 async def test_nothing_is_answered_before_the_disk_has_it(tmp_path: Path) -> None:
     """Pages are written and synced, then the new root through a syncing descriptor, then the answer."""
     trace = await traced(tmp_path)
@@ -59,6 +60,7 @@ async def test_nothing_is_answered_before_the_disk_has_it(tmp_path: Path) -> Non
     assert trace.commits == trace.syncs
 
 
+@pytest.mark.one_process
 async def test_durability_os_leaves_syncing_to_the_system(tmp_path: Path) -> None:
     trace = await traced(tmp_path, ('durability = "full"', 'durability = "os"'))
     assert (trace.syncs, trace.commits) == (0, 0)

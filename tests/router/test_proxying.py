@@ -137,6 +137,7 @@ async def test_who_may_have_a_session_with_a_relay(
         line = await open_line(proxy)
         reply = await line.ask(PRXY(relay.server, password))
         assert reply == ERR(BASIC_AUTH) if refused else isinstance(reply, PKEY)
+        await until(lambda: refused or bool(relay.router.connections))
         assert len(relay.router.connections) == (0 if refused else 1)
         await line.stream.close()
 
@@ -146,6 +147,7 @@ async def test_all_senders_share_one_session_with_a_relay(relay: RunningRouter, 
     pkeys = [await prxy(line, relay.server) for line in (first, first, second)]
     assert pkeys[0] == pkeys[1] == pkeys[2]
     assert pkeys[0].versions == VersionRange(8, 20)
+    await until(lambda: bool(relay.router.connections))
     assert len(relay.router.connections) == len(proxy.router.relays) == 1
     (connection,) = relay.router.connections.values()
     agreed = connection.session.agreed
@@ -211,6 +213,7 @@ async def test_relays_of_all_versions_are_reached(
         line = await open_line(proxy)
         pkey = await prxy(line, relay.server)
         assert pkey.versions == VersionRange(8, reported)
+        await until(lambda: len(relay.router.connections) == 2)
         (connection,) = (
             connection
             for connection in relay.router.connections.values()
@@ -484,6 +487,7 @@ async def test_stopping_abandons_hanging_attempts_and_commands(tmp_path: Path) -
     await quiet.wait_closed()
 
 
+@pytest.mark.one_process
 async def test_a_relay_may_say_little_that_nobody_asked_for(
     relay: RunningRouter, proxy: RunningRouter
 ) -> None:

@@ -36,6 +36,7 @@ from tests.support.router.services import (
     total,
     waiting_in,
 )
+from tests.support.serving.waiting import until
 
 MESSAGES, NOTIFICATIONS = Domain.MESSAGES, Domain.NOTIFICATIONS
 
@@ -193,6 +194,7 @@ async def test_associations_outlive_connections_and_restarts(tmp_path: Path) -> 
     async with running_router(tmp_path, credentials=identity, network=network) as running:
         assert total(running) == 0
         line = await open_service(running, credentials)
+        await until(lambda: bool(running.router.connections))
         assert counter(running, line) == NO_QUEUES, "only live state is gone"
         assert await line.subs() == set_of(queues)
         for queue, body in zip(queues, (b"stored", b"stored", b"noticed"), strict=True):

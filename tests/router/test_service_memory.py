@@ -25,6 +25,8 @@ from tests.support.router.services import (
 )
 from tests.support.serving.waiting import until
 
+pytestmark = pytest.mark.one_process
+
 SMALL = SessionLimits(outbox_high=48 * 1024, outbox_low=16 * 1024, release_after_s=3600.0)
 
 

@@ -27,6 +27,8 @@ from blindpost.serving.prometheus import Text
 from blindpost.serving.supervisor import unsupervised
 from blindpost.transport.plan import SessionLimits
 from blindpost.wire.errors import WireError
+from blindpost.wire.smp.versions import SMP_VERSIONS
+from blindpost.wire.versions import VersionRange
 
 COMMAND = (*PYTHON, "blindpost.router.fronts.front")
 LOOK_S = 2.0
@@ -123,9 +125,10 @@ class Fronts:
         log_level: str,
         lags: Callable[[FarSession], None],
         unwritten: Callable[[], None],
+        versions: VersionRange = SMP_VERSIONS,
     ) -> None:
         self.count = count
-        self.setup = Setup(credentials, limits, log_format, log_level)
+        self.setup = Setup(credentials, limits, log_format, log_level, versions)
         self.lags = lags
         """Called when the peer of a session does not read."""
         self.unwritten = unwritten

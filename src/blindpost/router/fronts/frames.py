@@ -22,7 +22,9 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.keys import Algorithm, PublicKey, read_key, write_key
 from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.handshake import ServiceRole
+from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.value import Buffer
+from blindpost.wire.versions import VersionRange
 
 # From the engine to a front.
 SETUP, ACCEPT, SAY, PAUSE, RESUME, CLOSE, ABORT, FOUND, REFUSED, LEARN, PING = range(1, 12)
@@ -173,6 +175,7 @@ class Setup:
     limits: SessionLimits
     log_format: str
     log_level: str
+    versions: VersionRange = SMP_VERSIONS
 
     def written(self) -> bytes:
         own = self.credentials
@@ -182,6 +185,7 @@ class Setup:
                 "key": [own.key.algorithm.name, own.key.raw.hex()],
                 "limits": asdict(self.limits),
                 "log": [self.log_format, self.log_level],
+                "versions": [self.versions.low, self.versions.high],
             }
         ).encode()
 
@@ -191,4 +195,6 @@ class Setup:
         algorithm, raw = found["key"]
         key = PrivateKey(Algorithm[algorithm], bytes.fromhex(raw))
         chain = tuple(bytes.fromhex(der) for der in found["chain"])
-        return cls(Credentials(chain, key), SessionLimits(**found["limits"]), *found["log"])
+        limits, versions = SessionLimits(**found["limits"]), VersionRange(*found["versions"])
+        log_format, log_level = found["log"]
+        return cls(Credentials(chain, key), limits, log_format, log_level, versions)

@@ -135,7 +135,7 @@ class FrontProcess(Handler):
     def _set_up(self, setup: frames.Setup) -> None:
         if not hasattr(self, "_keeper"):
             self._keeper = Keeper(setup.limits.release_after_s)
-        self._plan = smp_router_plan(setup.credentials, limits=setup.limits)
+        self._plan = smp_router_plan(setup.credentials, limits=setup.limits, versions=setup.versions)
         logs.set_up(setup.log_format, setup.log_level)
 
     def _accept(self, number: int, held: bytes) -> None:
