@@ -10,7 +10,7 @@ ROUTER = (
     " test_backpressure test_stored"
 )
 NTF = (
-    "test_commands test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
+    "test_commands test_lab test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
     " test_subscriptions test_tokens test_transcripts"
 )
 DS = "test_calls test_decisions test_large test_limits test_service test_taking test_waiting test_auth"

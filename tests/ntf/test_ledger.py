@@ -292,6 +292,25 @@ async def test_a_notification_that_waits_too_long_expires(ntf: RunningNtf) -> No
 
 
 @ON_BOTH
+async def test_neither_younger_ones_nor_those_that_were_pushed_expire_with_it(ntf: RunningNtf) -> None:
+    device = await active_device(ntf)
+    pushed, old, young = (some_queue(number) for number in range(3))
+    for queue in (pushed, old, young):
+        await device.subscribe(queue)
+    await ntf.nmsg(pushed)
+    await ntf.settled()
+    ntf.apple.answer = outage
+    for queue in (old, young):
+        await ntf.nmsg(queue)
+        await ntf.settled()
+        ntf.clock.now += 1
+    ntf.clock.now += ntf.router.rules.notification_ttl_s - 1
+    await ntf.look()
+    assert ended(ntf) == {"accepted": 1, "expired": 1, "waiting": 1}
+    assert ntf.router.store.counts()["notifications"] == 2
+
+
+@ON_BOTH
 async def test_waiting_notifications_of_a_deleted_subscription_or_token_are_dropped(ntf: RunningNtf) -> None:
     device = await active_device(ntf)
     first, second = some_queue(1), some_queue(2)

@@ -13,6 +13,7 @@ from blindpost.crypto.boxes import BoxKey
 from blindpost.crypto.errors import CryptoError
 from blindpost.engine.undo import Undo
 from blindpost.ntf import tokens
+from blindpost.ntf.meters import Meter
 from blindpost.ntf.model import DAY_S, NtfRules, day_of
 from blindpost.ntf.ports import Failed, RetryLater, TokenInvalid
 from blindpost.ntf.view import View
@@ -414,7 +415,9 @@ async def test_a_foreign_device_token_gains_nothing(ntf: RunningNtf) -> None:
 async def test_guessing_locks_the_code_and_registering_again_makes_a_new_one(ntf: RunningNtf) -> None:
     device, code = await registered(ntf)
     for _ in range(ntf.router.rules.code_attempts):
+        assert ntf.router.plan.meters[Meter.CODES_LOCKED] == 0
         assert await device.ask(TVFY(os.urandom(32))) == AUTH
+    assert ntf.router.plan.meters[Meter.CODES_LOCKED] == 1
     assert await device.ask(TVFY(code)) == AUTH
     await device.register()
     await ntf.settled()
