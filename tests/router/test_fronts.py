@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from blindpost.client.errors import RefusedError
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.authorizers import Check
 from blindpost.crypto.verifying import OneByOne
-from blindpost.router.fronts import channel, fleet
+from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
 from blindpost.transport.errors import TransportError
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
@@ -30,6 +31,7 @@ from tests.support.router.load import UNLIMITED, Pair, Tally
 from tests.support.router.replay import Replay
 from tests.support.router.routers import RunningRouter, new_key, new_queue, pushed, running_router
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
+from tests.support.serving.waiting import until as until_heard
 
 ROUNDS = int(os.environ.get("BLINDPOST_FRONT_ROUNDS", "1"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
@@ -201,6 +203,29 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
         assert not recipient.events_waiting
         for one in (recipient, sender):
             await one.close()
+
+
+async def test_whoever_waits_for_a_channel_goes_on_however_soon_it_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "HIGH", 16 << 10)
+    monkeypatch.setattr(channel, "LOW", 4 << 10)
+    one, other = socket.socketpair()
+    heard, relieved = 0, asyncio.Event()
+
+    def hear(_kind: int, _number: int, view: memoryview) -> None:
+        nonlocal heard
+        heard += len(view)
+
+    near, far = (channel.Channel(end, hear, lambda: None) for end in (one, other))
+    near.on_relief = relieved.set
+    near.tell(frames.SAY, 1, bytes(17 << 10))
+    assert near.lags, "although the system takes all of it at once"
+    await relieved.wait()
+    assert not near.lags
+    await until_heard(lambda: heard == 17 << 10)
+    for end in (near, far):
+        end.close()
 
 
 def _has(running: RunningRouter, front: fleet.Front, number: int) -> bool:

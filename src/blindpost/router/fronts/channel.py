@@ -116,6 +116,15 @@ class Channel:
             self._loop.add_writer(self._sock, self._writable)
         except OSError:
             self._fail()
+        if self._lags and self.backlog < LOW:
+            # Not at once: who is relieved puts more, and whoever flushes is in the middle of something.
+            self._loop.call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        if self._lags and self.backlog < LOW and self.is_open:
+            self._lags = False
+            if self.on_relief is not None:
+                self.on_relief()
 
     def _send(self) -> int:
         out = self._out
@@ -149,10 +158,6 @@ class Channel:
         self._loop.remove_writer(self._sock)
         self._blocked = False
         self.flush()
-        if self._lags and self.backlog < LOW and self.is_open:
-            self._lags = False
-            if self.on_relief is not None:
-                self.on_relief()
 
     def _readable(self) -> None:
         try:
