@@ -232,7 +232,13 @@ OFTEN: dict[Plant, dict[str, int]] = {
 would show the bug for another reason than the one it is planted for."""
 BUGS: dict[Plant, tuple[str, ...]] = {
     lose_a_wake_up: ("messages are missing", "keeps", "not acknowledged", "rotation", "were not given"),
-    answer_before_the_commit: ("messages are missing", "AUTH", "were not given", "came again"),
+    answer_before_the_commit: (
+        "messages are missing",
+        "payloads are missing",
+        "AUTH",
+        "were not given",
+        "came again",
+    ),
     tell_the_wrong_session: ("is not subscribed", "nobody else asked for it", "was not told"),
     save_the_ratchet_later: ("is told of a failure", "messages are missing"),
     mark_before_it_is_accepted: ("marked as accepted",),
