@@ -54,7 +54,7 @@ TESTS = {
 ONE_OF_FRONTS = " tests/router/test_fronts.py -k believed"
 PART = {
     r" tests/router/test_fronts\.py$": ONE_OF_FRONTS,
-    r" tests/serving/test_upgrading\.py .* tests/router/\S+$": ONE_OF_FRONTS,
+    r" tests/serving/test_upgrading\.py .* tests/router$": ONE_OF_FRONTS,
 }
 """One test instead of many."""
 
