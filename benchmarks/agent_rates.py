@@ -14,7 +14,7 @@ a core's time in the program's KEM process. Beside the rates stands what the sam
 minute: commits of one row of a message's size, one after the other, before the run and after it.
 
 It uses nothing but the agent's public face and its SQLite connection, so that an older tree can be measured
-in turn with this one: copy the file into its `benchmarks/`, and run it there.
+in turn with this one: copy the file and `figures` into its `benchmarks/`, and run it there.
 """
 
 from __future__ import annotations
