@@ -98,7 +98,7 @@ async def slow(hostile: Hostile, reader: asyncio.StreamReader, writer: asyncio.S
     await _asked(hostile, reader)
     for byte in frame(HEADERS, END_HEADERS, 1, OK_HEAD) * 100:
         writer.write(bytes((byte,)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)
 
 
 async def redirecting(hostile: Hostile, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
