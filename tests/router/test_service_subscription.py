@@ -83,7 +83,7 @@ async def test_after_subs_come_the_first_messages_and_then_alls_once(
 
 
 @pytest.mark.both_stores
-@pytest.mark.claim("SVC-30", "SVC-31")
+@pytest.mark.claim("SVC-30", "SVC-31", "SUB-52")
 @pytest.mark.parametrize(
     ("more", "same_hash", "meter", "by"),
     [
@@ -452,8 +452,10 @@ async def test_sends_that_race_with_the_walk_are_delivered_once_each(
 
 
 @pytest.mark.both_stores
-@pytest.mark.claim("SVC-65")
-async def test_nsubs_registers_and_walks_over_no_messages(running: RunningRouter, tmp_path: Path) -> None:
+@pytest.mark.claim("SVC-65", "SUB-52")
+async def test_nsubs_registers_and_hands_over_what_waits_but_no_messages(
+    running: RunningRouter, tmp_path: Path
+) -> None:
     credentials, owner = new_service(), await open_line(running)
     line = await open_service(running, credentials, NOTIFIER)
     queues = [await create(owner, notifier=True) for _ in range(2)]
@@ -461,8 +463,10 @@ async def test_nsubs_registers_and_walks_over_no_messages(running: RunningRouter
         assert await nsub(line, queue) == SOK(line.service_id)
     await line.stream.close()
     await queues[0].send(owner, b"no flag")
+    await queues[0].send(owner, b"flagged", notify=True)
     line = await open_service(running, credentials, NOTIFIER)
     assert await line.subs(domain=NOTIFICATIONS) == notifiers_of(queues)
+    assert isinstance((await line.event(queues[0].notifier_id)).response, NMSG)
     await quiet(line)
     holder = running.router.plan.state.services(NOTIFICATIONS).holder(line.service_id)
     assert holder is client_of(running, line)

@@ -123,7 +123,6 @@ class Session(asyncio.BufferedProtocol):
         self._waiting = False
         self._warm = False
         self.handler = handler
-        """What the server counts this session under: sessions with the same account take turns."""
         self.agreement: Agreement | None = None
         self.stage = Stage.CONNECTING
         self.last_received = 0.0
