@@ -123,7 +123,7 @@ async def test_every_command_is_sent_unchanged() -> None:
                 command,
                 b"" if isinstance(command, without_entity) else queue_id(1),
                 None if isinstance(command, PING) else KEY,
-                timeout_s=1,
+                timeout_s=30,
             )
             for command in COMMANDS
         ]

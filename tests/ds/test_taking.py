@@ -68,7 +68,7 @@ async def test_a_connection_skips_what_it_holds_itself(ds: Running, client: DsCl
 
 
 async def test_a_hold_keeps_others_off_for_a_limited_time(tmp_path: Path) -> None:
-    async with running(tmp_path, DsRules(hold_s=0.2)) as ds, await ds.client() as client:
+    async with running(tmp_path, DsRules(hold_s=1.0)) as ds, await ds.client() as client:
         await enqueue(client, b"1", b"2")
         async with await ds.client() as other:
             silent(other)

@@ -164,7 +164,7 @@ async def test_a_malformed_error_body_gives_no_reason() -> None:
 
 @pytest.mark.parametrize("fault", Fault)
 async def test_silence_and_broken_connections_are_outages(fault: Fault) -> None:
-    async with ApnsServer() as apple, pushing(apple, response_timeout_s=0.2) as provider:
+    async with ApnsServer() as apple, pushing(apple, response_timeout_s=1.5) as provider:
         apple.decide = lambda device_token: fault
         outcomes = await asyncio.gather(*(provider.push(TOKEN, MESSAGE) for _ in range(3)))
         assert all(isinstance(outcome, RetryLater) for outcome in outcomes)
@@ -195,15 +195,15 @@ async def test_a_connection_that_answers_503_is_retired_without_losing_other_pus
 
 
 async def test_an_idle_connection_is_pinged() -> None:
-    async with ApnsServer() as apple, pushing(apple, response_timeout_s=1.0, ping_s=0.01) as provider:
+    async with ApnsServer() as apple, pushing(apple, response_timeout_s=2.0, ping_s=0.01) as provider:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
-        await apple.until(lambda: apple.pings >= 3)
+        await apple.until(lambda: apple.pings >= 2)
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
         assert apple.connections_made == 1
 
 
 async def test_a_silently_dead_connection_is_replaced_before_a_push_waits_for_it() -> None:
-    async with ApnsServer() as apple, pushing(apple, response_timeout_s=0.2, ping_s=0.01) as provider:
+    async with ApnsServer() as apple, pushing(apple, response_timeout_s=1.5, ping_s=0.01) as provider:
         assert await provider.push(TOKEN, MESSAGE) == Accepted()
         dead = provider._connection
         assert dead is not None

@@ -232,7 +232,7 @@ async def test_a_service_that_does_not_answer_is_tried_later(
     http2: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpost.ntf.push.rests.FIRST_S", 0.0)
-    async with PushService(http2=http2) as service, pushing(service, response_s=0.3) as provider:
+    async with PushService(http2=http2) as service, pushing(service, response_s=1.5) as provider:
         device = service.subscribe()
         service.answer = lambda _path: WebAnswer(None)
         assert isinstance(await provider.push(token_of(device), PUSH), RetryLater)

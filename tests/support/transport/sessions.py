@@ -64,7 +64,7 @@ def ntf_client(**options: Any) -> SessionPlan:
 
 
 QUICK = SessionLimits(
-    connect_timeout_s=5, tls_timeout_s=5, handshake_timeout_s=5, close_timeout_s=5, release_after_s=0.05
+    connect_timeout_s=30, tls_timeout_s=30, handshake_timeout_s=30, close_timeout_s=30, release_after_s=0.05
 )
 
 
