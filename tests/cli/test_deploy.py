@@ -106,10 +106,11 @@ def test_a_unit_starts_what_its_first_lines_set_up(unit: Path, tmp_path: Path) -
 def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here")
-    for unit in UNITS:
+    units = [*UNITS, *(ROOT / "deploy").glob("*.socket")]
+    for unit in units:
         text = unit.read_text().replace("/opt/blindpost/bin/blindpost", f"{BIN}/blindpost")
         (tmp_path / unit.name).write_text(text)
-    names = [str(tmp_path / unit.name) for unit in UNITS]
+    names = [str(tmp_path / unit.name) for unit in units]
     done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -126,7 +126,7 @@ async def test_from_nothing_to_a_first_message(tmp_path: Path) -> None:
         before = await status(tmp_path / "home" / "router")
         assert before["queues"] == 2
         os.kill(int(str(before["pid"])), signal.SIGKILL)
-        await servers.read("router ended with code -9; it starts again in 1 s")
+        await servers.read("router ended with code -9; it starts again in 0.2 s")
 
         async def lives() -> bool:
             try:

@@ -13,7 +13,7 @@ from blindpost.serving.failures import OperatorError
 
 log = logging.getLogger("blindpost.up")
 
-_DELAY_S, _DELAY_S_MAX = 1.0, 60.0
+_DELAY_S, _DELAY_S_MAX = 0.2, 60.0
 _STEADY_S = 60.0
 """After a run of this length, the pause is the first one again."""
 
@@ -37,7 +37,7 @@ class Supervised:
             if time.monotonic() - started > _STEADY_S:
                 delay = _DELAY_S
             self.restarts += 1
-            log.error("%s ended with code %d; it starts again in %.0f s", self.child.kind, code, delay)
+            log.error("%s ended with code %d; it starts again in %.1f s", self.child.kind, code, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _DELAY_S_MAX)
             self.child.spawn()

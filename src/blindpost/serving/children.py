@@ -48,13 +48,15 @@ class Child:
         log: Path | None = None,
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
+        descriptors: Sequence[int] = (),
     ) -> None:
-        """`log` is a file for its output, which otherwise goes where ours goes."""
+        """`log` is a file for its output, which otherwise goes where ours goes; it gets our `descriptors`."""
         self.kind = kind
         self.folder = folder
         self.log_file = log
         self.environment = environment
         self.wrapper = tuple(wrapper)
+        self.descriptors = tuple(descriptors)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -92,6 +94,7 @@ class Child:
                 stdout=output,
                 stderr=output,
                 env=unsupervised() if self.environment is None else self.environment,
+                pass_fds=self.descriptors,
                 start_new_session=True,
             )
 

@@ -2,15 +2,22 @@
 
 A program that is about to be replaced keeps its listening sockets open and names them in an environment
 variable. Connections wait in the system's queue meanwhile. What the new program does not ask for is closed.
+
+A supervisor may own the sockets instead, and pass them at every start as systemd does (LISTEN_FDS): then
+nobody is refused even while a program that was killed is started again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 1024
 ACCEPT_AT_ONCE = 1
@@ -20,6 +27,8 @@ It tries this often even when no file can be opened, and each failure schedules 
 with more than one at a time the retries multiply without end.
 """
 VARIABLE = "BLINDPOST_LISTENING"
+FIRST_PASSED = 3
+"""The descriptor at which a supervisor begins."""
 
 Key = tuple[str | None, int]
 """The address and port that were asked for."""
@@ -46,8 +55,8 @@ class TcpListener:
     async def listen(
         cls, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> TcpListener:
-        """With the sockets that the program before this one had there, if it left them."""
-        loop, left = asyncio.get_running_loop(), _inherited.pop((host, port), ())
+        """With the sockets that the program before this one had there, or a supervisor has, if any."""
+        loop, left = asyncio.get_running_loop(), _inherited.pop((host, port), None) or _passed_for(host, port)
         if left:
             made = [await loop.create_server(factory, sock=sock, backlog=ACCEPT_AT_ONCE) for sock in left]
         else:
@@ -79,6 +88,8 @@ class TcpListener:
 
 _listeners: set[TcpListener] = set()
 _inherited: dict[Key, list[socket.socket]] = {}
+_passed: dict[socket.socket, bool] = {}
+"""What a supervisor passed, and whether anybody listens there. It stays open: a server may listen again."""
 
 
 def left_open() -> dict[str, str]:
@@ -87,16 +98,49 @@ def left_open() -> dict[str, str]:
 
 
 def inherit() -> None:
-    """Take over what the program before this one left open."""
+    """Take over what the program before this one left open, and what a supervisor passes."""
     for host, port, descriptors in json.loads(os.environ.pop(VARIABLE, "[]")):
         _inherited[host, port] = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for sock in _inherited[host, port]:
             sock.set_inheritable(False)
+    pid, count, _ = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
+    if pid == str(os.getpid()) and count.isdecimal():
+        for descriptor in range(FIRST_PASSED, FIRST_PASSED + int(count)):
+            sock = socket.socket(fileno=descriptor)
+            sock.set_inheritable(False)
+            _passed[sock] = False
+
+
+def _passed_for(host: str | None, port: int) -> list[socket.socket]:
+    """Duplicates of the sockets that a supervisor has at this address, or at all of them."""
+    found = [sock for sock in _passed if _is_at(sock, host, port)]
+    for sock in found:
+        _passed[sock] = True
+    return [sock.dup() for sock in found]
+
+
+def _is_at(sock: socket.socket, host: str | None, port: int) -> bool:
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type is not socket.SOCK_STREAM:
+        return False
+    at, at_port, *_ = sock.getsockname()
+    address = ipaddress.ip_address(at)
+    if host is None:
+        return at_port == port and address.is_unspecified
+    try:
+        return at_port == port and address == ipaddress.ip_address(host)
+    except ValueError:
+        return False
 
 
 def let_go() -> None:
-    """Close what was left open and nobody asked for."""
+    """Close what was left open and nobody asked for; say what a supervisor passed in vain."""
     for sockets in _inherited.values():
         for sock in sockets:
             sock.close()
     _inherited.clear()
+    for sock, is_used in _passed.items():
+        if not is_used:
+            log.warning(
+                "the supervisor passed a socket at %s that [listen] does not name: nobody is served there",
+                sock.getsockname(),
+            )

@@ -102,14 +102,14 @@ class RouterService(RoutingService[RouterPlace]):
 
     async def begin(self) -> None:
         """Service counters that cannot be right are repaired before anyone sees them."""
+        if self.fronts is not None:
+            self.fronts.start()
         self.counters.load()
         self.activity.load()
         repaired = await check_at_start(self._bulk, self.router.store)
         if repaired is not None:
             sums = ", ".join(f"{name} {count}" for name, count in repaired.values().items() if count)
             log.warning("the services' counters did not agree with the queues and are repaired: %s", sums)
-        if self.fronts is not None:
-            self.fronts.start()
 
     async def listen(self) -> list[int]:
         listen = self.place.settings.listen
