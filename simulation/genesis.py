@@ -34,6 +34,7 @@ from simulation.pushes import PushParty
 from simulation.routers import PORT, RouterParty
 from simulation.run import Run
 from simulation.schedules import AGENTS, ALL, CALLERS, PEERS, ROUTERS, SERVICES, Cast
+from simulation.stand_ins import is_quick, stand_ins
 
 BEFORE_S = 10_000
 """So long before a run begins its world is made."""
@@ -45,7 +46,7 @@ SERVERS = {"alice": ROUTERS, "bob": ROUTERS, "carol": ROUTERS[1:]}
 
 
 @dataclass
-class Genesis:
+class World:
     """Files, and what is not in them."""
 
     folder: Path
@@ -96,21 +97,37 @@ class Genesis:
                 run.parties[name] = CallerParty(run, name, run.boxes)
 
 
+@dataclass
+class Genesis:
+    """One world for each kind of runs."""
+
+    quick: World
+    real: World
+
+    def world(self, seed: int | str) -> World:
+        return self.quick if is_quick(seed) else self.real
+
+
 def make_genesis(folder: Path) -> Genesis:
+    return Genesis(_world(folder / "quick", quick=True), _world(folder / "real", quick=False))
+
+
+def _world(folder: Path, *, quick: bool) -> World:
     """Routers and agents, and a connection for each pair of peers."""
-    genesis = Genesis(folder / "plain", folder / "notified")
-    genesis.folder.mkdir()
+    world = World(folder / "plain", folder / "notified")
+    world.folder.mkdir(parents=True)
     for name in (*ROUTERS, NTF):
         authority = make_authority(EPOCH - 2 * BEFORE_S, system_entropy)
-        genesis.leaves[name] = [
+        world.leaves[name] = [
             issue_router(authority, name, EPOCH - 2 * BEFORE_S, system_entropy) for _ in range(LEAVES)
         ]
-    run_simulated(_connect(genesis))
-    _tidy(genesis.folder)
-    shutil.copytree(genesis.folder, genesis.notified)
-    run_simulated(_notify(genesis))
-    _tidy(genesis.notified)
-    return genesis
+    with stand_ins(quick=quick):
+        run_simulated(_connect(world))
+        _tidy(world.folder)
+        shutil.copytree(world.folder, world.notified)
+        run_simulated(_notify(world))
+        _tidy(world.notified)
+    return world
 
 
 def _tidy(folder: Path) -> None:
@@ -122,9 +139,9 @@ def _tidy(folder: Path) -> None:
         left.unlink()
 
 
-async def _connect(genesis: Genesis) -> None:
-    run = Run(genesis.folder, "genesis")
-    genesis.settle_in(run, Cast(AGENTS))
+async def _connect(world: World) -> None:
+    run = Run(world.folder, "genesis")
+    world.settle_in(run, Cast(AGENTS))
     for party in run.parties.values():
         party.clock_off_s = -BEFORE_S
         party.start()
@@ -135,14 +152,14 @@ async def _connect(genesis: Genesis) -> None:
                 await _pair(run, one, other)
     await run.converge()
     for agent in run.agents:
-        genesis.peers[agent.name] = agent.peers
-        genesis.queues[agent.name] = agent.receives_from()
+        world.peers[agent.name] = agent.peers
+        world.queues[agent.name] = agent.receives_from()
     await _end(run)
 
 
-async def _notify(genesis: Genesis) -> None:
-    run = Run(genesis.notified, "notified genesis")
-    genesis.settle_in(run, Cast(AGENTS, ntf=True))
+async def _notify(world: World) -> None:
+    run = Run(world.notified, "notified genesis")
+    world.settle_in(run, Cast(AGENTS, ntf=True))
     for party in run.parties.values():
         party.clock_off_s = -BEFORE_S / 2
         party.start()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
-from blindpost.testing.clock import VirtualClock
+from blindpost.testing.clock import NothingWillHappenError, VirtualClock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -151,6 +153,9 @@ class Outside:
 class SimulationLoop(VirtualClock):
     """A virtual clock that knows whose every step is."""
 
+    _ready: deque[Any]
+    _scheduled: list[Any]
+
     def __init__(self) -> None:
         super().__init__()
         self.outside = Outside(self)
@@ -165,6 +170,25 @@ class SimulationLoop(VirtualClock):
         self._stands_for += 1
         if self._stands_for > STANDING_MAX:
             raise LivelockError(f"{process.name} is busy for ever")
+
+    def _run_once(self) -> None:
+        """What the base class does, without asking the system for events: there are none."""
+        ready, timers = self._ready, self._scheduled
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False
+        if not ready:
+            if not timers:
+                raise NothingWillHappenError("all tasks wait and no timer is set")
+            self._jumping.now = max(self._jumping.now, timers[0]._when)
+        due = self._jumping.now + self._clock_resolution
+        while timers and timers[0]._when < due:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None

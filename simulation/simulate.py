@@ -15,6 +15,7 @@ from simulation.model import ViolationError
 from simulation.processes import LivelockError, run_simulated
 from simulation.run import FailedRunError, Report, Run
 from simulation.schedules import Schedule, draw
+from simulation.stand_ins import is_quick, stand_ins
 
 FAST = Path("/dev/shm")  # noqa: S108  # where there is one, files need no disk
 
@@ -53,7 +54,8 @@ def simulate(genesis: Genesis, seed: int | str, schedule: Schedule | None = None
     gc.disable()  # what it finds depends on when it runs
     runs: list[Run] = []
     try:
-        return run_simulated(_run(genesis, folder, seed, schedule or draw(seed), runs))
+        with stand_ins(quick=is_quick(seed)):
+            return run_simulated(_run(genesis, folder, seed, schedule or draw(seed), runs))
     except LivelockError as error:
         raise FailedRunError(str(error), runs[0].report()) from error
     finally:
@@ -66,7 +68,7 @@ async def _run(
 ) -> Report:
     run = Run(folder, seed)
     runs.append(run)
-    genesis.settle_in(run, schedule.cast)
+    genesis.world(seed).settle_in(run, schedule.cast)
     with _heard(run):
         try:
             for party in run.parties.values():
