@@ -35,6 +35,8 @@ def router(template: Path, tmp_path: Path) -> Path:
 def test_wrong_usage_exits_with_2(call: Call, tmp_path: Path) -> None:
     assert "No such command" in call("router", "fly", code=2)
     assert "--host" in call("router", "init", tmp_path / "new", code=2)
+    nothing = call("router", "init", tmp_path / "new", "--host", "a.org", "--password", "", code=2)
+    assert "say --open" in nothing, "an empty variable must not open a router"
     assert "--reason" in call("router", "queues", "block", "AAAA", code=2)
     assert "spam" in call("router", "queues", "block", "AAAA", "--reason", "boredom", code=2)
 
@@ -162,6 +164,8 @@ def test_a_store_of_a_newer_version(failed: Call, router: Path) -> None:
 def test_a_missing_or_damaged_store(failed: Call, router: Path) -> None:
     (router / "store" / "data.mdb").write_bytes(b"nonsense" * 1000)
     assert "the store cannot be opened" in failed("router", "start", "-c", router)
+    (router / "store" / "data.mdb").write_bytes(b"")
+    assert "store is missing" in failed("router", "start", "-c", router)
     (router / "store" / "data.mdb").unlink()
     assert "store is missing" in failed("router", "start", "-c", router)
 

@@ -33,9 +33,9 @@ def one_message(said: str) -> str:
     return line
 
 
-def ends(*arguments: str | Path, is_full: bool = False) -> str:
-    """Run the command in a separate process, perhaps with no room for any file; its message."""
-    room = ("sh", "-c", 'ulimit -f 0; exec "$@"', "sh") if is_full else ()
+def ends(*arguments: str | Path, blocks: int | None = None) -> str:
+    """Run the command in a separate process, perhaps with little room for any file; its message."""
+    room = ("sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh") if blocks is not None else ()
     done = subprocess.run(
         [*room, *COMMAND, *map(str, arguments)],
         capture_output=True,
@@ -161,6 +161,52 @@ def test_a_store_of_a_newer_version(call: Call, failed: Call, tmp_path: Path) ->
         assert "use the newer program that wrote it, or restore a backup" in said
 
 
+@pytest.mark.parametrize(("kind", "file"), [("ntf", "ntf.db"), ("ds", "store/data.mdb")])
+def test_a_store_that_is_gone_is_not_made_anew(
+    call: Call, failed: Call, kind: str, file: str, tmp_path: Path
+) -> None:
+    """The disk may only not be mounted; an empty store would look as if nothing had ever been kept."""
+    store = set_up(call, kind, tmp_path / kind) / file
+    store.write_bytes(b"")
+    assert "store is missing. Mount the disk" in failed(kind, "start", "-c", tmp_path / kind)
+    assert store.read_bytes() == b""
+    store.unlink()
+    assert "store is missing. Mount the disk" in failed(kind, "start", "-c", tmp_path / kind)
+    assert not store.exists()
+
+
+def test_a_router_has_one_name_of_its_own(failed: Call, tmp_path: Path) -> None:
+    twice = ("--router", f"oak={ADDRESS}", "--router", f"oak={ADDRESS}")
+    assert "this name is given twice" in failed("canary", "init", tmp_path / "canary", *twice)
+
+
+def test_closed_and_odd_standard_streams(tmp_path: Path) -> None:
+    """A messenger reads its lines from a file or from nowhere, and no database becomes standard error."""
+    lines = tmp_path / "lines"
+    lines.write_text("/list\n")
+    for streams in ("</dev/null", f"<{lines}", "<&-", "<&- 2>&-", "<&- >&- 2>&-"):
+        done = subprocess.run(
+            [
+                "sh",
+                "-c",
+                f'exec "$@" {streams}',
+                "sh",
+                *COMMAND,
+                "chat",
+                str(tmp_path / "a.db"),
+                "-s",
+                ADDRESS,
+            ],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=100,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), streams
+        assert ("0 conversations" in done.stdout) == (">&- 2" not in streams)
+
+
 def test_wrong_passphrases(failed: Call, tmp_path: Path) -> None:
     sealed, plain, notes = tmp_path / "sealed.db", tmp_path / "plain.db", tmp_path / "notes.txt"
     AgentStore.open(sealed, "a secret").close()
@@ -191,9 +237,13 @@ def test_wrong_passphrases(failed: Call, tmp_path: Path) -> None:
 )
 def test_a_full_disk(command: tuple[str, ...], tmp_path: Path) -> None:
     """No file may grow, as on a disk without room."""
-    said = ends(*(tmp_path / word if word == "new" else word for word in command), is_full=True)
+    said = ends(*(tmp_path / word if word == "new" else word for word in command), blocks=0)
     assert "disk is full" in said
     assert "Make room" in said
+
+
+def test_a_disk_that_fills_while_a_store_is_made(tmp_path: Path) -> None:
+    assert "Make room" in ends("chat", tmp_path / "new", blocks=64)
 
 
 def test_full_disks_are_reported_alike() -> None:

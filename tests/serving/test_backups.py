@@ -65,6 +65,13 @@ async def test_a_backup_of_a_running_server_is_restored(kind: Kind, tmp_path: Pa
     assert not [name for name in APART[kind] if (backup / name).exists()]
     assert {file.stat().st_mode & 0o077 for file in backup.rglob("*") if file.is_file()} == {0}
     assert "this exists already" in run(kind.word, "backup", backup, "-c", folder, code=1).stderr
+    damaged = max(
+        (file for file in backup.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size
+    )
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "differs from what was backed up" in run(*words, code=1).stderr
+    damaged.write_bytes(content)
     keys = {name: (folder / name).read_bytes() for name in APART[kind]}
     moved = json.loads(run(*words, "--json").stdout)
     assert moved["moved_aside"].startswith(f"{folder}.replaced-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, StoreVersionError
-from blindpost.store.lmdb import LmdbStore, Write, copy_store
+from blindpost.store.lmdb import LmdbStore, Write, copy_store, look
 
 ROWS = "rows"
 
@@ -238,3 +239,28 @@ def test_a_short_write_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StoreFailedError, match="full or failing"):
         store.write(short)
     store.close()
+
+
+def test_a_file_that_was_cut_is_refused_and_a_short_one_that_is_whole_is_not(tmp_path: Path) -> None:
+    """Reading a page that is not there would end the process without a word."""
+    store = LmdbStore(tmp_path / "lived", [ROWS], owner="router")
+    store.commit([(ROWS, bytes([number]), bytes(3_000)) for number in range(50)])
+    last = [(ROWS, b"never written", bytes(50_000)), (ROWS, b"never written", None)]
+    store.commit(last)
+    killed = Path(shutil.copytree(tmp_path / "lived", tmp_path / "killed"))
+    store.close()
+    short, whole = (folder / "data.mdb" for folder in (killed, tmp_path / "lived"))
+    assert short.stat().st_size < whole.stat().st_size, "pages freed before they were written are left out"
+    again = LmdbStore(killed, [ROWS], owner="router")
+    assert len(rows(again)) == 50
+    again.close()
+    assert short.stat().st_size == whole.stat().st_size
+
+    os.truncate(short, 3 * short.stat().st_size // 4)
+    for use in (
+        lambda: LmdbStore(killed, [ROWS], owner="router"),
+        lambda: look(killed, "router", 1, runs=False),
+        lambda: copy_store(killed, tmp_path),
+    ):
+        with pytest.raises(StoreFailedError, match=r"data\.mdb is cut short"):
+            use()

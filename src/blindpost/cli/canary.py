@@ -52,9 +52,12 @@ def init(
         if not is_pair:
             raise OperatorError(f"{given}: NAME=smp://... expected, such as home=smp://...")
         try:
-            routers[checked_name(name)] = address
+            checked_name(name)
         except ValueError as error:
-            raise OperatorError(f"--router {given}: {error} as NAME.") from error
+            raise OperatorError(f"--router {name}=...: as NAME, {error}.") from error
+        if name in routers:
+            raise OperatorError(f"--router {name}=...: this name is given twice. Give each router its own.")
+        routers[name] = address
     file = folder / CONFIG_NAME
     text = with_set(config_text(routers), settings).encode()
     CanaryPlace.parse(text, file)

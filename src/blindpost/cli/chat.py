@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +16,9 @@ import typer
 
 from blindpost.cli.output import say
 from blindpost.serving.failures import OperatorError
+
+_LINE_LIMIT = 1 << 20
+"""The longest line of a pipe; a message may have about 13,000 bytes."""
 
 
 def chat(
@@ -81,9 +86,17 @@ async def _typed() -> AsyncIterator[str]:
 
 
 async def _piped() -> AsyncIterator[str]:
-    """Lines of standard input, until it ends."""
-    reader = asyncio.StreamReader()
+    """Lines of standard input, until it ends; a file or /dev/null cannot be waited for like a pipe."""
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        for line in sys.stdin.buffer:
+            yield line.decode(errors="replace").rstrip("\n")
+        return
+    reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        yield line.decode(errors="replace").rstrip("\n")
+    try:
+        while line := await reader.readline():
+            yield line.decode(errors="replace").rstrip("\n")
+    except ValueError as error:
+        raise OperatorError(f"a line has more than {_LINE_LIMIT:,} bytes: write shorter ones.") from error

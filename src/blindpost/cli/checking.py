@@ -55,7 +55,12 @@ def _show(found: Sequence[Finding]) -> None:
 
 def _verdict(errors: int, warnings: int) -> str:
     if errors:
-        return f"It would not start, or not work: {errors} errors, {warnings} warnings. Nothing was changed."
+        found = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
+        return f"It would not start, or not work: {found}. Nothing was changed."
     if warnings:
-        return f"It can start; {warnings} warnings. Nothing was changed."
+        return f"It can start; {_counted(warnings, 'warning')}. Nothing was changed."
     return "It can start. Nothing was changed."
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+
+_STANDARD = 2
+"""The highest of the descriptors of standard input, output and errors."""
 
 
 def main() -> None:
     """Load the command and run it."""
+    _open_standard()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -14,3 +20,13 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, handler)
     run()
+
+
+def _open_standard() -> None:
+    """Open what the caller closed: else a database could get the descriptor that errors are printed to."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _STANDARD:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115 - open as long as the program runs
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115

@@ -82,7 +82,9 @@ def new_folder(folder: Path, title: str) -> Iterator[None]:
 
 
 def require_empty(folder: Path, title: str) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise OperatorError(f"{folder}: this is a file. Name a new folder for the {title}.")
+    if folder.exists() and any(folder.iterdir()):
         raise OperatorError(f"{folder}: the folder is not empty. Name a new folder for the {title}.")
 
 

@@ -125,6 +125,8 @@ def init(
 
     file = folder / CONFIG_NAME
     require_empty(folder, "router")
+    if password == "":
+        raise typer.BadParameter("it is empty: choose one, or say --open", param_hint="--password")
     if is_open and password:
         raise typer.BadParameter("not together with --password: choose one", param_hint="--open")
     if not host and adopt is None:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from blindpost.ds.process import server_tls
+from blindpost.ds.process import DATA_FILE, server_tls
 from blindpost.ds.settings import DsPlace
 from blindpost.ds.tables import LARGE_FOLDER
 from blindpost.engine.loop import StoreFailedError
@@ -15,8 +15,6 @@ from blindpost.serving.backups import Aside, Contents, Database
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 from blindpost.store.lmdb import copy_store
-
-DATA_FILE = "data.mdb"
 
 
 def contents_of(place: DsPlace) -> Contents:
@@ -56,7 +54,7 @@ def _copy(place: DsPlace, store: Path) -> None:
     try:
         copy_store(place.store, store)
     except StoreFailedError as error:
-        raise OperatorError(f"{place.store}: {error}.") from error
+        raise OperatorError(f"copying {place.store} to {store}: {error}.") from error
     _copy_large(place.store / LARGE_FOLDER, store / LARGE_FOLDER)
 
 

@@ -35,6 +35,7 @@ from blindpost.serving.prometheus import Text
 from blindpost.serving.service import Round
 from blindpost.store.contract import Durability, StoreVersionError
 
+DATA_FILE = "data.mdb"
 QUOTAS_SAVE_S = 10.0
 """How often quotas are saved; a crash loses at most this much of them, never payloads."""
 
@@ -48,9 +49,10 @@ def open_embedded_store(place: DsPlace) -> LmdbTables:
 
 
 async def open_store(place: DsPlace) -> DsStore:
-    """The store that the configuration names."""
+    """The store that the configuration names; one in the service's folder must exist."""
     settings = place.settings.store
     if not settings.database:
+        place.require_store(place.store / DATA_FILE)
         return open_embedded_store(place)
     try:
         return await PostgresTables.open(settings.database, Durability(settings.durability))

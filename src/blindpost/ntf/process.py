@@ -60,7 +60,13 @@ COUNTERS_SAVE_S = 60.0
 
 
 async def open_store(place: NtfPlace) -> NtfStore:
-    """The store that the configuration names, with its key."""
+    """The store that the configuration names, which must exist, with its key."""
+    if place.settings.store.kind == "sqlite":
+        place.require_store(place.database)
+    return await _open_store(place)
+
+
+async def _open_store(place: NtfPlace) -> NtfStore:
     settings, sealer = place.settings.store, Sealer(place.store_key())
     durability = Durability(settings.durability)
     try:
@@ -76,7 +82,7 @@ async def open_store(place: NtfPlace) -> NtfStore:
 
 async def make_store(place: NtfPlace) -> None:
     """An empty store for a new router."""
-    store = await open_store(place)
+    store = await _open_store(place)
     try:
         if any(store.counts().values()):
             raise OperatorError(

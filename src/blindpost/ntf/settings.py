@@ -218,6 +218,11 @@ class NtfPlace(places.Place[Settings]):
         written = os.environ.get(KEY_VARIABLE)
         if written is not None:
             return _key(written, f"the environment variable {KEY_VARIABLE}")
+        if not self.key_file.exists():
+            raise OperatorError(
+                f"{self.key_file}: the store's key is missing. Put back the copy that you keep apart, or set "
+                f"the environment variable {KEY_VARIABLE}: nothing else opens the store."
+            )
         return _key(read_file(self.key_file).decode("ascii", "replace"), str(self.key_file))
 
 

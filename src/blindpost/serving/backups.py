@@ -7,6 +7,7 @@ whole; the previous content is moved aside, never deleted.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 import time
@@ -59,7 +60,8 @@ class Contents:
 
     @property
     def is_there(self) -> bool:
-        return self.store is None or (self.store / self.store_file).exists()
+        file = None if self.store is None else self.store / self.store_file
+        return file is None or (file.exists() and file.stat().st_size > 0)
 
     def within(self, folder: Path) -> None:
         """Refuse paths that a copy of the folder would not contain."""
@@ -103,7 +105,12 @@ def back_up(
             copied = fresh / file.relative_to(place.folder)
             make_folder(copied.parent)
             write_file(copied, read_file(file))
-        manifest = {"format": _FORMAT, "program": blindpost.__version__, "made": int(time.time())}
+        manifest = {
+            "format": _FORMAT,
+            "program": blindpost.__version__,
+            "made": int(time.time()),
+            "files": {name: _digest(fresh / name) for name in _copied(fresh, place.config_name())},
+        }
         write_file(fresh / MANIFEST, json.dumps(manifest).encode())
         fresh.rename(target)
         sync_folder(target.parent)
@@ -135,7 +142,8 @@ def restore(
     schema = None
     with telling(folder), _removed_if_it_fails(fresh):
         make_folder(fresh.parent)
-        shutil.copytree(backup, fresh)
+        shutil.copytree(backup, fresh, copy_function=_copy_file)
+        _check_copied(backup, fresh)
         (fresh / MANIFEST).unlink()
         with place.locked() if aside is not None else contextlib.nullcontext():
             if aside is not None:
@@ -172,6 +180,7 @@ def _checked(
     try:
         manifest = json.loads(read_file(backup / MANIFEST))
         made_as, program = int(manifest["format"]), str(manifest["program"])
+        dict(manifest.get("files", {}))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OperatorError(f"{backup / MANIFEST}: this is damaged. Take another backup.") from error
     if made_as > _FORMAT:
@@ -189,6 +198,35 @@ def _checked(
         raise OperatorError(f"{backup}: the store is missing in this backup. Take another backup.")
     check(place)
     return place
+
+
+def _copy_file(source: str, target: str) -> None:
+    """One message about the first failure, instead of a list of all."""
+    with telling(Path(target)):
+        shutil.copy2(source, target)
+
+
+def _copied(folder: Path, config_name: str) -> list[str]:
+    """All files of a backup but its settings, which may be edited before they are restored."""
+    names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    return sorted(name for name in names if name != config_name)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _check_copied(backup: Path, fresh: Path) -> None:
+    """Refuse a backup that was cut short or damaged on its way here; older ones do not list their files."""
+    files = json.loads(read_file(fresh / MANIFEST)).get("files", {})
+    for name, digest in files.items():
+        if not (fresh / name).is_file() or _digest(fresh / name) != digest:
+            found = "differs from what was backed up" if (fresh / name).is_file() else "is missing"
+            raise OperatorError(
+                f"{backup / name}: this {found}. Copy the backup again, or take another one. "
+                "Nothing was changed."
+            )
 
 
 def _keep_apart(contents: Contents, old: Path, new: Path) -> None:

@@ -81,6 +81,14 @@ class Place(Generic[S]):
         """Where its store is, in this folder or elsewhere; None for a database."""
         return None
 
+    def require_store(self, data: Path) -> None:
+        """Refuse to go on without the file of the store: an empty one would look like lost messages."""
+        if not data.exists() or not data.stat().st_size:
+            raise OperatorError(
+                f"{data}: the {self.title}'s store is missing. Mount the disk that has it, restore a backup "
+                f"with `blindpost {self.word} restore`, or set up a new {self.title} in another folder."
+            )
+
     @property
     def schema(self) -> int:
         """The version of its store's schema as this program writes it; 0 without such a store."""

@@ -106,7 +106,7 @@ class Tasks:
         """Our own messages are for people; the text of any other exception may hold a user's data."""
         self.failures[name] += 1
         if isinstance(error, StoreFailedError | OperatorError):
-            log.error("%s: %s; retrying in %.0f s", name, error, delay_s)
+            log.error("%s: %s; retrying in %.0f s", name, str(error).rstrip("."), delay_s)
         else:
             info = (type(error), error, error.__traceback__)
             log.error("%s failed; restarting in %.0f s", name, delay_s, exc_info=info)

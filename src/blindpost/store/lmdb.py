@@ -13,9 +13,12 @@ import errno
 import fcntl
 import functools
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -32,6 +35,15 @@ _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
 _NO_KEY = frozenset({b""})
+_DAMAGED = 3
+_READ_EVERYTHING = f"""
+import lmdb, os, sys
+try:
+    with lmdb.open(sys.argv[1], readonly=True, create=False, lock=sys.argv[2] == "lock") as environment:
+        environment.copyfd(os.open(os.devnull, os.O_WRONLY), compact=True)
+except lmdb.Error:
+    sys.exit({_DAMAGED})
+"""
 _PRIVATE = 0o600
 """Only the owner may access the files, even when the folder around them is open to others."""
 
@@ -164,8 +176,8 @@ class LmdbStore:
     def _open(self) -> None:
         folder = self._folder
         try:
-            self._environment = lmdb.open(
-                str(folder),
+            self._environment = _opened(
+                folder,
                 map_size=max(self._map_size, _used_size(folder)),
                 max_dbs=len(self._names),
                 sync=self._synced,
@@ -174,6 +186,7 @@ class LmdbStore:
                 max_readers=16,
                 mode=_PRIVATE,
             )
+            _fill_up(self._environment, folder)
             self._check_owner()
             self._tables = {name: self._environment.open_db(name.encode()) for name in self._names}
         except (lmdb.Error, OSError) as error:
@@ -272,6 +285,7 @@ class LmdbStore:
     def close(self) -> None:
         """Sync and close; the store cannot be used after."""
         self._environment.sync(True)
+        _fill_up(self._environment, self._folder)
         self._environment.close()
         os.close(self._lock)
 
@@ -320,10 +334,47 @@ class Reading:
             raise StoreFailedError(_explained(error)) from error
 
 
+def _opened(folder: Path, *, lock: bool = True, **options: Any) -> lmdb.Environment:
+    """The store in `folder`, if its file is whole: reading a page that a cut copy lacks ends the process.
+
+    The library leaves out pages at the end that were freed before they were written. So a file that is too
+    short may still be whole; a process of its own reads everything to find out.
+    """
+    environment = lmdb.open(str(folder), lock=lock, **options)
+    try:
+        needed, size = _needed_size(environment), (folder / _DATA_FILE).stat().st_size
+        if size < needed:
+            command = [sys.executable, "-P", "-c", _READ_EVERYTHING, str(folder), "lock" if lock else ""]
+            ended = subprocess.run(  # noqa: S603 - our own interpreter
+                command, stdin=subprocess.DEVNULL, capture_output=True
+            ).returncode
+            if ended < 0 or ended == _DAMAGED:
+                raise StoreFailedError(
+                    f"{folder / _DATA_FILE} is cut short, it has {size:,} of {needed:,} bytes: "
+                    "copy it again, or restore a backup"
+                )
+    except BaseException:
+        environment.close()
+        raise
+    return environment
+
+
+def _needed_size(environment: lmdb.Environment) -> int:
+    return (int(environment.info()["last_pgno"]) + 1) * int(environment.stat()["psize"])
+
+
+def _fill_up(environment: lmdb.Environment, folder: Path) -> None:
+    """Give a whole file its full length, with a hole, so that the next start need not read everything."""
+    data = folder / _DATA_FILE
+    with contextlib.suppress(OSError):
+        if data.stat().st_size < (needed := _needed_size(environment)):
+            os.truncate(data, needed)
+
+
 def copy_store(folder: Path, target: Path) -> None:
     """A compact, consistent copy of a store that another process may have open."""
     try:
-        with lmdb.open(str(folder), readonly=True, create=False) as environment:
+        with _opened(folder, readonly=True, create=False) as environment:
             _copy(environment, target)
     except (lmdb.Error, OSError) as error:
         raise StoreFailedError(_explained(error)) from error
@@ -339,7 +390,7 @@ def snapshot(folder: Path, tables: Sequence[str], version: int, *, lock: bool = 
     names = (META, *tables)
     try:
         with (
-            lmdb.open(str(folder), readonly=True, create=False, lock=lock, max_dbs=len(names)) as environment,
+            _opened(folder, readonly=True, create=False, lock=lock, max_dbs=len(names)) as environment,
             environment.begin() as transaction,
         ):
             opened = {name: environment.open_db(name.encode(), transaction, create=False) for name in names}
@@ -358,11 +409,11 @@ def look(folder: Path, owner: str, known: int, *, runs: bool) -> Seen:
 
     While its server runs it is opened like by any reader; otherwise not even the lock file is written.
     """
-    if not (folder / _DATA_FILE).exists():
+    if not _used_size(folder):
         raise StoreFailedError(f"there is no store in {folder}")
     try:
         with (
-            lmdb.open(str(folder), readonly=True, create=False, lock=runs, max_dbs=1) as environment,
+            _opened(folder, readonly=True, create=False, lock=runs, max_dbs=1) as environment,
             environment.begin() as transaction,
         ):
             meta = environment.open_db(META.encode(), transaction, create=False)

@@ -352,7 +352,8 @@ def _migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) ->
             connection.execute(f"PRAGMA user_version = {number}")
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a full disk may have ended it
+                connection.execute("ROLLBACK")
             raise
 
 

@@ -45,7 +45,7 @@ def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> int:
         try:
             copy_store(place.store, store)
         except StoreFailedError as error:
-            raise OperatorError(f"{place.store}: {error}.") from error
+            raise OperatorError(f"copying {place.store} to {store}: {error}.") from error
 
     keys = (Identity(place.keys).ca_key,) if with_ca_key else ()
     return backups.back_up(place, contents_of(place), copied, target, keys)

@@ -60,8 +60,8 @@ async def export_state(
         raise OperatorError(
             "writing Parquet needs pyarrow. Install it with `pip install 'blindpost[pipeline]'`."
         )
-    if not in_database(place) and not (place.store / DATA_FILE).exists():
-        raise OperatorError(f"{place.store}: the router's store is missing, there is nothing to export.")
+    if not in_database(place):
+        place.require_store(place.store / DATA_FILE)
     name = journal_name(place.settings.journal, place.settings.address.hosts[0])
     opened = postgres_state(place.settings.store.dsn) if in_database(place) else lmdb_state(place.store)
     try:

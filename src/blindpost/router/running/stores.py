@@ -69,11 +69,8 @@ async def open_store(place: RouterPlace) -> OpenStore:
 
 async def open_any_store(place: RouterPlace) -> OpenStore:
     """The store, which must exist: an empty one in its place would look like lost messages."""
-    if not in_database(place) and not (place.store / DATA_FILE).exists():
-        raise OperatorError(
-            f"{place.store}: the router's store is missing. "
-            "Restore a backup with `blindpost router restore`, or set up a new router in another folder."
-        )
+    if not in_database(place):
+        place.require_store(place.store / DATA_FILE)
     return await _open(place)
 
 
