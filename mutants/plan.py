@@ -10,7 +10,8 @@ ROUTER = (
     " test_backpressure test_stored"
 )
 NTF = (
-    "test_commands test_lab test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
+    "test_authority test_decisions_tokens test_decisions_pushes test_decisions_subscriptions"
+    " test_commands test_lab test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
     " test_subscriptions test_tokens test_transcripts"
 )
 DS = "test_calls test_decisions test_large test_limits test_service test_taking test_waiting test_auth"
@@ -35,7 +36,11 @@ GATES: dict[str, tuple[str, ...]] = {
         "association commands decisions delivery expiry notifications queues services subscriptions turn",
         _tests("router", ROUTER),
     ),
-    **_gates("ntf", "ledger outcomes subscriptions tokens turn", _tests("ntf", NTF)),
+    **_gates(
+        "ntf",
+        "authority ledger outcomes pushes rates state subscriber.decisions subscriptions tokens turn view",
+        _tests("ntf", NTF),
+    ),
     **_gates("ds", "checks heads queues turn", _tests("ds", DS)),
     **_gates("engine", "beside inbox loop turn undo", _tests("engine", ENGINE)),
     "blindpost.agent.messages.integrity": (

@@ -58,7 +58,7 @@ def router(service_id: bytes | None, members: QueueSet = NO_QUEUES) -> SmpRouter
         (router(OTHER, THREE), ID, Opening.SERVICE_NAMED),
         (router(ID, THREE), None, Opening.SERVICE_LOST),
         (router(ID), None, Opening.SERVICE_LOST),
-        (SmpRouter(SMP, None, THREE), None, Opening.SERVICE_LOST),
+        (SmpRouter(SMP, None, QueueSet.of([b"a"])), None, Opening.SERVICE_LOST),
     ],
 )
 def test_how_a_session_begins(stored: SmpRouter, session: bytes | None, opening: Opening) -> None:
@@ -91,6 +91,7 @@ def test_known_leftovers_of_deleted_queues_are_not_drift() -> None:
     grown = QueueSet.of([b"a", b"b", b"c", b"x"])
     assert not drifted(grown, soks(QueueSet.of([b"a", b"b", b"c", b"d", b"x"])), surplus, 19)
     assert surplus_of(FOUR, soks(THREE)) == NO_QUEUES
+    assert surplus_of(THREE, SOKS(3, FOUR.ids_hash)) == NO_QUEUES, "others, but no more"
 
 
 @pytest.mark.parametrize(

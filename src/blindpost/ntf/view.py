@@ -167,7 +167,6 @@ class View:
 
     def delete_subscription(self, subscription: Subscription) -> None:
         self.subscriptions.pop(subscription.subscription_id)
-        self._by_queue.pop((subscription.server, subscription.notifier_id))
         self.changed_subscriptions.put(subscription.subscription_id, True)
         self._recount(subscription.token_id, -1)
 
