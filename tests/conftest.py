@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import defaultdict
@@ -11,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["blindpost.testing.plugin"]
+
+# A router with default settings has as many fronts as the machine has a use for: in tests, always none.
+os.environ.setdefault("PYTHON_CPU_COUNT", "2")
 
 settings.register_profile(
     "blindpost", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -140,7 +140,7 @@ def measured_router(keeping: Keeping = IN_MEMORY, fronts: int = 0) -> Iterator[M
             ('# exempt = ["127.0.0.1", "::1"]', 'exempt = ["127.0.0.1"]'),
             ("new_per_second = 500.0", "new_per_second = 1e9"),
             ("new_burst = 5000", "new_burst = 1000000000"),
-            ("fronts = 0", f"fronts = {fronts}"),
+            ('fronts = "auto"', f"fronts = {fronts}"),
         ):
             assert before in text, before
             text = text.replace(before, after)

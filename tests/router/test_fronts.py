@@ -29,7 +29,8 @@ from tests.support.router.ledgers import Fact
 from tests.support.router.left_out import LEFT_OUT, PLAIN
 from tests.support.router.load import UNLIMITED, Pair, Tally
 from tests.support.router.replay import Replay
-from tests.support.router.routers import RunningRouter, new_key, new_queue, pushed, running_router
+from tests.support.router.routers import FRONTS, RunningRouter, new_key, new_queue, pushed, running_router
+from tests.support.serving.commands import ENVIRONMENT, StartedRouter, edit, init, set_fronts, started
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 from tests.support.serving.waiting import until as until_heard
 
@@ -70,9 +71,8 @@ async def killed(router: RouterInProcess, seeded: random.Random, tally: Tally, *
 async def test_nothing_is_lost_or_doubled_when_fronts_and_engine_are_killed(tmp_path: Path) -> None:
     """Each round kills both fronts and then the engine: three kills."""
     seeded = random.Random(SEED)
-    with_fronts = ("fronts = 0", "fronts = 2")
-    edits = UNLIMITED if "BLINDPOST_FRONTS" in os.environ else (*UNLIMITED, with_fronts)
-    async with router_in_process(tmp_path / "router", *edits) as router:
+    async with router_in_process(tmp_path / "router", *UNLIMITED) as router:
+        set_fronts(router.folder, 2)
         tally = Tally()
         pairs = [Pair(router, tally, seeded.randrange(1 << 30)) for _ in range(PAIRS)]
         for _ in range(ROUNDS):
@@ -274,6 +274,38 @@ async def answered(clients: Sequence[SmpClient]) -> list[SmpClient]:
     for task in waiting:
         task.cancel()
     return [asking[task] for task in done]
+
+
+async def test_fronts_are_as_many_as_the_machine_has_a_use_for_and_log_as_their_engine_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "router"
+    init(folder)
+    edit(folder, f"fronts = {FRONTS}", 'fronts = "auto"')
+    monkeypatch.setitem(ENVIRONMENT, "PYTHON_CPU_COUNT", "3")
+    async with started(folder) as router:
+        fronts = router.status["fronts"]
+        assert (fronts["setting"], len(fronts["pids"])) == ("auto", 2)
+        assert b"a front has the settings" not in router.log
+        edit(folder, 'level = "info"', 'level = "debug"')
+        router.child.send(signal.SIGHUP)
+        await router.told(b"a front has the settings", 2)
+        edit(folder, 'level = "debug"', 'level = "info"')
+        assert (await router.ask("reload"))["taken"] == ["log.level"]
+        os.kill(fronts["pids"][0], signal.SIGKILL)
+        await until(lambda: replaced(router))
+        client = await router.connect()
+        assert isinstance(await client.send(PING()), PONG)
+        await client.close()
+        assert await router.end() == 0
+    assert router.log.count(b"a front has the settings") == 2, (
+        "one that is started later logs like the others"
+    )
+
+
+async def replaced(router: StartedRouter) -> bool:
+    fronts = (await router.ask("status"))["fronts"]
+    return fronts["restarted"] == 1 and len(fronts["pids"]) == 2
 
 
 GARBAGE = {

@@ -23,7 +23,7 @@ from tests.support.ds.process import ds_in_process
 from tests.support.ntf.process import configure as configure_ntf
 from tests.support.ntf.process import ntf_in_process
 from tests.support.router.routers import new_queue, pushed
-from tests.support.serving.commands import Started, StartedRouter, edit, init
+from tests.support.serving.commands import Started, StartedRouter, edit, init, set_fronts
 
 MEMORY_MIB = 384
 """What the servers under attack promise."""
@@ -184,7 +184,7 @@ async def target(kind: str, folder: Path, dsn: str | None, fronts: int = 0) -> A
     if kind == "router":
         made = await asyncio.to_thread(init, folder, *database)
         edit(folder, *memory)
-        edit(folder, "fronts = 0", f"fronts = {fronts}")
+        set_fronts(folder, fronts)
         edit(folder, "stored_mib = 262144", f"stored_mib = {STORED_MIB}")
         router = StartedRouter(folder)
         try:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -37,9 +38,16 @@ def init(folder: Path, *arguments: str) -> dict[str, Any]:
     entry = () if "--password" in arguments else ("--open",)
     done = run("router", "init", folder, *at, "--json", *entry, *arguments)
     result: dict[str, Any] = json.loads(done.stdout)
-    if FRONTS:
-        edit(folder, "fronts = 0", f"fronts = {FRONTS}")
+    set_fronts(folder, FRONTS)
     return result
+
+
+def set_fronts(folder: Path, count: int) -> None:
+    """So many, whatever machine this is."""
+    file = folder / "router.toml"
+    text, found = re.subn(r"^fronts = .*$", f"fronts = {count}", file.read_text(), flags=re.MULTILINE)
+    assert found == 1
+    file.write_text(text)
 
 
 def edit(folder: Path, before: str, after: str) -> None:

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from blindpost.crypto.credentials import Credentials
@@ -151,9 +150,9 @@ class Fronts:
         for session, held in tuple(self.waiting.items()):
             session.hand_over(held)
 
-    def renew(self, credentials: Credentials, limits: SessionLimits) -> None:
-        """New connections see these certificates."""
-        self.setup = replace(self.setup, credentials=credentials, limits=limits)
+    def renew(self, credentials: Credentials, limits: SessionLimits, log_format: str, log_level: str) -> None:
+        """New connections see these certificates; what is logged from now on follows these settings."""
+        self.setup = Setup(credentials, limits, log_format, log_level, self.setup.versions)
         for front in self.fronts:
             front.channel.tell(frames.SETUP, 0, self.setup.written())
 

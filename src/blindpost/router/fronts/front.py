@@ -137,6 +137,7 @@ class FrontProcess(Handler):
             self._keeper = Keeper(setup.limits.release_after_s)
         self._plan = smp_router_plan(setup.credentials, limits=setup.limits, versions=setup.versions)
         logs.set_up(setup.log_format, setup.log_level)
+        logs.log.debug("a front has the settings")
 
     def _accept(self, number: int, held: bytes) -> None:
         sock = socket.socket(fileno=self._channel.descriptors.popleft())

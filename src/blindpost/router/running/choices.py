@@ -9,6 +9,7 @@ from blindpost.client.outbound import Outbound
 from blindpost.engine.inbox import Budget
 from blindpost.router.config import RouterRules
 from blindpost.router.running.settings import LimitsSection, Settings
+from blindpost.serving.cores import cores
 from blindpost.serving.limits import LimitSizes
 from blindpost.store.contract import Durability
 from blindpost.transport.plan import SessionLimits
@@ -19,6 +20,21 @@ LIMITS_OF_NEW_CONNECTIONS = frozenset(
     if name not in ("connections", "memory_mib", "inbox_kib")
 )
 """The limits that can change while a router runs; the others are the sizes of what it was made with."""
+
+
+FRONTS_CORES_MIN = 3
+"""With two cores a front and the engine would share what one process has already."""
+FRONTS_MAX = 7
+"""With more of them the engine is the limit."""
+
+
+def fronts(settings: Settings) -> int:
+    """As many as were asked for, or as this machine has a use for."""
+    wanted = settings.router.fronts
+    if wanted != "auto":
+        return wanted
+    count = cores()
+    return min(count - 1, FRONTS_MAX) if count >= FRONTS_CORES_MIN else 0
 
 
 def router_rules(settings: Settings) -> RouterRules:

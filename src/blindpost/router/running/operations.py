@@ -26,6 +26,9 @@ _ERROR = "error: "
 _DECISION_TIMEOUT_S = 30.0
 
 
+NO_FRONTS: dict[str, Any] = {"pids": [], "connections": [], "restarted": 0}
+
+
 class Operations:
     """The commands of the control socket."""
 
@@ -55,7 +58,10 @@ class Operations:
             "messages": gauges.stored["messages"],
             "inbox": gauges.inbox,
             "congested": gauges.congested,
-            **({} if service.fronts is None else {"fronts": service.fronts.status()}),
+            "fronts": {
+                "setting": service.place.settings.router.fronts,
+                **(NO_FRONTS if service.fronts is None else service.fronts.status()),
+            },
         }
 
     async def stats(self, request: Request) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class RouterService(RoutingService[RouterPlace]):
         limits = Limits(choices.limit_sizes(settings, connections), time.monotonic, settings.limits.exempt)
         self._bulk = store.bulk
         self._services = Services()
-        count, plan = settings.router.fronts, _plan(credentials, settings)
+        count, plan = choices.fronts(settings), _plan(credentials, settings)
         self.router = (FrontedRouter if count else GuardedRouter)(
             store.tables,
             choices.router_rules(settings),
@@ -184,7 +184,7 @@ class RouterService(RoutingService[RouterPlace]):
         plan = _plan(credentials, settings)
         self.renew(credentials, plan)
         if self.fronts is not None:
-            self.fronts.renew(credentials, plan.limits)
+            self.fronts.renew(credentials, plan.limits, settings.log.format, settings.log.level)
         self.limits.keys = AddressKeys(settings.limits.exempt)
         self.limits.sizes = choices.limit_sizes(settings, self.limits.sizes.connections)
         self.router.plan.rules = choices.router_rules(settings)

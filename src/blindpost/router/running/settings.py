@@ -138,7 +138,7 @@ class InformationSection(Section):
 class RouterSection(Section):
     """`[router]`: in how many processes it works."""
 
-    fronts: Annotated[int, Field(ge=0, le=64)] = 0
+    fronts: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = "auto"
 
 
 class WebSection(Section):

@@ -47,8 +47,9 @@ takeover_s = 10
 
 [router]
 # Processes that own the connections (TLS, encryption, signatures), besides the one that decides and stores.
-# 0: one process does everything. With N cores, N - 1 serve the most. See docs/fronts.md.
-fronts = 0
+# 0: one process does everything. "auto": one less than the cores of this machine, 7 at most, and 0 if it has
+# less than three. `status` tells what it is. See docs/fronts.md.
+fronts = "auto"
 
 [rules]
 # Whether new queues may be created, and the password that is needed for it ("" for none).
