@@ -163,6 +163,15 @@ class SmpError(NetworkError):
         return f"SMP {error_text(self.error)}"
 
 
+class NoNewQueuesError(SmpError):
+    """The router makes no queue for us; it says AUTH as for a wrong signature."""
+
+    remedy = (
+        "The router makes no new queues, or only for those who know its password: use its address as its "
+        "operator gives it out, with the password."
+    )
+
+
 class ProxyError(NetworkError):
     """A proxy could not pass a command on."""
 

@@ -28,10 +28,10 @@ from blindpost.agent import Agent, AgentConfig, Transaction
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
 from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
 from blindpost.bot.deaths import Deaths
-from blindpost.bot.jobs import JOBS, Job, due_prefix, job_from
+from blindpost.bot.jobs import JOBS, Job, due_of, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import NAME, Command, MessageRoute, Middleware, Outcome, Routes, Where
-from blindpost.bot.setting_aside import ASIDE, SetAside, aside_bytes, aside_from
+from blindpost.bot.setting_aside import ASIDE, SetAside, aside_bytes, aside_from, reason_of
 from blindpost.bot.typed import arguments_of, load_state
 from blindpost.bot.working import Patience, Task, Workers
 from blindpost.chat import (
@@ -57,6 +57,7 @@ from blindpost.chat import (
     Trouble,
 )
 from blindpost.chat.codec.profiles import BOT
+from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
@@ -110,6 +111,10 @@ class Bot:
         know that these queues are one bot's. `groups`: invitations to groups are accepted."""
         if not isinstance(name, str) or not name.strip():
             raise TypeError("a bot needs a name that people can read")
+        if patience is not None and not isinstance(patience, Patience):
+            raise TypeError("patience: a Patience expected, such as Patience(pauses_s=(0.5, 5.0))")
+        if not isinstance(handlers_at_once, int) or handlers_at_once < 1:
+            raise TypeError("handlers_at_once: a number of at least 1 expected")
         self.name = name
         self._servers = [] if isinstance(servers, str) else list(servers)
         self.store = Path(store)
@@ -144,6 +149,8 @@ class Bot:
     ) -> Callable[[Callable[Concatenate[Chat, P], R]], Callable[Concatenate[Chat, P], R]]:
         """`/name arguments`: the arguments are those of the function, read by their types. `label` is what
         the app's menu shows; with `groups` the command works in groups as well."""
+        if not isinstance(name, str):
+            raise TypeError('a command has a name: @bot.command("echo", "say it again")')
         if NAME.fullmatch(name) is None:
             raise ValueError(f"{name!r} is no name of a command: letters, digits and _ only")
 
@@ -497,7 +504,7 @@ class Bot:
 
     def _put_aside(self, task: Task, failure: Exception, draft: Draft) -> None:
         now = self._now()
-        record = SetAside("", task.key, now, task.text, f"{type(failure).__name__}: {failure}")
+        record = SetAside("", task.key, now, task.text, reason_of(failure))
         key = f"{due_prefix(now)} {task.key}"
         draft.add(lambda tx: tx.put(ASIDE, key, aside_bytes(record)))
 
@@ -515,16 +522,29 @@ class Bot:
             for key, data in records.scan(JOBS, until=due_prefix(now + 0.001)):
                 if key not in under_way:
                     under_way.add(key)
-                    job = job_from(data)
                     settle = self._finished(key, under_way)
+                    try:
+                        job = job_from(data)
+                    except WireError as error:
+                        await self._drop_job(data, error, settle)
+                        continue
                     await self._workers.put(Task(job.conversation, (job,), settle, f"{job.name} {job.data}"))
             coming = next(iter(records.scan(JOBS, after=due_prefix(now + 0.001))), None)
-            pause = SLEEP_MAX_S if coming is None else job_from(coming[1]).due - now
+            pause = SLEEP_MAX_S if coming is None else due_of(coming[0]) - now
             try:
                 async with asyncio.timeout(min(SLEEP_MAX_S, max(0.001, pause))):
                     await self._job_came.wait()
             except TimeoutError:
                 continue
+
+    async def _drop_job(
+        self, data: bytes, error: WireError, settle: Callable[[Draft], Awaitable[None]]
+    ) -> None:
+        """A row that cannot be read is set aside; it must not end the bot at every start."""
+        log.error("a reminder cannot be read, and is set aside")
+        draft = self.chats.draft()
+        self._put_aside(Task("", (), settle, data.decode(errors="replace")), error, draft)
+        await settle(draft)
 
     def _finished(self, key: str, under_way: set[str]) -> Callable[[Draft], Awaitable[None]]:
         async def settle(draft: Draft) -> None:
@@ -541,8 +561,9 @@ class Bot:
         space = "bot.every"
         while True:
             stored = self.chats.agent.records.get(space, work.name)
+            now_s = self._now()
             due = 0.0 if stored is None else float(stored) + work.seconds
-            await asyncio.sleep(max(0.0, due - self._now()))
+            await asyncio.sleep(min(max(0.0, due - now_s), work.seconds))  # the clock may have been ahead
             outbox, now = Outbox(self.chats, self._now()), str(self._now()).encode()
             try:
                 await _called(work.handler, outbox)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from blindpost.agent import Transaction
-from blindpost.bot.jobs import Job, job_bytes, job_key
+from blindpost.bot.jobs import Job, checked_pause, job_bytes, job_key
 from blindpost.bot.typed import dump_state, load_state
 from blindpost.chat import (
     Chats,
@@ -99,7 +99,7 @@ class Outbox:
     def later(self, seconds: float, job: str, data: str = "", *, to: Conversation | str) -> None:
         """Run the handler of this job after so many seconds, even if the bot is restarted meanwhile."""
         target = to if isinstance(to, str) else to.id
-        due = Job(self._now + seconds, target, job, data)
+        due = Job(self._now + checked_pause(seconds), target, job, data)
         key, value = job_key(due, system_entropy(6).hex()), job_bytes(due)
         self._intents.append(lambda draft: draft.add(lambda tx: tx.put("bot.jobs", key, value)))
 

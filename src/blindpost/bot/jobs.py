@@ -6,6 +6,17 @@ from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.wire.frozen import dataclass
 
 JOBS = "bot.jobs"
+LONGEST_S = 100 * 365 * 86_400.0
+"""No work is for later than in a hundred years; the number may be one that somebody typed."""
+_DIGITS = 13
+_LAST_MS = 10**_DIGITS - 1
+
+
+def checked_pause(seconds: float) -> float:
+    """A time to wait that can be stored and ends."""
+    if not seconds <= LONGEST_S:
+        raise ValueError(f"at most a hundred years can be waited for, not {seconds} seconds")
+    return max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +31,12 @@ class Job:
 
 def due_prefix(due: float) -> str:
     """Keys are in order of time."""
-    return f"{max(0, int(due * 1000)):013d}"
+    return f"{min(max(0, int(due * 1000)), _LAST_MS):0{_DIGITS}d}"
+
+
+def due_of(key: str) -> float:
+    """When the job under this key is due."""
+    return int(key[:_DIGITS]) / 1000
 
 
 def job_key(job: Job, mark: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from blindpost.agent import AgentError
 from blindpost.chat import Contact, Conversation
 from blindpost.store.sqlite import UNUSABLE
 
@@ -30,6 +31,8 @@ def run(bot: Bot) -> None:
         anew = asyncio.run(_until_told(bot))
     except UNUSABLE as error:
         sys.exit(f"{bot.store}: {error}.")
+    except AgentError as error:
+        sys.exit(f"{bot.name} cannot go on: {error}. {error.remedy}")
     if anew:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *_program()])  # noqa: S606  # this same program

@@ -6,6 +6,8 @@ from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.wire.frozen import dataclass
 
 ASIDE = "bot.aside"
+REASON_MAX = 2_000
+"""How much of an error's text is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +28,12 @@ def aside_bytes(aside: SetAside) -> bytes:
 def aside_from(key: str, data: bytes) -> SetAside:
     fields = Fields(json_value(data))
     return SetAside(key, fields.text("chat"), fields.number("at"), fields.text("text"), fields.text("error"))
+
+
+def reason_of(failure: Exception) -> str:
+    """Its type and text, as they can be stored: a path in it need not be UTF-8, and a text may be huge."""
+    try:
+        text = str(failure)
+    except Exception:
+        text = ""
+    return f"{type(failure).__name__}: {text[:REASON_MAX]}".encode(errors="replace").decode()

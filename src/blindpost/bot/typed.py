@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -108,11 +110,12 @@ def _read(argument: Argument, word: str) -> object:
             return word.lower() in YES
         raise ArgumentError(f"{argument.name} is yes or no, not {word}")
     if plain is int or plain is float:
-        try:
-            return int(word) if plain is int else float(word)
-        except ValueError:
-            wanted = "a whole number" if plain is int else "a number"
-            raise ArgumentError(f"{argument.name} is {wanted}, not {word}") from None
+        with contextlib.suppress(ValueError):
+            number = int(word) if plain is int else float(word)
+            if plain is int or math.isfinite(number):
+                return number
+        wanted = "a whole number" if plain is int else "a number"
+        raise ArgumentError(f"{argument.name} is {wanted}, not {word}")
     if isinstance(plain, type) and issubclass(plain, enum.Enum):
         choices = {one.name.lower(): one for one in plain}
         if word.lower() in choices:

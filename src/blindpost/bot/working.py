@@ -34,6 +34,10 @@ class Task:
     """What is kept of it if it must be set aside."""
 
 
+class HandlerCancelledError(Exception):
+    """Something that the handler waited for was cancelled, and it let that through."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How often a failing handler is tried, and how long to wait before each retry."""
@@ -161,6 +165,11 @@ class Workers:
                 if error.code is ConnectionCode.NOT_FOUND:
                     return  # it was acknowledged before, with its answer, or the connection is gone
                 failure: Exception = error
+            except asyncio.CancelledError as error:
+                if _is_being_cancelled():
+                    raise
+                failure = HandlerCancelledError("what the handler waited for was cancelled")
+                failure.__cause__ = error
             except Exception as error:
                 failure = error
             self._metrics.retried += 1
@@ -214,3 +223,9 @@ class Workers:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+def _is_being_cancelled() -> bool:
+    """Whether this task itself is to end, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

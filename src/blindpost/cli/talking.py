@@ -114,7 +114,9 @@ class Talk:
                 await self._commands[word](rest.strip())
             else:
                 say(f"There is no command {word}: /help lists them all")
-        except (AgentError, WireError) as error:
+        except AgentError as error:
+            say(f"! {error}. {error.remedy}")
+        except WireError as error:
             say(f"! {error}")
 
     # What is typed

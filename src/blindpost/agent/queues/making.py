@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from blindpost.agent.errors import AgentError, InternalError, network_error, prohibited
+from blindpost.agent.errors import AgentError, InternalError, NoNewQueuesError, network_error, prohibited
 from blindpost.agent.model import CONN_CHANGES, ConnId, QueueLink, QueueStatus, RcvQueue, SndQueue, UserId
 from blindpost.agent.notifications.supervisor import notifier_keys, queue_changed
 from blindpost.agent.routers.proxying import QueueSender
@@ -17,7 +17,7 @@ from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
-from blindpost.client.errors import ClientError, UnexpectedResponseError
+from blindpost.client.errors import ClientError, RefusedError, UnexpectedResponseError
 from blindpost.crypto.ids_hash import sender_id_of
 from blindpost.crypto.keys import PrivateKey
 from blindpost.transport.errors import TransportError
@@ -25,6 +25,7 @@ from blindpost.wire.addresses import RouterAddress, Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.queue_addresses import SENDER_KEY_CLIENT_VERSION, QueueInfo
 from blindpost.wire.smp.commands import NEW, SKEY
+from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import IDS
 from blindpost.wire.smp.values import NONCE_SIZE, LinkData, NewLink, QueueMode, QueueRequest, SubMode
 from blindpost.wire.value import Buffer
@@ -237,6 +238,8 @@ class QueueMaker:
         except TransportError as failure:
             raise network_error(server, failure) from failure
         (result,) = await session.client.send_many([call])
+        if isinstance(result, RefusedError) and result.error is Code.AUTH:
+            raise NoNewQueuesError(server, result)
         if isinstance(result, ClientError | TransportError):
             raise network_error(server, result)
         if not isinstance(result, IDS):

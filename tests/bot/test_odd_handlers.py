@@ -1,0 +1,104 @@
+"""Handlers that do what no author means to do, and what strangers type: only their own message suffers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blindpost.bot import Bot, Chat
+from blindpost.bot.chat import Outbox
+from blindpost.testing import World, virtual
+
+SORRY = "Something went wrong here. Your message is kept, and somebody will look at it."
+
+
+def odd_bot(store: Path, world: World) -> Bot:
+    bot = Bot("Odd", servers=[world.server], store=store, config=world.config())
+
+    @bot.command("echo")
+    async def echo(chat: Chat, text: str) -> None:
+        await chat.reply(text)
+
+    @bot.command("cancelled")
+    async def cancelled(chat: Chat) -> None:
+        gone = asyncio.create_task(asyncio.sleep(60))
+        gone.cancel()
+        await gone
+
+    @bot.command("unspeakable")
+    async def unspeakable(chat: Chat) -> None:
+        raise FileNotFoundError("\udcff" * 5_000)
+
+    @bot.command("wake")
+    async def wake(chat: Chat, seconds: float) -> None:
+        chat.remind(seconds, "ring")
+
+    @bot.job("ring")
+    async def ring(chat: Chat, data: str) -> None:
+        await chat.reply("awake")
+
+    return bot
+
+
+async def put(bot: Bot, space: str, key: str, value: bytes) -> None:
+    draft = bot.chats.draft()
+    draft.add(lambda tx: tx.put(space, key, value))
+    await bot.chats.commit(draft)
+
+
+@virtual
+async def test_the_next_message_is_answered_whatever_the_last_one_did(world: World) -> None:
+    bot = odd_bot(world.folder / "odd.db", world)
+    async with bot.open() as link:
+        bob = await world.guest("Bob\n<b>", link)
+        for line in ("/cancelled", "/unspeakable", "/wake 1e300"):
+            assert await bob.ask(line) == SORRY
+            assert await bob.ask(f"/echo after {line}") == f"after {line}"
+        for number in ("nan", "inf", "-inf", "1e999"):
+            assert f"seconds is a number, not {number}" in str(await bob.ask(f"/wake {number}"))
+        assert await bob.ask("/wake 3") == "awake"
+        assert [one.text for one in bot.set_aside()] == ["/cancelled", "/unspeakable", "/wake 1e300"]
+
+
+@virtual
+async def test_a_stored_reminder_that_cannot_be_read_does_not_end_the_bot(world: World) -> None:
+    bot = odd_bot(world.folder / "odd.db", world)
+    async with bot.open() as link:
+        bob = await world.guest("Bob", link)
+        for due in ("1" + "0" * 300, "9" * 300):
+            await put(bot, "bot.jobs", f"{due} mark", b"{}")
+    async with bot.open():
+        assert bot.broken is not None
+        assert await bob.ask("/wake 3") == "awake"
+        assert not bot.broken.done()
+        assert [one.text for one in bot.set_aside()] == ["{}"], "the other one is due later"
+
+
+@virtual
+async def test_work_goes_on_although_the_clock_was_years_ahead(world: World) -> None:
+    bot, rounds = odd_bot(world.folder / "odd.db", world), asyncio.Queue[float]()
+
+    @bot.every(60)
+    async def noted(outbox: Outbox) -> None:
+        rounds.put_nowait(world.now())
+
+    async with bot.open():
+        await rounds.get()
+        await put(bot, "bot.every", "noted", str(world.now() + 1e9).encode())
+    async with bot.open():
+        async with asyncio.timeout(120):
+            await rounds.get()
+
+
+def test_wrong_arguments_are_told_where_they_are_made(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Patience expected"):
+        Bot("Ada", store=tmp_path / "ada.db", patience=(0.5, 5.0))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at least 1"):
+        Bot("Ada", store=tmp_path / "ada.db", handlers_at_once=0)
+    bot = Bot("Ada", store=tmp_path / "ada.db")
+    with pytest.raises(TypeError, match="a command has a name"):
+        bot.command(lambda chat: None)  # type: ignore[arg-type]
+    with pytest.raises(SystemExit, match="no message routers are configured"):
+        bot.run()
