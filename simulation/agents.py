@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from blindpost.agent import (
     Agent,
@@ -19,6 +22,7 @@ from blindpost.agent import (
     Event,
     Failed,
     InactiveError,
+    InternalError,
     ProtocolError,
     RatchetSync,
     ReceiptsReceived,
@@ -30,6 +34,7 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
+from blindpost.agent.model import QueueStatus
 from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
@@ -50,12 +55,14 @@ from blindpost.wire.versions import VersionRange
 from simulation.devices import Device
 from simulation.faults import PLANNED
 from simulation.hostile import Attack, body_of
-from simulation.model import Model, ViolationError
+from simulation.model import Memory, Model, ViolationError, told
 from simulation.party import Party, Surroundings
 
 ACK_AGAIN_S = 5.0
 OUT_OF_STEP = "ratchet is not synchronized"
 """What a program is told of a message about queues that came while ratchets are agreed; it is sent again."""
+FORGOTTEN = "a receipt for a message that is not known"
+"""What the program of a restored agent is told of receipts for what was sent since the backup."""
 # An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
 # was not answered is seen by the message that its router keeps.
 UNDER_WAY = (
@@ -63,6 +70,15 @@ UNDER_WAY = (
     " + (SELECT count(*) FROM snd_message_deliveries)"
     " + (SELECT count(*) FROM rcv_queues WHERE deleted OR to_subscribe)"
 )
+
+
+LASTING = (
+    "SELECT host, rcv_id, status, switch_status, deleted FROM rcv_queues ORDER BY rcv_id",
+    "SELECT host, snd_id, status, switch_status FROM snd_queues ORDER BY snd_id",
+    "SELECT host, service_cert_hash, service_id FROM client_services ORDER BY host",
+)
+"""What a backup must have in common with the store that it is put in place of: with other queues it would be
+another agent to its peers."""
 
 
 class AgentParty(Party):
@@ -105,6 +121,12 @@ class AgentParty(Party):
         self._store: AgentStore | None = None
         self._speaking: dict[str, asyncio.Lock] = {}
         self._busy = asyncio.Event()
+        self.copies = self.restores = False
+        """Whether its file is copied before the next life, or that begins with the backup."""
+        self._memory: Memory | None = None
+        self.was_restored = False
+        self.out_of_step: set[str] = set()
+        """Peers whose ratchets do not fit since this agent, or theirs, was restored."""
 
     # Life
 
@@ -127,8 +149,13 @@ class AgentParty(Party):
     async def live(self) -> None:
         self._speaking = {}
         self._hostile = random.Random(f"{self.run.seed}/{self.name}/{self.lives}/hostile").randbytes
-        path = self.run.folder / f"{self.name}.db"
-        opened = Agent.open(path, self._servers, config=self.config(), ntf_servers=self.ntf_servers)
+        if self.copies:
+            self.copies = False
+            self._copy()
+        elif self.restores:
+            self.restores = False
+            self._put_back()
+        opened = Agent.open(self.path, self._servers, config=self.config(), ntf_servers=self.ntf_servers)
         async with opened as agent:
             self.agent = agent
             self._store = store = agent._ground.store
@@ -140,6 +167,49 @@ class AgentParty(Party):
                     await self._take(event)
             if app is not None:
                 app.cancel()
+
+    @property
+    def path(self) -> Path:
+        return self.run.folder / f"{self.name}.db"
+
+    @property
+    def _backup(self) -> Path:
+        return self.run.folder / f"{self.name}.backup"
+
+    def back_up(self) -> None:
+        """Keep what is stored now in a backup that the agent makes."""
+        self._backup.unlink(missing_ok=True)
+        try:
+            self.agent.backup(self._backup)
+        except (AgentError, StoreFailedError) as error:
+            self.run.note(f"{self.name} cannot be backed up: {error}")
+        else:
+            self._memory = self.model.kept(self.name)
+
+    def _copy(self) -> None:
+        """The same while the agent is not running, by somebody who copies its file."""
+        self._backup.unlink(missing_ok=True)
+        with (
+            contextlib.closing(sqlite3.connect(self.path)) as file,
+            contextlib.closing(sqlite3.connect(self._backup)) as kept,
+        ):
+            file.backup(kept)
+        self._memory = self.model.kept(self.name)
+
+    def _put_back(self) -> None:
+        """The backup in place of the store, if it has the same queues."""
+        if self._memory is None or (lasting := _lasting(self.path)) != _lasting(self._backup):
+            return
+        if any(row[2] != QueueStatus.ACTIVE.value for rows in lasting[:2] for row in rows):
+            return  # a connection is being made
+        shutil.copy(self._backup, self.path)
+        for left in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + left).unlink(missing_ok=True)
+        self.counts["agent that forgot what it knew"] += 1
+        self.run.note(f"{self.name} has forgotten what came after its backup")
+        self.model.restored(self.name, self._memory)
+        self.out_of_step = set(self.peers)
+        self.was_restored = True
 
     async def _awake(self) -> None:
         """The program has something else to do for now."""
@@ -201,12 +271,18 @@ class AgentParty(Party):
                 self.run.note(f"{self.name} is told what is wrong with a message: {error}")
             case Failed(_, ProtocolError() as error) if OUT_OF_STEP in str(error):
                 self.run.note(f"{self.name} is told that a step of a rotation must wait: {error}")
+            case Failed(_, InternalError() as error) if self.was_restored and FORGOTTEN in str(error):
+                self.run.note(f"{self.name} is told of a receipt for what it has forgotten")
             case Failed(_, error) | AgentFailed(error) if PLANNED not in str(error):
                 self.run.violated(f"{self.name} is told of a failure: {error!r}")
             case Switched(_, direction, phase):
                 self.run.note(f"{self.name} is told: rotation {direction.value} {phase.value}")
-            case RatchetSync(_, state, _):
+            case RatchetSync(conn, state, _):
                 self.run.note(f"{self.name} is told: ratchets {state.value}")
+                for peer in self.out_of_step & {peer for peer in self.peers if self.peers[peer] == conn.id}:
+                    if state is SyncState.OK:
+                        self.out_of_step.discard(peer)
+                        self.model.in_step(self.name, peer)
             case Connected(conn):
                 self.connected.add(conn.id)
                 self.run.note(f"{self.name} is connected")
@@ -301,6 +377,8 @@ class AgentParty(Party):
             return f"{waiting} commands, deliveries or queues are under way"
         if self.agent._core.commands.tasks:
             return "commands are under way"
+        if self.out_of_step:
+            return f"it was restored, and was not told that ratchets agree with {told(self.out_of_step)}"
         for peer in self.peers:
             stats = self.conn(peer).stats
             if stats.sync_state is not SyncState.OK:
@@ -348,3 +426,8 @@ class AgentParty(Party):
         assert self._store is not None
         rows = self._store.reading.sql.execute("SELECT host, rcv_id FROM rcv_queues").fetchall()
         return [(host, bytes(rcv_id)) for host, rcv_id in rows]
+
+
+def _lasting(path: Path) -> list[list[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        return [file.execute(query).fetchall() for query in LASTING]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -32,6 +33,11 @@ class Channel:
     """Those whose acknowledgement was answered."""
     outcomes: dict[str, int] = field(default_factory=dict)
     """How often each verdict on the chain was told."""
+    repeated: int = 0
+    """Those up to this number may come again, but not as if they were new: their sender was restored, and
+    does not know what became of them."""
+    torn: bool = False
+    """Whether something that programs do not see may be missing, since one of the two was restored."""
 
     @property
     def missing(self) -> set[int]:
@@ -41,6 +47,14 @@ class Channel:
     def open(self) -> set[int]:
         """Those that came and that the program has not come to acknowledge."""
         return set(self.came) - self.acknowledging
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a program knew when its agent was backed up."""
+
+    received: Mapping[tuple[str, str], Channel]
+    said: Mapping[tuple[str, str], int]
 
 
 class Model:
@@ -68,6 +82,8 @@ class Model:
             raise ViolationError(f"{receiver} was given {body!r}, which nobody said to it")
         if number in channel.refused:
             raise ViolationError(f"{body!r} came although the agent had refused it")
+        if number <= channel.repeated and number in channel.came and outcome != "MsgOk":
+            return channel, number
         if number in channel.acknowledged:
             raise ViolationError(f"{body!r} came again after its acknowledgement was answered")
         if number not in channel.came:
@@ -84,13 +100,47 @@ class Model:
         """Whether something before this message is missing for a reason that was told.
 
         Where a router lost what it kept that may be a message that programs do not see."""
-        return self.torn or any(failed < number for failed in channel.failed)
+        return self.torn or channel.torn or any(failed < number for failed in channel.failed)
 
     def tear(self) -> None:
         """A router lost what it kept: what is under way may be lost."""
         for channel in self.channels.values():
             channel.excused |= channel.missing
         self.torn = True
+
+    def kept(self, name: str) -> Memory:
+        """What the program of an agent knows now."""
+        channels = self.channels.items()
+        return Memory(
+            {way: copy.deepcopy(channel) for way, channel in channels if way[1] == name},
+            {way: channel.said for way, channel in channels if way[0] == name},
+        )
+
+    def restored(self, name: str, memory: Memory) -> None:
+        """An agent goes back to what it knew then, and its program with it: it was not given what came since,
+        and what it sent since may be lost. It must say so."""
+        for way, channel in self.channels.items():
+            if name in way:
+                channel.excused |= channel.missing
+                channel.torn = True
+            if way[1] == name:
+                before = memory.received.get(way, Channel())
+                channel.excused |= set(channel.came) - set(before.came)
+                channel.came, channel.acknowledged = before.came, before.acknowledged
+                channel.acknowledging = before.acknowledging
+            if way[0] == name:
+                channel.repeated = max(channel.repeated, memory.said.get(way, 0))
+
+    def in_step(self, name: str, peer: str) -> None:
+        """The ratchets of a restored agent and this peer agree again: what was said before may be lost."""
+        for way in ((name, peer), (peer, name)):
+            channel = self.channel(*way)
+            channel.excused |= set(range(1, channel.said + 1)) - set(channel.came)
+
+    def mended(self, name: str, peer: str) -> None:
+        """Messages have passed since: what comes from now on must follow them."""
+        for way in ((name, peer), (peer, name)):
+            self.channel(*way).torn = False
 
     def missing(self) -> list[str]:
         return [

@@ -68,6 +68,8 @@ class QueueModel:
         if not 1 <= number <= self.said or number in self.refused:
             raise ViolationError(f"{line.name} was given {number}, which is not in the queue")
         if number in self.acked:
+            if line.contested:
+                return  # it was under way to this one before another one asked for the queue
             raise ViolationError(f"{number} came again after its acknowledgement was answered")
         later = [other for other in self.acked & self.taken if other > number]
         if later and number in self.taken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from blindpost.client.options import SmpOptions
@@ -16,9 +16,9 @@ from blindpost.engine.undo import Undo
 from blindpost.router.changes import Change, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.model import Domain, QueueRecord
-from blindpost.router.records import queue_from_row
+from blindpost.router.records import ends_from_row, queue_from_row
 from blindpost.router.server import Router
-from blindpost.router.tables import QUEUES, LmdbTables
+from blindpost.router.tables import ENDS, QUEUES, LmdbTables
 from blindpost.router.view import View
 from blindpost.store.contract import Durability
 from blindpost.transport.ends import listen
@@ -187,6 +187,13 @@ class RouterParty(Party):
         with self.store.tables.store.read() as read:
             page = read.page(QUEUES, b"", QUEUES_MAX)
             return {bytes(key): queue_from_row(row) for key, row in page.rows}
+
+    def kept(self, absent: Collection[tuple[str, bytes]]) -> int:
+        """How many messages wait in queues of those who take part."""
+        with self.store.tables.store.read() as read:
+            page = read.page(ENDS, b"", QUEUES_MAX)
+            ends = {bytes(key): ends_from_row(row) for key, row in page.rows}
+        return sum(end.size for key, end in ends.items() if (self.name, key) not in absent)
 
     def mended(self) -> None:
         store = self.store

@@ -30,7 +30,7 @@ from simulation.party import Party
 from simulation.processes import PROCESS, Process, SimulationLoop
 from simulation.pushes import PushParty
 from simulation.routers import RouterParty
-from simulation.schedules import CALLERS
+from simulation.schedules import CALLERS, PEERS
 from simulation.stand_ins import is_quick
 
 T = TypeVar("T")
@@ -45,6 +45,8 @@ ANNOUNCED_S = 15.0
 """By then a message is announced, also over connections from the worst weather."""
 LEFT_BEHIND = "taking a new identity"
 """What a service logs then."""
+OFFERS = ("SEND", "PRXY", "PFWD", "RFWD")
+"""What they are offered by, again and again."""
 LOOK_S = 5.0
 QUIET_S, LONG_QUIET_S = 300.0, 900.0
 """Then nobody may have anything to say for so long; the long one is for runs without stand-ins."""
@@ -98,6 +100,8 @@ class Run:
         """Connections that are made in the run, by whom and under which id."""
         self._violation: str | None = None
         self._calm = False
+        self._offering = False
+        """Whether a restored agent offers ratchet keys to a peer that is not in this run."""
         self._forgotten = 0
         """How often a router began with an older state."""
         self._chance = random.Random(f"{seed}/run")
@@ -304,11 +308,27 @@ class Run:
         router.back_up()
         self._later(self._restore(router, after_s, down_s))
 
-    async def _restore(self, router: RouterParty, after_s: float, down_s: float) -> None:
+    async def _restore(self, party: RouterParty | AgentParty, after_s: float, down_s: float) -> None:
         await asyncio.sleep(after_s)
-        if router.alive:
-            router.restores = True
-            await self._restarted(router, down_s)
+        if party.alive:
+            party.restores = True
+            await self._restarted(party, down_s)
+
+    def do_restored_agent(self, agent: AgentParty, made_by_it: bool, after_s: float, down_s: float) -> None:
+        if not agent.ready or agent.device is not None:
+            return
+        self._offering |= len(PEERS[agent.name]) > len(agent.peers)
+        if made_by_it:
+            assert agent.process is not None
+            agent.process.inside(agent.back_up)
+            self._later(self._restore(agent, after_s, down_s))
+        else:
+            self._later(self._restore_copy(agent, after_s, down_s))
+
+    async def _restore_copy(self, agent: AgentParty, after_s: float, down_s: float) -> None:
+        agent.copies = True
+        await self._restarted(agent, 0.0)
+        await self._restore(agent, after_s, down_s)
 
     def forgotten(self, router: str) -> None:
         """A router begins with an older state: whatever was under way through it may be lost."""
@@ -441,14 +461,17 @@ class Run:
             if conn_id not in agent.connected:
                 return f"{agent.name} is not connected by a link"
         for router in self.routers:
-            if kept := router.store.counts()["messages"]:
+            if router.store.counts()["messages"] and (kept := router.kept(self.absent)):
                 return f"{router.name} keeps {kept} messages"
         if (why := untaken(self.boxes)) is not None:
             return why
         return None
 
     async def probe(self) -> None:
-        """Now that all is well each message is announced by a push."""
+        """Now that all is well each message is announced by a push, and restored agents talk as before."""
+        for agent in self.agents:
+            if agent.was_restored:
+                await self._probe_restored(agent)
         for agent in self.agents:
             if agent.device is None:
                 continue
@@ -461,6 +484,23 @@ class Run:
                 await self.converge()
                 if conn_id not in agent.device.news:
                     raise ViolationError(f"no push told {agent.name} of a message from {peer}")
+
+    async def _probe_restored(self, agent: AgentParty) -> None:
+        """After one message in each direction nothing is left of what was lost."""
+        for _ in range(2):
+            for one, other in [
+                way for peer in agent.peers for way in ((agent.name, peer), (peer, agent.name))
+            ]:
+                sender, channel = self.parties[one], self.model.channel(one, other)
+                assert isinstance(sender, AgentParty)
+                taken = len(channel.taken)
+                self._ask(sender, sender.send(other, 1))
+                await asyncio.sleep(LOOK_S)
+                if len(channel.taken) == taken:
+                    raise ViolationError(f"{one} may not send to {other} although all is well")
+            await self.converge()
+            for peer in agent.peers:
+                self.model.mended(agent.name, peer)
 
     async def judge(self) -> None:
         """What must be true when all is well, and that it stays so quietly."""
@@ -479,6 +519,9 @@ class Run:
             asked = server.asked - before[server.name]
             if server is self.ds and asked["Lease"] <= 2 * (quiet_s / WAIT_S + 2):
                 del asked["Lease"]  # callers wait for payloads all the time
+            if self._offering:
+                for kind in OFFERS:
+                    del asked[kind]
             if asked:
                 what = told(f"{count} {kind}" for kind, count in asked.items())
                 raise ViolationError(f"{server.name} was asked although all was well: {what}")

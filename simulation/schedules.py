@@ -130,6 +130,11 @@ def _restored(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...
     return router, (chance.choice((0.01, 1.0, 20.0)), chance.choice((0.0, 5.0)))
 
 
+def _restored_agent(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    made_by_it, after_s = chance.random() < 0.5, chance.choice((0.01, 1.0, 20.0))
+    return chance.choice(cast.agents), (made_by_it, after_s, chance.choice((0.0, 5.0)))
+
+
 def _attack(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     agent = chance.choice(cast.agents)
     return agent, (chance.choice(cast.peers[agent]), chance.choice(list(Attack)))
@@ -217,6 +222,7 @@ DRAWS: Mapping[str, Draw] = {
     "other version": _version,
     "deaf": _partition,
     "restored backup": _restored,
+    "restored agent": _restored_agent,
     "renewed service": _service,
     "write": _write,
     "take over": _owner,
@@ -239,31 +245,32 @@ DRAWS: Mapping[str, Draw] = {
 }
 WEIGHTS: Mapping[str, int] = {
     "send": 12,
-    "connect": 1,
+    "connect": 2,
     "resync": 2,
-    "attack": 1,
-    "other version": 1,
-    "deaf": 1,
-    "restored backup": 1,
-    "renewed service": 1,
+    "attack": 2,
+    "other version": 2,
+    "deaf": 2,
+    "restored backup": 2,
+    "restored agent": 2,
+    "renewed service": 2,
     "write": 8,
     "take over": 6,
     "re-key": 3,
-    "switch": 2,
-    "crash": 5,
-    "restart": 1,
+    "switch": 3,
+    "crash": 6,
+    "restart": 2,
     "cut": 2,
-    "stall": 1,
-    "partition": 1,
+    "stall": 2,
+    "partition": 2,
     "weather": 2,
-    "refused commits": 1,
-    "doubtful commit": 1,
-    "slow store": 1,
-    "full disk": 1,
-    "lazy program": 1,
-    "clock jump": 1,
-    "renewed certificate": 1,
-    "drift": 1,
+    "refused commits": 2,
+    "doubtful commit": 2,
+    "slow store": 2,
+    "full disk": 2,
+    "lazy program": 2,
+    "clock jump": 2,
+    "renewed certificate": 2,
+    "drift": 2,
 }
 REFUSALS = (TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer(400, "BadCollapseId"))
 NTF_DRAWS: Mapping[str, Draw] = {
@@ -288,10 +295,21 @@ KINDS = frozenset(ALL_DRAWS)
 LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40}
 """In a long run little happens at once: messages are to be under way when something does."""
 OF_AGENTS = frozenset(
-    {"send", "switch", "connect", "resync", "attack", "full disk", "lazy program", "drift", "renewed service"}
+    {
+        "send",
+        "switch",
+        "connect",
+        "resync",
+        "attack",
+        "full disk",
+        "lazy program",
+        "drift",
+        "renewed service",
+        "restored agent",
+    }
 )
 OF_OWNERS = frozenset({"write", "take over", "re-key"})
-SHORT_STEPS = 6
+SHORT_STEPS = 8
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
 LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
 

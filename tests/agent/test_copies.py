@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,32 @@ async def test_nothing_sent_from_a_restored_file_is_lost(world: World) -> None:
         await Peer(older).expect(RatchetSync, lambda event: event.state is SyncState.OK)
         await older.connection(conn_id).send(b"from the copy")
         assert (await bob.expect(Received)).msg.body == b"from the copy"
+
+
+@virtual
+async def test_a_copy_made_while_ratchets_were_agreed_begins_again(world: World) -> None:
+    """What it waits for came to the store that stayed in use, and will not come again."""
+    alice, bob = await world.pair()
+    conn_id, path, kept = alice.conn.id, world.folder / "alice.db", world.folder / "kept.db"
+    await bob.agent.suspend()
+    await alice.conn.synchronize(force=True)
+    alice.agent.backup(kept)
+    bob.agent.resume()
+    await alice.expect(RatchetSync, lambda event: event.state is SyncState.OK)
+    await bob.expect(RatchetSync, lambda event: event.state is SyncState.OK)
+    await alice.agent.close()
+    for state in (SyncState.STARTED, SyncState.AGREED):
+        shutil.copy(kept, path)
+        with contextlib.closing(sqlite3.connect(path)) as file, file:
+            file.execute("UPDATE connections SET ratchet_sync_state = ?", (state.value,))
+        async with Agent.open(path, [world.server], config=world.config()) as older:
+            began = asyncio.get_running_loop().time()
+            await Peer(older).expect(RatchetSync, lambda event: event.state is SyncState.OK)
+            assert asyncio.get_running_loop().time() - began < 60, "not only when keys are offered again"
+            await older.connection(conn_id).send(state.value.encode())
+            came = await bob.expect(Received)
+            assert came.msg.body == state.value.encode()
+            await came.msg.ack()
 
 
 def is_copy(path: Path) -> bool:

@@ -86,6 +86,40 @@ def test_what_the_model_refuses() -> None:
     assert model.missing() == ["alice>bob 1"]
 
 
+def test_what_the_model_refuses_of_a_restored_agent() -> None:
+    """What it said before its backup may come again, but not as new; what was lost is not missed."""
+    model = Model()
+    bodies = [model.say("alice", "bob") for _ in range(3)]
+    channel = model.channel("alice", "bob")
+    channel.taken.update((1, 2, 3))
+    model.came("bob", bodies[0], "MsgOk")
+    channel.acknowledged.add(1)
+    bobs = model.kept("bob")
+    alices = model.kept("alice")
+    later = model.say("alice", "bob")
+    model.came("bob", bodies[1], "MsgOk")
+    channel.acknowledged.add(2)
+    model.restored("alice", alices)
+    assert model.missing() == []
+    model.came("bob", bodies[0], "MsgDuplicate")
+    with pytest.raises(ViolationError, match="came again"):
+        model.came("bob", bodies[0], "MsgOk")
+    model.came("bob", later, "MsgSkipped")
+    channel.acknowledged.add(4)
+    with pytest.raises(ViolationError, match="came again"):
+        model.came("bob", later, "MsgDuplicate")  # it was said after the backup
+    model.restored("bob", bobs)
+    assert (channel.came, channel.acknowledged) == ([1], {1})
+    channel.taken.add(5)
+    assert model.say("alice", "bob") == b"alice>bob 5"
+    assert model.missing() == ["alice>bob 5"]
+    model.in_step("bob", "alice")
+    assert model.missing() == []
+    model.mended("alice", "bob")
+    with pytest.raises(ViolationError, match="nothing is missing"):
+        model.came("bob", model.say("alice", "bob"), "MsgSkipped")
+
+
 def test_what_the_model_of_a_queue_refuses() -> None:
     """Each promise of a router to the devices of one owner, broken once."""
     model, one, other = QueueModel(), Line("one"), Line("other")
@@ -112,6 +146,9 @@ def test_what_the_model_of_a_queue_refuses() -> None:
     model.acknowledged(other, 2)
     with pytest.raises(ViolationError, match="acknowledged twice"):
         model.acknowledged(one, 2)
+    late.ended = False
+    model.came(late, 2)  # it was under way when the other one asked for the queue
+    other.contested = False
     for promise, number in {"out of order": 1, "came again": 2, "not in the queue": 5}.items():
         other.acknowledges()
         with pytest.raises(ViolationError, match=promise):

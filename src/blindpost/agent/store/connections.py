@@ -118,10 +118,10 @@ def set_sync_state(db: Db, conn_id: ConnId, state: SyncState) -> None:
 
 
 def require_sync(db: Db, min_version: int) -> list[ConnId]:
-    """Make every connection that can be synchronised, and is not already, wait for that; returns them."""
+    """Make every connection that can be synchronised wait for that; returns them. What was under way when the
+    copy was made came to its end elsewhere, and would be waited for in vain."""
     done = db.sql.execute(
         "UPDATE connections SET ratchet_sync_state = 'required' WHERE deleted = 0 AND smp_agent_version >= ?"
-        " AND ratchet_sync_state IN ('ok', 'allowed', 'required')"
         " AND EXISTS (SELECT 1 FROM snd_queues s WHERE s.conn_id = connections.conn_id)"
         " AND EXISTS (SELECT 1 FROM rcv_queues r WHERE r.conn_id = connections.conn_id AND r.deleted = 0)"
         " RETURNING conn_id",
