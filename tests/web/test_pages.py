@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zxingcpp
-from PIL import Image
-from playwright.async_api import Page
 
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.links.short import (
@@ -21,6 +17,7 @@ from blindpost.wire.links.short import (
     short_link_from_text,
 )
 from tests.support.ops.browser import browser, needs_chromium
+from tests.support.web.codes import decoded
 from tests.support.web.sites import shared_port
 
 pytestmark = needs_chromium
@@ -36,13 +33,6 @@ def links(port: int) -> list[ShortLink]:
         ShortContact(kind, server, KEY) for kind in ContactType for server in (alone, full)
     ]
     return [*contacts, ShortInvitation(alone, bytes(24), KEY), ShortInvitation(full, bytes(24), KEY)]
-
-
-async def decoded(page: Page) -> str:
-    """What a phone decodes from the code on the page."""
-    picture = Image.open(io.BytesIO(await page.locator(".qr").screenshot()))
-    (code,) = zxingcpp.read_barcodes(picture)
-    return str(code.text)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, True), (1280, False)])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 from pathlib import Path
 
 import httpx
-import zxingcpp
-from PIL import Image
 
 from blindpost.agent import Agent
 from blindpost.wire.smp.commands import PING
 from blindpost.wire.smp.responses import PONG
 from tests.support.ops.browser import browser, needs_chromium
 from tests.support.serving.commands import StartedRouter, edit, init, started
+from tests.support.web.codes import decoded
 from tests.support.web.sites import write_certificate
 
 
@@ -78,7 +76,5 @@ async def test_a_link_of_the_agent_opens_in_the_browser(tmp_path: Path) -> None:
             assert at_port != link
             await shown.goto(at_port)
             await shown.wait_for_selector("#qr svg")
-            picture = Image.open(io.BytesIO(await shown.locator(".qr").screenshot()))
-            (code,) = zxingcpp.read_barcodes(picture)
-            assert code.text == at_port
+            assert await decoded(shown) == at_port
         assert seen.console == []
