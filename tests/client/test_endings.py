@@ -307,6 +307,7 @@ async def test_timeouts_alone_do_not_end_a_connection_and_any_traffic_resets_the
             await client.send_many([Call(PING(), timeout_s=500)])
         assert client.closed_because is None
         await client.send_many([Call(PING())])
+        await settle()
         assert isinstance(client.closed_because, RouterSilentError)
 
 

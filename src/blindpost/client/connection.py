@@ -124,13 +124,12 @@ class AnyClient(Handler, Generic[C, R]):
         if not all_awaited:
             return []
         try:
-            await asyncio.wait([awaited.result for awaited in all_awaited])
+            return [await awaited.result for awaited in all_awaited]
         except asyncio.CancelledError:
             for awaited in all_awaited:
                 awaited.result.cancel()
                 self._unsent.pop(awaited, None)
             raise
-        return [awaited.result.result() for awaited in all_awaited]
 
     async def next_event(self) -> Event[R, C]:
         """What the router sent that no caller waits for; a `TransportError` once the connection has ended."""

@@ -189,7 +189,8 @@ class Sessions:
             if self._closed:
                 raise ClosedHereError(_CLOSED)
             slot = self._slots[key] = self._open(key)
-        await asyncio.wait([slot.attempt])
+        if not slot.attempt.done():
+            await asyncio.wait([slot.attempt])
         if slot.attempt.cancelled():
             raise ClosedHereError(_CLOSED)
         result = slot.attempt.result()
@@ -344,8 +345,11 @@ class Sessions:
         for start in range(0, len(messages), at_once):
             await self._receiving.wait()
             part = messages[start : start + at_once]
-            received = self._receive
-            await asyncio.gather(*(self._guarded(received, session, rcv_id, msg) for rcv_id, msg in part))
+            handed = [self._guarded(self._receive, session, rcv_id, msg) for rcv_id, msg in part]
+            if len(handed) == 1:
+                await handed[0]
+            else:
+                await asyncio.gather(*handed)
 
     async def _pump(self, session: Session) -> None:
         """Hand on what comes, until the session has ended and everything is taken."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from blindpost.agent.config import AgentConfig
@@ -157,25 +157,35 @@ class Ground:
         async with self.pool.source() as source:
             yield source
 
-    @asynccontextmanager
-    async def locked(self, key: object) -> AsyncIterator[None]:
+    def locked(self, key: object) -> AbstractAsyncContextManager[None]:
         """Alone with a connection (its id), or with the text of a link."""
         entry = self._locks.get(key)
-        if entry is None:
-            entry = self._locks[key] = _Lock()
-        entry.users += 1
+        return _Lock(self._locks, key) if entry is None else entry
+
+
+class _Lock(AbstractAsyncContextManager[None]):
+    """In its table as long as somebody has it or waits for it."""
+
+    def __init__(self, table: dict[object, _Lock], key: object) -> None:
+        self._table = table
+        self._key = key
+        self._lock = asyncio.Lock()
+        self._users = 0
+
+    async def __aenter__(self) -> None:
+        self._table[self._key] = self
+        self._users += 1
         try:
-            async with entry.lock:
-                yield
-        finally:
-            entry.users -= 1
-            if not entry.users:
-                del self._locks[key]
+            await self._lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
 
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        self._leave()
 
-class _Lock:
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
+    def _leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            del self._table[self._key]

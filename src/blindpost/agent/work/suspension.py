@@ -8,8 +8,7 @@ left where it is: all of it continues after `resume`, or after a restart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from enum import Enum
 
 
@@ -22,7 +21,7 @@ class Operation(Enum):
     DATABASE = "database"
 
 
-class _Kind:
+class _Kind(AbstractAsyncContextManager[None]):
     """How many pieces of work of one kind are under way, and whether new ones may start."""
 
     def __init__(self) -> None:
@@ -32,6 +31,16 @@ class _Kind:
         self.open.set()
         self.idle.set()
 
+    async def __aenter__(self) -> None:
+        await self.open.wait()
+        self.count += 1
+        self.idle.clear()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self.idle.set()
+
 
 class Operations:
     """All work of an agent that suspension must wait for or hold back."""
@@ -40,19 +49,9 @@ class Operations:
         self._kinds = {operation: _Kind() for operation in Operation}
         self._suspending: asyncio.Lock = asyncio.Lock()
 
-    @asynccontextmanager
-    async def under_way(self, operation: Operation) -> AsyncIterator[None]:
+    def under_way(self, operation: Operation) -> AbstractAsyncContextManager[None]:
         """A piece of work; it starts when its kind is open."""
-        kind = self._kinds[operation]
-        await kind.open.wait()
-        kind.count += 1
-        kind.idle.clear()
-        try:
-            yield
-        finally:
-            kind.count -= 1
-            if not kind.count:
-                kind.idle.set()
+        return self._kinds[operation]
 
     def is_open(self, operation: Operation) -> bool:
         return self._kinds[operation].open.is_set()
