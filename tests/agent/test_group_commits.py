@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, Connected, Connection, MsgOk, Received, Transaction
+from blindpost.agent import Agent, Connected, Connection, MsgOk, Received, Sent, Transaction
 from blindpost.agent.messages import delivery
 from blindpost.agent.messages.sending import enqueue
-from blindpost.agent.store import connections
+from blindpost.agent.store import connections, messages
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Peer, World
@@ -101,6 +101,28 @@ async def test_a_worker_sends_nothing_that_is_not_durable(tmp_path: Path) -> Non
             await conn.send(b"stored")
             got = (await bob.message()).msg
             assert (got.body, got.integrity) == (b"stored", MsgOk())
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@virtual
+async def test_messages_of_a_queue_that_were_taken_are_noted_together(tmp_path: Path, failing: int) -> None:
+    """If that fails they are sent again, and the peer sees each of them once."""
+    bodies = [b"%d" % number for number in range(8)]
+    async with two_parties(tmp_path) as (alice, bob):
+        (conn,) = await several(alice, bob, 1)
+        await settle()
+        numbers = await asyncio.gather(*(conn.send(body) for body in bodies))
+        with commits(alice.agent, failing) as done:
+            received = [(await bob.message()).msg for _ in bodies]
+            assert [(one.body, one.integrity) for one in received] == [(body, MsgOk()) for body in bodies]
+            assert await alice.agent.flush(60)
+            assert not messages.has_pending(alice.agent._ground.store.reading, conn.id)
+            assert done[:failing] == [False] * failing
+            assert 1 <= sum(done) <= 3, "not one for each message"
+        sent = [event.msg_id for event, _ in alice.agent._ground.stream._events if isinstance(event, Sent)]
+        assert sorted(sent) == numbers
+        await settle()
+        assert not [event for event, _ in bob.agent._ground.stream._events if isinstance(event, Received)]
 
 
 @virtual

@@ -19,6 +19,7 @@ from blindpost.agent.messages.verdicts import Again
 from blindpost.agent.model import ConnId, MessageKind, QueueStatus, SndQueue
 from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections, messages, queues, ratchets
+from blindpost.agent.store.grouping import Group
 from blindpost.agent.store.messages import PendingDelivery
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, MESSAGE_SLOW, Retry, Told
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 128
 """Queues of one router that are delivered to side by side."""
+NOTED_S = 0.05
+"""While more messages wait for a queue, it is noted after this time at the latest that one was taken."""
 _CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
 
 
@@ -164,6 +167,8 @@ class _Worker:
         self._conn_id, self._number = key
         self.again = False
         self.hurry = asyncio.Event()
+        self._noting: Group | None = None
+        """The last group that notes messages which were taken."""
         self.room_told = False
         """The peer said that the queue has room, and nothing was taken since. It may say so before it is
         true: until then a full queue is tried again soon, for the peer will not say it a second time."""
@@ -176,7 +181,7 @@ class _Worker:
             if pending is not None:
                 if await self._is_durable(pending):
                     await self._deliver(pending)
-                    if not pending.others and not self.again:
+                    if not pending.others and not self.again and not self._is_undone():
                         return
             elif not self.again:
                 return
@@ -267,8 +272,24 @@ class _Worker:
                     again = Again.NO
                 else:
                     again = outcomes.failed(tx, whole, found, pending, failed, news=news)
-        await tx.written()
+        if taken and pending.others:
+            self._leave_to(tx.group)
+        else:
+            await tx.written()
         return again
+
+    def _leave_to(self, group: Group) -> None:
+        """What was taken need not be noted before the next message is sent: it is noted together with
+        others. If that is lost, it is sent again, as the same bytes, and the peer drops it."""
+        if group is not self._noting:
+            self.again = self.again or self._is_undone()
+            self._noting = group
+        group.lazily(NOTED_S)
+
+    def _is_undone(self) -> bool:
+        """Whether what was left to a group did not happen, and waits again."""
+        group, self._noting = self._noting, None
+        return group is not None and group.failed
 
     async def _send(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
         """SEND, directly or through a proxy, which is returned.

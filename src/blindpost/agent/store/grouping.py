@@ -108,12 +108,18 @@ class Group:
         if self._open and not self.hurried:
             self._disarm()
             self.hurried = True
+            self._seen = self.parts
             self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX)
 
-    def lazily(self) -> None:
+    def lazily(self, within_s: float = LAZY_S) -> None:
         """Commit with what comes next, or after a while."""
         if self._open and self._handle is None:
-            self._handle = asyncio.get_running_loop().call_later(LAZY_S, self._due)
+            self._handle = asyncio.get_running_loop().call_later(within_s, self._due)
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing of it happened."""
+        return self._failure is not None
 
     def _turn(self, left: int) -> None:
         if left and self.parts > self._seen:
