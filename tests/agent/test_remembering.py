@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from blindpost.agent import SyncState
-from blindpost.agent.store.remembering import RememberingConnection, may_change
+from blindpost.agent.store import messages
+from blindpost.agent.store.database import Db
+from blindpost.agent.store.messages import AHEAD_MAX
+from blindpost.agent.store.remembering import RememberingConnection, may_change, may_change_messages
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends
 
@@ -34,8 +37,25 @@ def verified() -> Iterator[list[str]]:
             assert self._known[kind, key] == read(), f"{kind} is not what it was"
         return real(self, kind, key, read)
 
+    def next_delivery(db: Db, conn_id: str, number: int) -> messages.PendingDelivery | None:
+        if ("read ahead", (conn_id, number)) in db.sql._known:
+            kinds.append("read ahead")
+        found = real_next(db, conn_id, number)
+        assert (found,) == (messages._first_deliveries(db, conn_id, number) or (None,))[:1]
+        return found
+
+    def to_acknowledge(db: Db, conn_id: str, msg_id: int) -> messages.ToAcknowledge | None:
+        if ("to acknowledge", (conn_id, msg_id)) in db.sql._known:
+            kinds.append("to acknowledge")
+        found = real_acknowledge(db, conn_id, msg_id)
+        assert found == real_acknowledge(db, conn_id, msg_id), "the second time it is read"
+        return found
+
+    real_next, real_acknowledge = messages.next_delivery, messages.to_acknowledge
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RememberingConnection, "known", known)
+        patch.setattr(messages, "next_delivery", next_delivery)
+        patch.setattr(messages, "to_acknowledge", to_acknowledge)
         yield kinds
 
 
@@ -50,6 +70,9 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
             await alice.conn.switch()
             await pair.quiet(60)
             await pair.talk("after a rotation")
+            for _ in range(AHEAD_MAX + 3):
+                await alice.conn.send(b"many")
+            await pair.quiet(60)
             alice.agent.backup(tmp_path / "older.db")
             for number in range(3):
                 await pair.talk(f"after a copy {number}")
@@ -73,10 +96,12 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
         "has skipped",
         "ratchet",
         "rcv",
+        "read ahead",
         "rcv queues",
         "server",
         "snd",
         "snd queues",
+        "to acknowledge",
         "token",
         "waiting since",
     }
@@ -186,3 +211,27 @@ def test_empty_results_are_cached_and_the_oldest_evicted_first(
 )
 def test_which_statements_invalidate_the_cache(statement: str, changes: bool) -> None:
     assert may_change(statement) is changes
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("SELECT 1 FROM messages", False),
+        ("INSERT INTO commands (conn_id) VALUES (1)", False),
+        ("INSERT INTO messages (conn_id) VALUES (1)", True),
+        ("DELETE FROM messages", True),
+        ("UPDATE rcv_messages SET user_ack = 1", True),
+        ("UPDATE snd_messages SET sent = 1", True),
+        ("UPDATE snd_message_deliveries SET failed = 1", True),
+    ],
+)
+def test_which_statements_make_it_forget_messages_that_wait(
+    sql: RememberingConnection, statement: str, changes: bool
+) -> None:
+    assert may_change_messages(statement) is changes
+    assert version(sql) == 1
+    sql.keep_of_message("first", 1, "kept")
+    sql._look(statement)
+    assert sql.of_message("first", 1, None) == (None if changes else "kept")
+    sql.execute_known("UPDATE connections SET version = 2")
+    assert version(sql) == 1, "of connections nothing is forgotten"

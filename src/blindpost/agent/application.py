@@ -15,7 +15,7 @@ from blindpost.agent.links import creating
 from blindpost.agent.messages import acking
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnMode
-from blindpost.agent.store import connections, handshakes, messages, records
+from blindpost.agent.store import connections, handshakes, records
 from blindpost.agent.store.database import Db
 from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import AMsg
@@ -69,10 +69,7 @@ class Transaction(Records):
         """As `ReceivedMessage.ack`, but only once: a second time is an error, so that whatever belongs to the
         acknowledgement is not done twice."""
         self._own(conn.id)
-        message = messages.find_rcv(self._tx, conn.id, msg_id)
-        if message is None or message.user_ack:
-            raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
-        acking.acknowledge(self._tx, conn.id, msg_id, receipt)
+        acking.acknowledge(self._tx, conn.id, msg_id, receipt, once=True)
 
     def accept(self, request: ContactRequest, info: bytes, *, pq: bool | None = None) -> Connection:
         """As `ContactRequest.accept`."""

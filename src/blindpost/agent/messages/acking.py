@@ -62,12 +62,13 @@ def _can_receipt(whole: Whole) -> bool:
     )
 
 
-def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
+def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None, *, once: bool = False) -> None:
     """The application has processed a message: it is marked, so that it is never shown again, then the
-    router may send the next one, then the receipt goes out if one is wanted."""
+    router may send the next one, then the receipt goes out if one is wanted. `once`: a second time is an
+    error."""
     whole = connections.load_whole(tx, conn_id)
-    message = messages.find_rcv(tx, conn_id, msg_id)
-    if message is None:
+    message = messages.to_acknowledge(tx, conn_id, msg_id)
+    if message is None or (once and message.user_ack):
         raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
     if receipt is not None and message.kind is not MessageKind.A_MSG:
         raise prohibited("only messages of the peer's application can have receipts")

@@ -21,7 +21,9 @@ def delivered(tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, p
     conn, kind = tx.handle(whole.conn_id), pending.kind
     keep = kind is MessageKind.A_MSG
     if keep and queue.switch is None and len(whole.snd) == 1:
-        first = messages.delivered_at_once(tx, whole.conn_id, pending.delivery_id, pending.internal_id)
+        first = messages.delivered_at_once(
+            tx, whole.conn_id, queue.number, pending.delivery_id, pending.internal_id
+        )
     else:
         first = messages.set_sent(tx, whole.conn_id, pending.internal_id)
         if not kept_for_rotation(tx, queue, pending.delivery_id, kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from blindpost.agent.model import ConnId, ConnRecord, MessageKind
 from blindpost.agent.store import connections, ratchets
@@ -11,8 +12,14 @@ from blindpost.agent.store.servers import loaded_server
 from blindpost.crypto.ratchet_state import BodyKey, Ratchet
 from blindpost.crypto.ratchet_storage import dump_body_key, load_body_key
 from blindpost.wire.addresses import Server
+from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
-from blindpost.wire.value import Value
+from blindpost.wire.value import Value, shown
+
+_READ_AHEAD = "read ahead"
+AHEAD_MAX = 8
+"""So many messages that wait for one queue are read together."""
+_TO_ACKNOWLEDGE = "to acknowledge"
 
 # What is sent
 
@@ -99,6 +106,32 @@ class PendingDelivery(Value):
 def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery | None:
     """The first message that waits for this queue; `WireError` if its row cannot be read.
 
+    Some are read together while there are more behind them: the first of those stays what it is, whatever
+    is added.
+    """
+    key = (conn_id, queue_number)
+    read: tuple[PendingDelivery, ...] = db.sql.of_message(_READ_AHEAD, key, ())
+    if read:
+        return read[0]
+    read = _first_deliveries(db, conn_id, queue_number)
+    if len(read) > 1:
+        db.sql.keep_of_message(_READ_AHEAD, key, read)
+    return read[0] if read else None
+
+
+def _taken(db: Db, conn_id: ConnId, queue_number: int, internal_id: int) -> None:
+    """A message does not wait for this queue any more."""
+    key = (conn_id, queue_number)
+    read: tuple[PendingDelivery, ...] = db.sql.of_message(_READ_AHEAD, key, ())
+    if len(read) > 2 and read[0].internal_id == internal_id:
+        db.sql.keep_of_message(_READ_AHEAD, key, read[1:])
+    else:
+        db.sql.forget_message(_READ_AHEAD, key)
+
+
+def _first_deliveries(db: Db, conn_id: ConnId, queue_number: int) -> tuple[PendingDelivery, ...]:
+    """The first messages that wait for this queue, up to one that cannot be read.
+
     QTEST goes to one queue only: what comes after it must not overtake it through another one.
     """
     query = (
@@ -112,11 +145,20 @@ def next_delivery(db: Db, conn_id: ConnId, queue_number: int) -> PendingDelivery
         " (SELECT 1 FROM snd_message_deliveries e JOIN messages t"
         " ON t.conn_id = e.conn_id AND t.internal_id = e.internal_id"
         " WHERE e.conn_id = ?1 AND e.snd_queue_id <> ?2 AND e.failed = 0 AND e.internal_id < d.internal_id"
-        " AND t.msg_type = 'QT') ORDER BY d.internal_id LIMIT 1"
+        " AND t.msg_type = 'QT') ORDER BY d.internal_id LIMIT ?3"
     )
-    row = db.sql.execute(query, (conn_id, queue_number)).fetchone()
-    if row is None:
-        return None
+    found: list[PendingDelivery] = []
+    for row in db.sql.execute(query, (conn_id, queue_number, AHEAD_MAX)).fetchall():
+        try:
+            found.append(_pending(db, conn_id, row))
+        except WireError:
+            if not found:
+                raise
+            break
+    return tuple(found)
+
+
+def _pending(db: Db, conn_id: ConnId, row: tuple[Any, ...]) -> PendingDelivery:
     opened, place = db.vault.open, (conn_id, row[1])
     body_key = None if row[7] is None else opened(row[7], "snd_messages.msg_encrypt_key", *place)
     return PendingDelivery(
@@ -215,10 +257,13 @@ def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, ke
         delete(db, conn_id, internal_id)
 
 
-def delivered_at_once(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) -> bool:
-    """As `set_sent` and `delivered` of a message for which a receipt may come, and which had one delivery."""
-    db.sql.execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
-    done = db.sql.execute(
+def delivered_at_once(db: Db, conn_id: ConnId, queue_number: int, delivery_id: int, internal_id: int) -> bool:
+    """As `set_sent` and `delivered` of a message for which a receipt may come, and which had one delivery.
+    What is remembered of other messages stays."""
+    _taken(db, conn_id, queue_number, internal_id)
+    execute = db.sql.execute_known
+    execute("DELETE FROM snd_message_deliveries WHERE snd_message_delivery_id = ?", (delivery_id,))
+    done = execute(
         "UPDATE snd_messages SET msg_encrypt_key = NULL, sent = 1 WHERE conn_id = ? AND internal_id = ?"
         " AND sent = 0",
         (conn_id, internal_id),
@@ -238,7 +283,7 @@ def _erase_key(db: Db, conn_id: ConnId, internal_id: int) -> None:
 
 
 def _erase_body(db: Db, conn_id: ConnId, internal_id: int) -> None:
-    db.sql.execute(
+    db.sql.execute_known(
         "UPDATE messages SET msg_body = ? WHERE conn_id = ? AND internal_id = ?",
         (db.vault.seal(b"", "messages.msg_body", conn_id, internal_id), conn_id, internal_id),
     )
@@ -360,6 +405,10 @@ def insert_rcv(
             None if ratchet is None else ratchets.sealed_ratchet(db, conn_id, ratchet),
         ),
     )
+    waiting = ToAcknowledge(
+        message.kind, message.external_id, message.broker_id, message.queue_number, message.msg_hash, False
+    )
+    db.sql.keep_of_message(_TO_ACKNOWLEDGE, row, waiting)
     connections.rcv_numbered(db, record, message.internal_id, message.rcv_id, *last)
     if ratchet is not None:
         ratchets.stepped(db, conn_id, ratchet)
@@ -393,6 +442,35 @@ def find_rcv(db: Db, conn_id: ConnId, internal_id: int) -> RcvMessage | None:
         integrity=opened(row[12], "rcv_messages.integrity", *place),
         user_ack=bool(row[13]),
         attempts=row[14],
+    )
+
+
+class ToAcknowledge(NamedTuple):
+    """What the acknowledgement of a message needs of it; `user_ack`: it was given already."""
+
+    kind: MessageKind
+    external_id: int
+    broker_id: bytes
+    queue_number: int
+    msg_hash: bytes
+    user_ack: bool
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
+def to_acknowledge(db: Db, conn_id: ConnId, internal_id: int) -> ToAcknowledge | None:
+    """For an acknowledgement that is now stored: a message that came a moment ago is not read again."""
+    key = (conn_id, internal_id)
+    waiting: ToAcknowledge | None = db.sql.of_message(_TO_ACKNOWLEDGE, key, None)
+    if waiting is not None:
+        db.sql.forget_message(_TO_ACKNOWLEDGE, key)
+        return waiting
+    found = find_rcv(db, conn_id, internal_id)
+    if found is None:
+        return None
+    return ToAcknowledge(
+        found.kind, found.external_id, found.broker_id, found.queue_number, found.msg_hash, found.user_ack
     )
 
 

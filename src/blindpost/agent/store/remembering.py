@@ -28,12 +28,16 @@ TABLES = frozenset(
 )
 """What is remembered is made of these; where one of them loses rows by a cascade, another one is named."""
 
+MESSAGES = frozenset({"messages", "snd_messages", "rcv_messages", "snd_message_deliveries"})
+"""What is remembered of messages that wait is made of these, and forgotten by itself."""
+
 _KNOWN_MAX = 4096
 _STATEMENTS_MAX = 1024
 _READS = re.compile(r"\s*(?:SELECT|SAVEPOINT|RELEASE|BEGIN|COMMIT)\b")
 _WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE(?: OR \w+)?|DELETE FROM)\s+(\w+)")
 
 V = TypeVar("V")
+_Place = tuple[str, Hashable]
 
 
 def may_change(statement: str) -> bool:
@@ -44,13 +48,20 @@ def may_change(statement: str) -> bool:
     return written is None or written[1] in TABLES
 
 
+def may_change_messages(statement: str) -> bool:
+    """The same of what is remembered of messages only."""
+    written = _WRITES.match(statement)
+    return written is not None and written[1] in MESSAGES
+
+
 class RememberingConnection(sqlite3.Connection):
     """Used as any other connection; `known` is what functions of these tables add."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._known: dict[Hashable, Any] = {}
-        self._changing: dict[str, bool] = {}
+        self._known: dict[_Place, Any] = {}
+        self._of_messages: set[_Place] = set()
+        self._changing: dict[str, tuple[bool, bool]] = {}
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
         self._look(statement)
@@ -61,7 +72,7 @@ class RememberingConnection(sqlite3.Connection):
         try:
             return super().executemany(statement, values)
         except BaseException:
-            self._known.clear()
+            self._forget_all()
             raise
 
     def execute_known(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
@@ -69,17 +80,26 @@ class RememberingConnection(sqlite3.Connection):
         try:
             return super().execute(statement, values)
         except BaseException:
-            self._known.clear()
+            self._forget_all()
             raise
 
     def _look(self, statement: str) -> None:
-        changes = self._changing.get(statement)
-        if changes is None:
-            changes = may_change(statement)
+        found = self._changing.get(statement)
+        if found is None:
+            found = may_change(statement), may_change_messages(statement)
             if len(self._changing) < _STATEMENTS_MAX:
-                self._changing[statement] = changes
-        if changes:
-            self._known.clear()
+                self._changing[statement] = found
+        everything, messages = found
+        if everything:
+            self._forget_all()
+        elif messages:
+            for place in self._of_messages:
+                self._known.pop(place, None)
+            self._of_messages.clear()
+
+    def _forget_all(self) -> None:
+        self._known.clear()
+        self._of_messages.clear()
 
     def known(self, kind: str, key: Hashable, read: Callable[[], V]) -> V:
         """What is remembered under this key; otherwise it is read. Nothing found is remembered too."""
@@ -87,10 +107,31 @@ class RememberingConnection(sqlite3.Connection):
         try:
             found: V = self._known[place]
         except KeyError:
-            found = self._known[place] = read()
-            if len(self._known) > _KNOWN_MAX:
-                del self._known[next(iter(self._known))]
+            found = read()
+            self._keep(place, found)
         return found
+
+    def _keep(self, place: _Place, value: object) -> None:
+        self._known[place] = value
+        if len(self._known) > _KNOWN_MAX:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._of_messages.discard(oldest)
+
+    def keep_of_message(self, kind: str, key: Hashable, value: object) -> None:
+        """Remember something of a message that waits, until a statement that is not known to leave it as it
+        is changes any message."""
+        self._of_messages.add((kind, key))
+        self._keep((kind, key), value)
+
+    def of_message(self, kind: str, key: Hashable, default: V) -> V:
+        """What was kept of a message."""
+        found: V = self._known.get((kind, key), default)
+        return found
+
+    def forget_message(self, kind: str, key: Hashable) -> None:
+        self._known.pop((kind, key), None)
+        self._of_messages.discard((kind, key))
 
     def replace_known(self, kind: str, key: Hashable, change: Callable[[V], V]) -> None:
         """Replace what is remembered under this key; does nothing if nothing is."""
