@@ -14,7 +14,13 @@ NTF = (
     " test_commands test_lab test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
     " test_subscriptions test_tokens test_transcripts"
 )
-DS = "test_calls test_decisions test_large test_limits test_service test_taking test_waiting test_auth"
+DS = (
+    "test_checks test_decisions test_decisions_queues test_quotas"
+    " test_auth test_calls test_lab test_large test_limits test_service test_taking test_waiting"
+)
+AGENT = (
+    "test_decisions test_integrity test_hostile_peers test_machines test_push_tables test_subscription_table"
+)
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 
@@ -41,10 +47,13 @@ GATES: dict[str, tuple[str, ...]] = {
         "authority ledger outcomes pushes rates state subscriber.decisions subscriptions tokens turn view",
         _tests("ntf", NTF),
     ),
-    **_gates("ds", "checks heads queues turn", _tests("ds", DS)),
+    **_gates("ds", "checks heads queues quotas state turn view", _tests("ds", DS)),
     **_gates("engine", "beside inbox loop turn undo", _tests("engine", ENGINE)),
-    "blindpost.agent.messages.integrity": (
-        "tests/agent/test_integrity.py",
-        "tests/agent/test_hostile_peers.py",
+    **_gates(
+        "agent",
+        "failures machines messages.verdicts notifications.tables subscriptions.replies subscriptions.table"
+        " work.retries",
+        _tests("agent", AGENT),
     ),
+    **_gates("agent", "messages.integrity", _tests("agent", "test_integrity test_hostile_peers")),
 }

@@ -157,6 +157,57 @@ def test_pending_queues_come_in_order_without_those_already_requested() -> None:
     assert table.conn_of(C) == "three"
 
 
+def test_a_table_is_empty_when_nothing_is_subscribed_or_asked_for() -> None:
+    service = ServiceSub(SERVICE, QueueSet.of([A]))
+    assert SessionTable().is_empty
+    assert not SessionTable().has_pending
+    pending, active, asked, served = connected((A, "one")), connected((A, "one")), connected(), connected()
+    active.subscribed(OLD, [(A, "one", None)])
+    asked.ask_service(service)
+    served.service_subscribed(OLD, service)
+    assert [table.has_pending for table in (pending, active, asked, served)] == [True, False, True, False]
+    assert not any(table.is_empty for table in (pending, active, asked, served))
+
+
+def test_connections_rise_again_with_each_session() -> None:
+    table = connected((A, "one"))
+    table.subscribed(OLD, [(A, "one", None)])
+    for session in (NEW, OLD):
+        table.connected(session)
+        assert table.subscribed(session, [(A, "one", None)]) == ("one",)
+
+
+def test_a_connection_is_up_while_one_of_its_queues_is() -> None:
+    table = connected((A, "one"), (B, "one"))
+    table.subscribed(OLD, [(A, "one", None), (B, "one", None)])
+    table.ask([(A, "one")])
+    assert (table.state(A), table.pending_count) == (QueueState.ACTIVE, 0)
+    table.created(OLD, A, "one", None)
+    table.remove(A)
+    assert table.state(A) is None
+    table.ask([(C, "one")])
+    assert table.subscribed(OLD, [(C, "one", None)]) == (), "it is up with its other queue"
+    table.remove(B)
+    table.remove(C)
+    assert table.is_empty
+    lost = table.disconnected(OLD)
+    assert lost is not None
+    assert lost.conn_ids == ()
+
+
+def test_a_service_that_is_asked_for_stays_so_until_its_session_answers() -> None:
+    expected, actual = ServiceSub(SERVICE, QueueSet.of([A])), ServiceSub(SERVICE, QueueSet.of([B]))
+    table = connected()
+    table.service_left(A)
+    assert table.active_service is None
+    table.ask_service(expected)
+    assert table.pending_service == expected
+    table.connected(NEW)
+    assert table.pending_service == expected
+    assert not table.service_subscribed(OLD, actual)
+    assert (table.active_service, table.pending_service) == (None, actual)
+
+
 @pytest.mark.parametrize(
     ("actual", "found"),
     [

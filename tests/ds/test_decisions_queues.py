@@ -11,11 +11,11 @@ from blindpost.ds import queues
 from blindpost.ds.checks import Refusal
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import LARGE_BYTES, DsRules, Entry, delivery_id, delivery_queue
+from blindpost.ds.model import LARGE_BYTES, DsRules, Ends, Entry, delivery_id, delivery_queue
 from blindpost.ds.queues import TOO_MANY_PACKAGES, TOO_MANY_WAITS
 from blindpost.ds.state import Hold, Peer, Wait
 from blindpost.ds.turn import Stage, Taken
-from blindpost.ds.view import View
+from blindpost.ds.view import View, Wanted
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import (
     Ack,
@@ -443,6 +443,11 @@ def test_what_arrives_wakes_those_who_wait_the_oldest_first() -> None:
     ]
     assert service.turn.to_wake == [(QUEUE, 60.0)], "when the first lease may be taken away"
     assert wait_of(service).question == 2
+    assert service.state.waiters.get(QUEUE) == (wait_of(service),)
+    service.decide(lambda turn: queues.disconnect(turn, service.one))
+    acked(service, *(entry(n).id for n in range(4)))
+    assert service.decide(lambda turn: queues.wake(turn, QUEUE)) is True
+    assert (service.counted, service.turn.to_wake) == ({Meter.WAKES: 1}, []), "there is nothing"
     assert service.decide(lambda turn: queues.wake(turn, b"another")) is True
     assert service.counted == {}
 
@@ -542,26 +547,33 @@ BIG = LARGE_BYTES + 1
 
 
 @pytest.mark.parametrize(
-    ("sizes", "held", "head", "wanted", "size", "is_cut"),
+    ("sizes", "held", "limits", "wanted", "size", "is_cut"),
     [
-        ((1, 1, 1), (), Head(QUEUE, 2, 9, 9), [0, 1], 2, True),
-        ((1, 1), (), Head(QUEUE, 2, 9, 9), [0, 1], 2, False),
-        ((1, 1, 1), (0,), Head(QUEUE, 2, 9, 9), [1, 2], 2, False),
-        ((3, 3, 3), (), Head(QUEUE, 9, 6, 99), [0, 1], 6, True),
-        ((3, 3, 3), (), Head(QUEUE, 9, 9, 99), [0, 1, 2], 9, False),
-        ((9, 1), (), Head(QUEUE, 9, 5, 99), [0], 9, True),
-        ((3, 3, 3), (), Head(QUEUE, 9, 99, 8), [0, 1], 6, True),
-        ((3, 3), (), Head(QUEUE, 9, 99, 6), [0, 1], 6, False),
-        ((9,), (), Head(QUEUE, 9, 99, 8), [], 0, True),
-        ((BIG, 1, 1), (), Head(QUEUE, 9, 2 * BIG, 2), [1, 2], 2, False),
-        ((BIG, 1, 1), (), Head(QUEUE, 2, 2 * BIG, 2), [1], 1, True),
-        ((BIG, 1, 1), (), Head(QUEUE, 9, BIG + 1, 2), [1], 1, True),
-        ((0,), (), Head(QUEUE, 0, 9, 9), [], 0, True),
+        ((1, 1, 1), (), (2, 9, 9), [0, 1], 2, True),
+        ((1, 1), (), (2, 9, 9), [0, 1], 2, False),
+        ((1, 1, 1), (0,), (2, 9, 9), [1, 2], 2, False),
+        ((3, 3, 3), (), (9, 6, 99), [0, 1], 6, True),
+        ((3, 3, 3), (), (9, 9, 99), [0, 1, 2], 9, False),
+        ((9, 1), (), (9, 5, 99), [0], 9, True),
+        ((3, 3, 3), (), (9, 99, 8), [0, 1], 6, True),
+        ((3, 3), (), (9, 99, 6), [0, 1], 6, False),
+        ((9,), (), (9, 99, 8), [], 0, True),
+        ((BIG, 1, 1), (), (9, 2 * BIG, 2), [1, 2], 2, False),
+        ((BIG, 1, 1), (), (2, 2 * BIG, 2), [1], 1, True),
+        ((BIG, 1, 1), (), (9, BIG + 1, 2), [1], 1, True),
+        ((0,), (), (0, 9, 9), [], 0, True),
     ],
 )
 def test_the_head_of_a_queue_is_as_much_as_one_answer_and_one_turn_take(
-    sizes: tuple[int, ...], held: tuple[int, ...], head: Head, wanted: list[int], size: int, is_cut: bool
+    sizes: tuple[int, ...],
+    held: tuple[int, ...],
+    limits: tuple[int, int, int],
+    wanted: list[int],
+    size: int,
+    is_cut: bool,
 ) -> None:
+    """Limits: payloads and bytes of an answer, bytes of a turn."""
+    head = Head(QUEUE, *limits)
     assert offered(head, *sizes, held=held) == wanted
     assert (head.size, head.is_cut, head.is_scanned) == (size, is_cut, is_cut)
     view = View(Undo())
@@ -590,6 +602,29 @@ def test_only_so_many_entries_are_looked_at(held: int) -> None:
     assert head.wanted == ([held] if held < SCAN_MAX else [])
     assert head.is_scanned
     assert not head.is_cut
+
+
+def test_what_happens_in_queues_of_others_is_not_reported() -> None:
+    service = InMemory(own=(BOB,)).have(QUEUE)
+    taken(service, service.one, WAIT)
+    assert service.counted == {Meter.WAITS: 1}
+    assert service.told == []
+
+
+def test_a_view_without_rows_and_with_rows_that_are_loaded_twice() -> None:
+    view = View(Undo())
+    assert (view.totals, view.ends(QUEUE), view.head(QUEUE)) == ((0, 0), Ends(), ())
+    view.fill_head(QUEUE, [entry(0)], cut=False)
+    for number in (0, 1):
+        view.fill_entry(QUEUE, entry(number, loaded=False))
+    assert view.entry(QUEUE, 0) == entry(0), "the payload stays"
+    assert view.entry(QUEUE, 1) == entry(1, loaded=False)
+    assert view.entry(QUEUE, 2) is None
+    wanted = Wanted()
+    for payloads in (0, 3, 2):
+        wanted.head(QUEUE, payloads)
+        assert wanted.heads == {QUEUE: min(payloads * 3, 3)}
+    assert wanted == Wanted(queues={QUEUE}, heads={QUEUE: 3})
 
 
 def test_another_channel_is_another_queue() -> None:

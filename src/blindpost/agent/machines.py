@@ -37,7 +37,6 @@ class MoveRefusedError(Exception):
 
     def __init__(self, machine: str, state: Enum | None, event: Enum, why: str) -> None:
         super().__init__(f"{machine}: {why}")
-        self.machine = machine
         self.state = state
         self.event = event
         self.why = why

@@ -64,8 +64,12 @@ class InMemory:
         self.counted = {meter: by for meter, n in counts.items() if (by := self.meters[meter] - n)}
         for change in turn.view.changes:
             self._keep(change)
-        for queue, ends in self._ends().items():
-            assert turn.view.ends(queue) == ends
+        if turn.view.changes:
+            *_, ends, totals = turn.view.changes
+            assert isinstance(ends, PutEnds)
+            assert isinstance(totals, PutTotals)
+        for queue, found in self._ends().items():
+            assert turn.view.ends(queue) == found
         return answer
 
     def answered(self, peer: Peer, question: int, *, is_held: bool = False) -> Any:
