@@ -337,6 +337,7 @@ async def test_a_visitor_without_the_token_gets_nothing(tmp_path: Path) -> None:
             for host in ("localhost", "127.0.0.1", "page.example.org"):
                 answer = await visitor.get(url + path, headers={"Host": host})
                 assert answer.status_code == 401, path
+                assert answer.headers["connection"] == "close", "a stranger asks once for each connection"
             assert answer.text == (await visitor.get(f"{url}/")).text
         assert (await visitor.post(f"{url}/act/0/audit")).status_code == 401
         bearer = {"Authorization": f"Bearer {TOKEN}"}

@@ -185,3 +185,15 @@ def test_options_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(OperatorError):
             CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_a_journal_without_files_and_a_range_without_days_are_told(tmp_path: Path) -> None:
+    """Both looked like "everything was up to date"."""
+    (tmp_path / "journal").mkdir()
+    places = ("--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "lake"))
+    said = _invoke("run", *places, ends=1)
+    assert "No file of a server's journal is in this folder" in said
+    assert "up to date" not in said
+    for command in ("run", "check"):
+        with pytest.raises(OperatorError, match="no day is between them"):
+            _invoke(command, "--from", "2031-05-02", "--to", "2031-05-01")

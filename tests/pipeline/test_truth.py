@@ -258,6 +258,34 @@ def test_a_missing_folder_is_an_error(spark: SparkSession, tmp_path: Path) -> No
         run(_lake(spark, tmp_path), [SENT])
 
 
+def test_a_folder_that_cannot_be_listed_does_not_stop_the_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a journal without any file is told: its disk may not be mounted."""
+    journal, scan = tmp_path / "journal", os.scandir
+    _sealed(journal / "oak", "smp-1", _minutes("smp-1"))
+    _sealed(journal / "elm", "smp-2", _minutes("smp-2"))
+
+    def all_but_one(path: str) -> object:
+        if path == str(journal / "oak"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    lake = _lake(spark, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("blindpost.pipeline.files.os.scandir", all_but_one)
+        summary = run(lake, [SENT])
+    assert list(summary.unfinished) == [str(journal / "oak")]
+    assert "(Permission denied)" in summary.unfinished[str(journal / "oak")]
+    assert (summary.there, _sent(lake)) == (True, {"smp-2": MINUTES})
+    assert run(lake, [SENT]).unfinished == {}
+    assert _sent(lake) == {"smp-1": MINUTES, "smp-2": MINUTES}
+    shutil.rmtree(journal)
+    journal.mkdir()
+    assert not run(lake, [SENT]).there
+    assert _sent(lake) == {"smp-1": MINUTES, "smp-2": MINUTES}
+
+
 def test_a_good_file_that_was_overwritten_stays_until_a_better_one_comes(
     spark: SparkSession, tmp_path: Path
 ) -> None:

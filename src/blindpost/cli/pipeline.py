@@ -32,6 +32,11 @@ app = typer.Typer(
     "unless --master names another; paths may be URIs that Hadoop understands.",
 )
 
+NOTHING_THERE = (
+    "No file of a server's journal is in this folder. Look whether its disk is mounted, and whether servers "
+    "write there: they seal the first file some minutes after they start. What was published before stays."
+)
+
 JournalOption = Annotated[str, typer.Option("--journal", "-j", help="The folder with the servers' journals.")]
 OutOption = Annotated[
     str, typer.Option("--out", "-o", help="The lake: the folder that results are written to.")
@@ -133,7 +138,14 @@ def days_of(day: datetime | None, first: datetime | None, last: datetime | None)
         raise OperatorError("Name one day with --day, or a range with --from and --to, not both.")
     if day is not None:
         return Days(day.date(), day.date())
+    check_order(first, last)
     return Days(first and first.date(), last and last.date())
+
+
+def check_order(first: datetime | None, last: datetime | None) -> None:
+    """A range that contains no day would look like one without news."""
+    if first is not None and last is not None and first > last:
+        raise OperatorError(f"--from {first.date()} is after --to {last.date()}: no day is between them.")
 
 
 def chosen(names: Collection[str] | None) -> list[Dataset]:
@@ -245,6 +257,8 @@ def run(
             began = time.monotonic()
             with watched() as observe:
                 summary = run_all(lake, wanted, days, observe)
+            if not summary.there:
+                summary.unfinished[lake.journal] = NOTHING_THERE
             tell(summary, as_json=as_json)
             _measure(metrics, [summary], began)
             if report is not None:
@@ -317,7 +331,7 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         found |= {"failed": summary.failed, "unfinished": summary.unfinished, "erased": summary.erased}
         typer.echo(json.dumps(found))
         return
-    if not summary.computed and not summary.failed:
+    if not summary.computed and not summary.failed and not summary.unfinished:
         say("Everything was up to date.")
     for name, days in sorted(summary.computed.items()):
         shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"

@@ -23,6 +23,7 @@ from blindpost.cli.pipeline import (
     SetOption,
     ToOption,
     ZoneOption,
+    check_order,
     chosen,
     days_of,
     opened,
@@ -50,6 +51,7 @@ def check(
 
     Exit code 0 if all is well, 1 if something should be watched or was not measured, 2 if you must act.
     """
+    check_order(first, last)
     with opened(out, out, zone, master, remote, settings, config, as_of) as lake:
         from blindpost.pipeline.report.build import sections
         from blindpost.pipeline.report.facts import gather

@@ -27,6 +27,7 @@ from blindpost.cli.pipeline import (
     SetOption,
     ToOption,
     ZoneOption,
+    check_order,
     failing_plainly,
     opened,
     write_report,
@@ -130,6 +131,7 @@ def report(
 
     The page loads nothing from the network and names no queue.
     """
+    check_order(first, last)
     with opened(out, out, zone, master, remote, settings, config, as_of) as lake:
         say(write_report(lake, file, first and first.date(), last and last.date()))
 

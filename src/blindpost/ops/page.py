@@ -100,6 +100,7 @@ class Page:
             ],
             exception_handlers={HTTPException: _refused},
         )
+        self.app.router.redirect_slashes = False  # every answer to a stranger is a refusal
 
     def add(self, server: Watched) -> None:
         """Show one more server."""
@@ -301,4 +302,5 @@ _WHY = {
 
 async def _refused(request: Request, error: Exception) -> Response:
     code = error.status_code if isinstance(error, HTTPException) else 500
-    return PlainTextResponse(_WHY.get(code, "This cannot be asked.\n"), code, _HEADERS)
+    headers = {**_HEADERS, "Connection": "close"}  # else one write could ask ten thousand times
+    return PlainTextResponse(_WHY.get(code, "This cannot be asked.\n"), code, headers)

@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -50,6 +50,10 @@ class Files(ABC):
 
     local = False
     """Whether any program on this machine can open them by their paths."""
+
+    def __init__(self) -> None:
+        self.closed: dict[str, str] = {}
+        """Folders that the system did not let us list, and why."""
 
     @abstractmethod
     def listed(self, root: str) -> Iterator[FileInfo]:
@@ -103,7 +107,7 @@ class LocalFiles(Files):
     def folders(self, root: str) -> Iterator[tuple[str, list[FileInfo]]]:
         below: list[str] = []
         files: list[FileInfo] = []
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as found:
+        with self._open_folder(root) as found:
             for entry in found:
                 if entry.is_dir(follow_symlinks=False):
                     below.append(entry.path)
@@ -118,6 +122,21 @@ class LocalFiles(Files):
             yield root, files
         for folder in below:
             yield from self.folders(folder)
+
+    @contextlib.contextmanager
+    def _open_folder(self, root: str) -> Iterator[Iterable[os.DirEntry[str]]]:
+        """What is in a folder; one that cannot be listed is remembered, and does not stop the others."""
+        self.closed.pop(root, None)
+        try:
+            opened = os.scandir(root)
+        except (FileNotFoundError, NotADirectoryError):
+            yield ()
+        except OSError as error:
+            self.closed[root] = error.strerror or type(error).__name__
+            yield ()
+        else:
+            with opened:
+                yield opened
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -198,6 +217,7 @@ class HadoopFiles(Files):
     """Files of any file system that Hadoop knows, through Spark's own Java."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
+        super().__init__()
         context: Any = spark.sparkContext
         self._java = context._jvm
         self._gateway = context._gateway

@@ -25,7 +25,7 @@ from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
 from blindpost.pipeline.growing import ByDay, Meeting, different, growing, made_of, meeting
 from blindpost.pipeline.lake import Lake
-from blindpost.pipeline.ledger import Entry
+from blindpost.pipeline.ledger import Entry, listing
 from blindpost.pipeline.passing import copy_all, each_once
 from blindpost.pipeline.publish import Finished, Manifest, Partition, TableStore, fingerprint
 from blindpost.pipeline.quality import (
@@ -100,6 +100,8 @@ class Summary:
     files: int = 0
     rows: int = 0
     """What the ledger knows of the journal: files, and rows in those that are read."""
+    there: bool = False
+    """Whether any of these files is in the journal's folder now."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """Tables whose rows are published but of which something else could not be done, and what."""
 
@@ -112,6 +114,8 @@ NO_LOG = (
     "The Delta log could not be written: readers of the log see an older state. If it happens again, remove "
     "the table's folder _delta_log; the next run writes it anew."
 )
+CLOSED = "This folder cannot be listed: look at its permissions and the disk. What was read before stays."
+NO_FILES = listing(())
 NOT_ERASED = "Days whose time is over could not be erased and are still there; the next run tries again."
 
 
@@ -160,6 +164,9 @@ class _Run:
         self._observe(Step("bronze", "files", "published", count, count))
         self._summary.set_aside = lake.ledger.set_aside()
         self._summary.files, self._summary.rows = count, sum(folder.rows for folder in known)
+        self._summary.there = any(folder.seen != NO_FILES for folder in known)
+        for folder, why in sorted(lake.journal_files.closed.items()):
+            self._summary.unfinished[folder] = f"{CLOSED} ({why})"
         self._erase()
         with lake.sized(self._summary.rows):
             self._compute()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 
 import h2.exceptions
@@ -20,6 +21,8 @@ STAY_S = 300.0
 """No connection lasts longer."""
 _CHUNK = 65_536
 _UNSENT_MAX = 64 * 1024
+_STEP = 64
+"""How much of what a visitor said is heard in one turn of the loop: two requests, if many come at once."""
 _SPEAKERS: Mapping[str | None, Callable[[Answer], Speaker]] = {"h2": Http2, PROTOCOL.decode(): Silent}
 """By the protocol that TLS agreed on; HTTP/1.1 for every other."""
 
@@ -81,6 +84,9 @@ class Visitor(asyncio.Protocol):
         )
         self._overhead = Overhead()
         self._speaker: Speaker | None = None
+        self._unheard: deque[memoryview] = deque()
+        """What came, until the speaker is given it in steps; nothing more is read meanwhile."""
+        self._again: asyncio.Handle | None = None
         self._paused = False
         self._over = False
         self._transport: asyncio.Transport
@@ -108,17 +114,36 @@ class Visitor(asyncio.Protocol):
         self._quiet.cancel()
         self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self.abort)
         try:
-            for plain in (data,) if self._tls is None else self._opened(self._tls, data):
-                if self._speaker is not None:
-                    self._speaker.received(plain)
+            found = (data,) if self._tls is None else self._opened(self._tls, data)
         except ssl.SSLError:
             self._write_out()
             self._transport.close()
             return
+        self._unheard.extend(map(memoryview, found))
+        if self._again is None:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Hear a step of what came and answer it; the rest comes after everybody else's turn."""
+        self._again = None
+        if self._unheard and self._speaker is not None and not (self._paused or self._over):
+            said = self._unheard.popleft()
+            if len(said) > _STEP:
+                self._unheard.appendleft(said[_STEP:])
+            self._speaker.received(bytes(said[:_STEP]))
         self._talk()
+        if self._over or self._paused:
+            return
+        if self._unheard and self._speaker is not None:
+            self._transport.pause_reading()
+            self._again = asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
+        if self._again is not None:
+            self._again.cancel()
         self._quiet.cancel()
         self._stay.cancel()
         self._visitors.leave(self)
@@ -130,8 +155,8 @@ class Visitor(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._transport.resume_reading()
-        self._talk()
+        if self._again is None:
+            self._turn()
 
     def abort(self) -> None:
         self._over = True
