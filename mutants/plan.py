@@ -39,9 +39,10 @@ def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[s
 GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
-        "association commands decisions delivery expiry notifications queues services subscriptions turn",
+        "association commands decisions delivery expiry notifications queues subscriptions turn",
         _tests("router", ROUTER),
     ),
+    **_gates("router", "services", _tests("router", "test_decisions_services")),
     **_gates(
         "ntf",
         "authority ledger outcomes pushes rates state subscriber.decisions subscriptions tokens turn view",

@@ -14,7 +14,7 @@ from blindpost.crypto.ratchet import (
     encrypt_body,
     encrypt_header,
 )
-from blindpost.crypto.ratchet_state import Ratchet, SkippedAdded, SkippedRemoved
+from blindpost.crypto.ratchet_state import Ratchet, SkippedAdded, SkippedRemoved, supports_kem
 from blindpost.crypto.ratchet_storage import (
     dump_body_key,
     dump_message_key,
@@ -190,6 +190,14 @@ def test_version_never_falls() -> None:
     assert sender.ratchet.max_supported == 3
     receiver.read(message)
     assert receiver.ratchet.current == 3
+
+
+@pytest.mark.claim("CON-23")
+@pytest.mark.parametrize("version", [2, 3])
+def test_support_stays_on_whatever_the_version_and_the_wish(version: int) -> None:
+    for enabled in (True, False):
+        assert supports_kem(version, before=True, enabled=enabled)
+        assert supports_kem(version, before=False, enabled=enabled) is (version == 3 and enabled)
 
 
 def test_wish_on_offers_version_3() -> None:
