@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
 from blindpost.wire.frozen import dataclass
@@ -59,22 +58,26 @@ Brought = tuple[E, int, int]
 """An event, how many commands it stands for, and how many bytes."""
 
 
-@dataclass(slots=True)
 class _Account(Generic[E]):
     """The sources of one account that have something waiting."""
 
-    key: Hashable
-    turns: deque[_Waiting[E]] = field(default_factory=deque)
+    __slots__ = ("key", "turns")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.turns: deque[_Waiting[E]] = deque()
 
 
-@dataclass(slots=True)
 class _Waiting(Generic[E]):
-    source: Source
-    account: _Account[E]
-    events: deque[Brought[E]] = field(default_factory=deque)
-    commands: int = 0
-    size: int = 0
-    paused: bool = False
+    __slots__ = ("account", "commands", "events", "paused", "size", "source")
+
+    def __init__(self, source: Source, account: _Account[E]) -> None:
+        self.source = source
+        self.account = account
+        self.events: deque[Brought[E]] = deque()
+        self.commands = 0
+        self.size = 0
+        self.paused = False
 
 
 class Inbox(Generic[E]):

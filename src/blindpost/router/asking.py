@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from blindpost.crypto.authorizers import Check, Verifier
 from blindpost.engine.undo import Undo
-from blindpost.router.attested import Attested, is_settled
+from blindpost.router.attested import is_settled
 from blindpost.router.authority import NOBODY, Keys, checks_of, judged, service_checks
 from blindpost.router.changes import Needed, Wanted
 from blindpost.router.commands import ROWS, Row
@@ -22,12 +23,25 @@ from blindpost.wire.transmissions import Refused
 class Asked:
     """A request, on whose behalf it is made, and whether what was loaded authorizes it."""
 
-    __slots__ = ("authorized", "client", "inner", "keys", "opened", "record", "request", "row", "vouched")
+    __slots__ = (
+        "authorized",
+        "client",
+        "inner",
+        "key",
+        "keys",
+        "opened",
+        "record",
+        "request",
+        "row",
+        "vouched",
+    )
 
-    def __init__(self, client: RouterClient, request: Request, row: Row[Any]) -> None:
+    def __init__(self, client: RouterClient, request: Request, row: Row[Any], key: bytes = b"") -> None:
         self.client = client
         self.request = request
         self.row = row
+        self.key = key
+        """The raw key that a front verified it with, if it did."""
         self.authorized = False
         self.record: QueueRecord | None = None
         """The queue it names, as it was when it was verified."""
@@ -47,18 +61,20 @@ def ask(
     undo: Undo,
     wanted: Wanted,
     verifiable: list[Asked],
+    keys: Sequence[bytes] = (),
 ) -> list[Asked | Refused]:
     """The requests of a block, each with its row, and what they want of the store.
 
-    What a proxy forwards is opened. `verifiable` gets those that `verify` must see.
+    What a proxy forwards is opened. `verifiable` gets those that `verify` must see. `keys` are those that a
+    front verified the items with.
     """
     asked: list[Asked | Refused] = []
-    for item in items:
+    for item, key in zip(items, keys or repeat(b"")):  # noqa: B905 - without keys there is no end to them
         if isinstance(item, Refused):
             asked.append(item)
             continue
         row = ROWS[type(item.command)]
-        one = Asked(client, item, row)
+        one = Asked(client, item, row, key)
         asked.append(one)
         if row.carries and row.allows(client):
             opened = one.opened = open_forwarded(client, item, undo)
@@ -84,7 +100,7 @@ def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> None:
         record = one.record = row.naming.find(view, request.entity_id)
         assert row.keys is not None, "a command that nobody authorizes"
         keys = one.keys = row.keys(client, request.command, record)
-        if type(request.authorization) is Attested and is_settled(client, request, keys):
+        if one.key and is_settled(client, request, keys, one.key):
             one.authorized, one.vouched = True, request.service_signature is None
             continue
         service_signed = row.rule.service_signed

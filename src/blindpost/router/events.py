@@ -20,7 +20,16 @@ from blindpost.wire.transmissions import Refused
 class Commands(AnyCommands[RouterClient, Request | Refused, Asked | Refused]):
     """The commands of one block."""
 
-    __slots__ = ()
+    __slots__ = ("keys",)
+
+    def __init__(
+        self, client: RouterClient, items: Sequence[Request | Refused], keys: Sequence[bytes] = ()
+    ) -> None:
+        self.client = client
+        self.items = items
+        self.asked = ()
+        self.keys = keys
+        """For each item the key that a front verified it with, or nothing; none at all if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)

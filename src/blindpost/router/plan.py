@@ -152,7 +152,7 @@ class RouterPlan:
         client = event.client
         if client.service is not None:
             wanted.services.add(client.service.service_id)
-        event.asked = ask(client, event.items, self.undo, wanted, verifiable)
+        event.asked = ask(client, event.items, self.undo, wanted, verifiable, event.keys)
 
     async def _want_own(self, wanted: Wanted, event: Event) -> None:
         match event:

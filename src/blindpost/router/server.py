@@ -164,11 +164,14 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         account = self.limits.account(session)
         self.engine.put_own(Present(request.role, request.fingerprint, request.chain, found, account))
 
-    def block_received(self, session: Session, payload: bytes) -> None:
+    def block_received(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
+        """A block, and if a front read it the key that verified each of its transmissions."""
         connection = self.by_session[session]
         client = connection.client
         items = self.admitted(session, parse_requests(Reader(payload), client.layout, client.version))
-        self.engine.put(connection, Commands(client, items), len(items), len(payload))
+        count = len(items)
+        commands = Commands(client, items, keys if len(keys) == count else ())
+        self.engine.put(connection, commands, count, len(payload))
 
     def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
         """The items of a block that are let through; a router with limits refuses some."""

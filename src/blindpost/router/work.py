@@ -89,10 +89,11 @@ def cut(batch: Sequence[Event], work: Work) -> Cut[Event]:
         if isinstance(event, Commands):
             count = 0 if event.client in put_off else _within(works[place], shares[place])
             if count < len(event.items):
-                later.append((place, Commands(event.client, event.items[count:])))
+                later.append((place, Commands(event.client, event.items[count:], event.keys[count:])))
                 put_off.add(event.client)
             if count:
                 event.items, event.asked = event.items[:count], event.asked[:count]
+                event.keys = event.keys[:count]
                 now.append(event)
         elif isinstance(event, Gone) and event.client in put_off:
             later.append((place, event))

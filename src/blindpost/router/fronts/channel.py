@@ -65,7 +65,10 @@ class Channel:
         """Those that came, in the order of the frames that speak of them."""
         self.on_relief: Callable[[], None] | None = None
         """Called when the backlog has fallen below `LOW`, having been above `HIGH`."""
-        self._lags = False
+        self.lags = False
+        """Whether the other side does not take what is put."""
+        self.heard_at = self._loop.time()
+        """When something came last."""
         self.is_open = True
         self._loop.add_reader(sock, self._readable)
 
@@ -73,11 +76,6 @@ class Channel:
     def takes_descriptors(self) -> bool:
         """Whether one more may be put."""
         return self.is_open and len(self._outgoing) < _DESCRIPTORS
-
-    @property
-    def lags(self) -> bool:
-        """Whether the other side does not take what is put."""
-        return self._lags
 
     def put(self, kind: int, number: int, parts: list[Buffer], size: int, descriptor: int = -1) -> None:
         """Send a frame, of which the parts make up the body, by the end of this turn of the loop."""
@@ -91,7 +89,7 @@ class Channel:
         self._out += parts
         self.backlog += HEADER.size + size
         if self.backlog > HIGH:
-            self._lags = True
+            self.lags = True
         if not self._scheduled and not self._blocked:
             self._scheduled = True
             self._loop.call_soon(self._flush_later)
@@ -116,13 +114,13 @@ class Channel:
             self._loop.add_writer(self._sock, self._writable)
         except OSError:
             self._fail()
-        if self._lags and self.backlog < LOW:
+        if self.lags and self.backlog < LOW:
             # Not at once: who is relieved puts more, and whoever flushes is in the middle of something.
             self._loop.call_soon(self._relieve)
 
     def _relieve(self) -> None:
-        if self._lags and self.backlog < LOW and self.is_open:
-            self._lags = False
+        if self.lags and self.backlog < LOW and self.is_open:
+            self.lags = False
             if self.on_relief is not None:
                 self.on_relief()
 
@@ -176,6 +174,7 @@ class Channel:
         if not count or flags & socket.MSG_CTRUNC:
             self._fail()
             return
+        self.heard_at = self._loop.time()
         try:
             self._take(self._filled + count)
         except GarbageError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blindpost.router.fronts import frames
+from blindpost.router.server import Router
 from blindpost.transport import errors
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.session import Handler, Session, Stage, log, untraced
@@ -39,7 +40,6 @@ class FarSession(Session):
         "_port",
         "_wait_s",
         "_waits",
-        "keys",
         "number",
     )
 
@@ -61,8 +61,6 @@ class FarSession(Session):
         self.stage = Stage.CONNECTING
         self.last_received = self.last_sent = 0.0
         self.number = next(fleet.numbers)
-        self.keys: Sequence[bytes] = ()
-        """What the front verified the transmissions of the current block with."""
 
     # --- before a front has it
 
@@ -150,7 +148,8 @@ class FarSession(Session):
 
     @property
     def congested(self) -> bool:
-        return self._lags or (self._front is not None and self._front.stalls(self))
+        front = self._front
+        return self._lags or (front is not None and front.channel.lags and front.stalls(self))
 
     @property
     def outbox_size(self) -> int:
@@ -159,11 +158,13 @@ class FarSession(Session):
 
     def say(self, parts: list[Buffer], size: int) -> None:
         """Have the front send these answers."""
-        if self.stage is not Stage.OPEN or self._front is None:
+        front = self._front
+        if self.stage is not Stage.OPEN or front is None:
             return
-        self.last_sent = self._loop.time()
-        self._front.channel.put(frames.SAY, self.number, parts, size)
-        if self.congested:
+        channel = front.channel
+        self.last_sent = channel.heard_at
+        channel.put(frames.SAY, self.number, parts, size)
+        if self._lags or channel.lags:
             self._waits += size
 
     def learn(self, entity_id: bytes, key: PublicKey) -> None:
@@ -218,15 +219,20 @@ class FarSession(Session):
 
     # --- what the front says
 
+    def block(self, keys: Sequence[bytes], payload: bytes) -> None:
+        """Nearly everything that a front says: a block, with the keys that verified its transmissions."""
+        if self.stage is Stage.OPEN and self._front is not None:
+            self.last_received = self._front.channel.heard_at
+            handler = self.handler
+            assert isinstance(handler, Router), "the room of an established session"
+            try:
+                handler.block_received(self, payload, keys)
+            except Exception:
+                self._failed()
+
     def heard(self, kind: int, view: memoryview) -> None:
         """One frame. What cannot be read is raised; a bug in its handler ends this connection only."""
         match kind:
-            case frames.BLOCK:
-                keys, payload = frames.read_block(view)
-                if self.stage is Stage.OPEN:
-                    self.last_received = self._loop.time()
-                    self.keys = keys
-                    self._contained(self.handler.block_received, self, payload)
             case frames.BAD_BLOCK:
                 if self.stage is Stage.OPEN:
                     self._contained(self.handler.block_failed, self, errors.BlockError())
@@ -266,8 +272,11 @@ class FarSession(Session):
         try:
             work(*arguments)
         except Exception:
-            log.exception("a session failed; it is dropped")
-            self.abort()
+            self._failed()
+
+    def _failed(self) -> None:
+        log.exception("a session failed; it is dropped")
+        self.abort()
 
 
 def _reason(name: str) -> errors.TransportError:

@@ -96,7 +96,10 @@ class Front:
         if session is None:
             return  # it was ended here while this was on its way
         try:
-            session.heard(kind, view)
+            if kind == frames.BLOCK:
+                session.block(*frames.read_block(view))
+            else:
+                session.heard(kind, view)
         except (WireError, ValueError, IndexError) as error:
             log.error("a front said something that cannot be read: %s", type(error).__name__)
             raise GarbageError from error

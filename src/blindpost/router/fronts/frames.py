@@ -49,6 +49,13 @@ class Late(NamedTuple):
     message: StoredMessage
 
 
+def put_short(parts: list[Buffer], start: Writer, rest: bytes) -> int:
+    """Append a transmission of one part and a few bytes; how many bytes."""
+    size = start.size + len(rest)
+    parts.append(b"".join((_ANSWER.pack(_PLAIN, size), *start.parts, rest)))
+    return _ANSWER.size + size
+
+
 def put_written(parts: list[Buffer], transmission: Writer) -> int:
     """Append a transmission that is complete; how many bytes."""
     parts.append(_ANSWER.pack(_PLAIN, transmission.size))
@@ -64,10 +71,13 @@ def put_late(
     kind = _MARKER if body is None else _MESSAGE
     ids = len(corr_id), len(entity_id), len(msg_id)
     start = _DELIVERY.pack(secret.raw, message.seconds, message.notify, *ids)
-    size = len(start) + sum(ids) + (0 if body is None else len(body))
+    size = len(start) + len(corr_id) + len(entity_id) + len(msg_id)
+    if body is None:
+        parts.append(b"".join((_ANSWER.pack(kind, size), start, corr_id, entity_id, msg_id)))
+        return _ANSWER.size + size
+    size += len(body)
     parts.append(b"".join((_ANSWER.pack(kind, size), start, corr_id, entity_id, msg_id)))
-    if body is not None:
-        parts.append(body)
+    parts.append(body)
     return _ANSWER.size + size
 
 
@@ -101,6 +111,9 @@ def read_block(view: memoryview) -> tuple[Sequence[bytes], bytes]:
     count, at = view[0], 1
     if not count:
         return (), bytes(view[1:])
+    if count == 1:
+        at = 2 + view[1]
+        return (bytes(view[2:at]),), bytes(view[at:])
     keys = []
     for _ in range(count):
         stop = at + 1 + view[at]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from blindpost.router.asking import Asked
-from blindpost.router.attested import Attested, attested
 from blindpost.router.fronts import frames
 from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.fleet import Fronts
@@ -20,8 +19,8 @@ from blindpost.transport.session import Session
 from blindpost.wire.batch import SMP_BATCH_LIMIT
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.errors import Code
-from blindpost.wire.smp.transmissions import Request
-from blindpost.wire.transmissions import Refused
+from blindpost.wire.smp.responses import OK
+from blindpost.wire.transmission import start_response
 from blindpost.wire.value import Buffer
 
 log = logging.getLogger(__name__)
@@ -36,20 +35,13 @@ class Fronted(Router):
         super().__init__(*arguments, **options)
         self.plan.on_verified = self._verified
 
-    def admitted(self, session: Session, items: Sequence[Request | Refused]) -> Sequence[Request | Refused]:
-        assert isinstance(session, FarSession)
-        if session.keys:
-            items = attested(items, session.keys)
-        return super().admitted(session, items)
-
     def _verified(self, verifiable: Sequence[Asked]) -> None:
         """Fronts learn the keys of what was verified here, so that the next time they can do it."""
         for one in verifiable:
             request, keys = one.request, one.keys
             if not one.authorized or not request.authorization or not keys or len(keys) != 1:
                 continue
-            authorization = request.authorization
-            if type(authorization) is Attested and authorization.key == keys[0].raw:
+            if one.key == keys[0].raw:
                 continue
             connection = self.connections.get(one.client.client_id)
             if connection is not None and connection.client is one.client and request.entity_id:
@@ -76,6 +68,9 @@ class Fronted(Router):
             _, corr_id, entity_id, response = one
             if type(response) is Delivery:
                 size += frames.put_late(parts, corr_id, entity_id, *response)
+            elif type(response) is OK:
+                # Two of three answers: written without what others need.
+                size += frames.put_short(parts, start_response(client.layout, corr_id, entity_id), OK.TAG)
             else:
                 size += frames.put_written(parts, self._transmission(client, one))
             if size >= frames.SAID_MAX:

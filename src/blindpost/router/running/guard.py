@@ -62,9 +62,9 @@ class GuardedRouter(Router):
         self.guard = limits.meters
         self.draining = False
 
-    def block_received(self, session: Session, payload: bytes) -> None:
+    def block_received(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
         if not self.draining:
-            super().block_received(session, payload)
+            super().block_received(session, payload, keys)
 
     def service_requested(self, session: Session, request: FindService) -> None:
         """Presenting a certificate may add a row, so it counts like a new queue."""
