@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,21 @@ from blindpost.client.errors import RefusedError
 from blindpost.client.smp import SmpClient
 from blindpost.crypto.authorizers import Check
 from blindpost.crypto.verifying import OneByOne
+from blindpost.engine.undo import Undo
+from blindpost.router.asking import Asked, ask
+from blindpost.router.changes import Wanted
+from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
+from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
 from blindpost.transport.errors import TransportError
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
+from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.transmission import ED448_SIGNATURE_SIZE
 from tests.support.router.ledgers import Fact
 from tests.support.router.left_out import LEFT_OUT, PLAIN
 from tests.support.router.load import UNLIMITED, Pair, Tally
@@ -143,6 +152,26 @@ async def test_a_front_verifies_what_it_knows_and_is_believed_for_the_current_ke
         await client.close()
 
 
+def test_what_is_put_off_of_a_block_keeps_the_keys_of_its_own_commands() -> None:
+    client: Any = object()
+    requests = [
+        Request(b"c%03d" % number, b"e%03d" % number, DEL(), bytes(ED448_SIGNATURE_SIZE), None, b"")
+        for number in range(TURN_WORK // ED448_WORK + 10)
+    ]
+    keys = [request.entity_id for request in requests]
+    block = Commands(client, requests, keys)
+    block.asked = asked = ask(client, requests, Undo(), Wanted(), [], keys)
+    parts = cut([block], Work(lambda _: None, [one for one in asked if isinstance(one, Asked)]))
+    ((_, later),) = parts.later
+    assert parts.now == [block]
+    assert isinstance(later, Commands)
+    for part in (block, later):
+        assert part.items
+        assert list(part.keys) == [item.entity_id for item in part.items]
+    again = ask(client, later.items, Undo(), Wanted(), [], later.keys)
+    assert all(isinstance(one, Asked) and one.key == one.request.entity_id for one in again)
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -201,6 +230,30 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
         assert not client.congested
         assert isinstance(await recipient.send(PING()), PONG)
         assert not recipient.events_waiting
+        for one in (recipient, sender):
+            await one.close()
+
+
+async def test_a_front_that_is_behind_is_not_given_more_than_a_connection_may_have_waiting(
+    tmp_path: Path,
+) -> None:
+    """Otherwise it would find the outbox of a peer that reads too full, and cut it."""
+    limits = SessionLimits(outbox_high=64 << 10, outbox_low=16 << 10, outbox_max=512 << 10)
+    async with running_router(tmp_path, fronts=2, limits=limits) as running:
+        recipient, sender = await running.connect(), await running.connect()
+        queues = [await new_queue(recipient) for _ in range(60)]
+        (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
+        behind = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
+        os.kill(behind.pid, signal.SIGSTOP)
+        for queue in queues:
+            assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
+        assert client.congested
+        assert len(client.waiting) > len(queues) // 2
+        os.kill(behind.pid, signal.SIGCONT)
+        heard = [await pushed(recipient) for _ in queues]
+        assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
+        assert isinstance(await recipient.send(PING()), PONG)
+        assert not client.congested
         for one in (recipient, sender):
             await one.close()
 

@@ -181,7 +181,7 @@ class Watch:
         self._received = running.router.block_received
         running.router.block_received = self._note  # type: ignore[method-assign]  # a tap on a real router
 
-    def _note(self, session: Session, payload: bytes) -> None:
+    def _note(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
         agreed = session.agreed
         layout = connection_layout(agreed.version, agreed.session_id)
         parsed = parse_requests(Reader(payload), layout, agreed.version)
@@ -191,7 +191,7 @@ class Watch:
         self.payloads.append(bytes(payload))
         if session not in self.sessions:
             self.sessions.append(session)
-        self._received(session, payload)
+        self._received(session, payload, keys)
 
     @property
     def tags(self) -> list[str]:

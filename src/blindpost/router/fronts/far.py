@@ -11,6 +11,7 @@ from blindpost.router.fronts import frames
 from blindpost.router.server import Router
 from blindpost.transport import errors
 from blindpost.transport.keeper import Keeper
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.session import Handler, Session, Stage, log, untraced
 from blindpost.transport.tls import scratch
 from blindpost.wire.keys import PublicKey
@@ -35,25 +36,36 @@ class FarSession(Session):
         "_fleet",
         "_front",
         "_lags",
+        "_over",
         "_paused",
         "_peer_host",
         "_port",
+        "_said",
+        "_unseen",
         "_wait_s",
         "_waits",
+        "_window",
         "number",
     )
 
-    def __init__(self, fleet: Fronts, handler: Handler, keeper: Keeper, wait_s: float) -> None:
+    def __init__(self, fleet: Fronts, handler: Handler, keeper: Keeper, limits: SessionLimits) -> None:
         # Not Session's own: there is no TLS on this side.
         self._fleet = fleet
         self._front: Front | None = None
         self._keeper = keeper
-        self._wait_s = wait_s
+        self._wait_s = limits.tls_timeout_s
         self._timer = None
         self._reason = None
         self._paused = False
         self._lags = False
         self._waits = 0
+        self._window = limits.outbox_high
+        self._said = 0
+        """What was said since the front was last asked how far it has come."""
+        self._unseen = 0
+        """What was said before, and the front has not come to."""
+        self._over = False
+        """The front is so far behind that we cannot know whether the peer reads: nothing more is pushed."""
         self._peer_host: str | None = None
         self._port = 0
         self.handler = handler
@@ -148,8 +160,10 @@ class FarSession(Session):
 
     @property
     def congested(self) -> bool:
+        if self._lags or self._over:
+            return True
         front = self._front
-        return self._lags or (front is not None and front.channel.lags and front.stalls(self))
+        return front is not None and front.channel.lags and front.stalls(self)
 
     @property
     def outbox_size(self) -> int:
@@ -164,7 +178,13 @@ class FarSession(Session):
         channel = front.channel
         self.last_sent = channel.heard_at
         channel.put(frames.SAY, self.number, parts, size)
-        if self._lags or channel.lags:
+        self._said += size
+        if 2 * self._said > self._window:
+            channel.tell(frames.MARK, self.number, self._said.to_bytes(8, "little"))
+            self._unseen += self._said
+            self._said = 0
+            self._over = self._unseen > self._window
+        if self._lags or self._over or channel.lags:
             self._waits += size
 
     def learn(self, entity_id: bytes, key: PublicKey) -> None:
@@ -254,6 +274,11 @@ class FarSession(Session):
             case frames.DRAINED:
                 self._lags, self._waits = False, 0
                 self.relieved()
+            case frames.MARKED:
+                self._unseen -= int.from_bytes(view, "little")
+                if self._over and self._unseen <= self._window // 2:
+                    self._over = False
+                    self.relieved()
             case frames.UNWRITTEN:
                 self._fleet.unwritten()
             case frames.CLOSED:

@@ -27,9 +27,9 @@ from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
 # From the engine to a front.
-SETUP, ACCEPT, SAY, PAUSE, RESUME, CLOSE, ABORT, FOUND, REFUSED, LEARN, PING = range(1, 12)
+SETUP, ACCEPT, SAY, PAUSE, RESUME, CLOSE, ABORT, FOUND, REFUSED, LEARN, PING, MARK = range(1, 13)
 # From a front to the engine.
-BLOCK, BAD_BLOCK, ESTABLISHED, SERVICE, LAGS, DRAINED, CLOSED, UNWRITTEN, PONG = range(32, 41)
+BLOCK, BAD_BLOCK, ESTABLISHED, SERVICE, LAGS, DRAINED, CLOSED, UNWRITTEN, PONG, MARKED = range(32, 42)
 
 _PLAIN, _MESSAGE, _MARKER = range(3)
 _ANSWER = struct.Struct("<BI")

@@ -169,6 +169,8 @@ class FrontProcess(Handler):
                 session.close()
             case frames.ABORT:
                 session.abort()
+            case frames.MARK:
+                self._channel.tell(frames.MARKED, session.number, body)
             case frames.FOUND:
                 session.service_found(body)
             case frames.REFUSED:

@@ -102,4 +102,4 @@ class FrontedServer(LimitedServer):
         self._room = room
 
     def _accept(self) -> Session:
-        return FarSession(self._room.fronts, self._handler, self, self._plan.limits.tls_timeout_s)
+        return FarSession(self._room.fronts, self._handler, self, self._plan.limits)
