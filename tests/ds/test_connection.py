@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import struct
@@ -11,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindpost.ds.checks import Refusal
-from blindpost.ds.connection import OUTBOX_BYTES_MAX, QUESTIONS_MAX, DsConnection
+from blindpost.ds.connection import (
+    IDLE_MESSAGES_MAX,
+    MESSAGES_AT_ONCE,
+    OUTBOX_BYTES_MAX,
+    QUESTIONS_MAX,
+    DsConnection,
+)
 from blindpost.ds.model import MESSAGE_BYTES_MAX
 from blindpost.ds.plan import Called, Canceled, Event, Finished
 from blindpost.ds.state import Peer
@@ -239,3 +246,32 @@ def test_many_pointers_to_one_object_do_not_amplify_it() -> None:
     ((message, _),) = framer.messages()
     with pytest.raises(WireError, match="too often"):
         list(message.root().datas(0))
+
+
+EMPTY = struct.pack("<II", 0, 1) + bytes(8)
+"""The shortest message: it rejects one that was never sent."""
+
+
+async def test_many_messages_in_one_write_take_turns() -> None:
+    one, count = Scripted(), 10 * MESSAGES_AT_ONCE
+    asked = b"".join(write_bootstrap(number) + write_finish(number) for number in range(count // 2))
+    one.connection.receive(asked)
+    answered = len(one.said())
+    assert answered == MESSAGES_AT_ONCE // 2, "others have their turn"
+    assert not one.reading, "and nothing more is taken meanwhile"
+    for _ in range(count):
+        await asyncio.sleep(0)
+    assert answered + len(one.said()) == count // 2
+    assert one.reading
+
+
+async def test_messages_that_ask_for_nothing_are_bounded() -> None:
+    one = Scripted()
+    for number in range(10):
+        one.call(number)
+    one.connection.receive(EMPTY * (IDLE_MESSAGES_MAX + 10))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not one.closed, "one for each call, and some"
+    one.connection.receive(EMPTY)
+    assert (one.closed, one.broken) == (True, 1)

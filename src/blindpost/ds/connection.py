@@ -47,6 +47,10 @@ MESSAGE_S = 120.0
 """How long one message may take to arrive: for the largest, 70 KB a second."""
 QUESTIONS_MAX = 4096
 """The limit on unfinished calls of one connection."""
+MESSAGES_AT_ONCE = 32
+"""How many messages of one connection are handled before others have their turn; one may be 16 bytes long."""
+IDLE_MESSAGES_MAX = 256
+"""How many messages that ask for nothing a caller may send besides one for each call."""
 OUTBOX_BYTES_MAX = 32 << 20
 """A caller that lets this much pile up is disconnected; nothing it did not take is lost."""
 PIECE_BYTES = 128 << 10
@@ -102,6 +106,7 @@ class DsConnection(Connection):
         self._broken = broken
         self._framer = Framer(MESSAGE_BYTES_MAX)
         self._answers: dict[int, _State] = {}
+        self._idle_left = IDLE_MESSAGES_MAX
         self._closed = False
         self._outbox: deque[memoryview] = deque()
         self._outbox_bytes = 0
@@ -255,11 +260,15 @@ class DsConnection(Connection):
         try:
             if self.held or self._closed:
                 return
-            for message, size in self._framer.messages():
+            for number, (message, size) in enumerate(self._framer.messages(), start=1):
                 self._asked = True
                 self._since = self._clock()
                 self._handle(message, size)
                 if self.held or self._closed:
+                    return
+                if number >= MESSAGES_AT_ONCE and self._framer.waiting:
+                    self.hold("turn")
+                    asyncio.get_running_loop().call_soon(self.let_go, "turn")
                     return
         except WireError as error:
             self._broken()
@@ -279,7 +288,10 @@ class DsConnection(Connection):
             case Abort():
                 self.close()
             case Release() | Other(kind=0):
-                pass  # the one capability stays; kind 0 is a peer rejecting a message it does not know
+                # The one capability stays; kind 0 is a peer rejecting a message it does not know.
+                self._idle_left -= 1
+                if self._idle_left < 0:
+                    raise WireError("too many messages that ask for nothing")
             case _:
                 raise WireError(_unexpected(rpc))
 
@@ -292,6 +304,7 @@ class DsConnection(Connection):
 
     def _call(self, call: Call, size: int) -> None:
         self._ask(call.question, _State.PENDING)
+        self._idle_left += 1
         if call.promised is not None:
             if self._answers.get(call.promised) is not _State.BOOTSTRAP:
                 raise WireError("a call to an answer that is no capability")
