@@ -39,10 +39,14 @@ def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[s
 GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
-        "association commands decisions delivery expiry notifications queues subscriptions turn",
+        "commands decisions delivery expiry notifications queues subscriptions turn",
         _tests("router", ROUTER),
     ),
-    **_gates("router", "services", _tests("router", "test_decisions_services")),
+    **_gates(
+        "router",
+        "association services",
+        _tests("router", "test_decisions_association test_decisions_services"),
+    ),
     **_gates(
         "ntf",
         "authority ledger outcomes pushes rates state subscriber.decisions subscriptions tokens turn view",

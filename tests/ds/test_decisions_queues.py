@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -537,7 +538,7 @@ def test_key_packages_are_given_to_one_caller_each_the_oldest_first() -> None:
 # --- what a turn loads of a queue
 
 
-def offered(head: Head, *sizes: int, held: tuple[int, ...] = ()) -> list[int]:
+def offered(head: Head, *sizes: int, held: Collection[int] = ()) -> list[int]:
     for number, size in enumerate(sizes):
         head.offer(Entry(number, b"t" * 8, size), is_held=number in held)
     return head.wanted
@@ -598,7 +599,7 @@ def test_a_head_that_is_not_the_whole_queue_hides_what_is_added() -> None:
 @pytest.mark.parametrize("held", [SCAN_MAX - 1, SCAN_MAX])
 def test_only_so_many_entries_are_looked_at(held: int) -> None:
     head = Head(QUEUE, 9, 9, 9)
-    offered(head, *([1] * (held + 1)), held=tuple(range(held)))
+    offered(head, *([1] * (held + 1)), held=range(held))
     assert head.wanted == ([held] if held < SCAN_MAX else [])
     assert head.is_scanned
     assert not head.is_cut

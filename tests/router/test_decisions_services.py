@@ -2,108 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.crypto.ids_hash import QueueSet
-from blindpost.crypto.secret import Secret
 from blindpost.engine.loop import StoreFailedError
-from blindpost.engine.undo import Undo
 from blindpost.router import services
 from blindpost.router.association import SERVICE_METERS
-from blindpost.router.config import RouterRules
 from blindpost.router.delivery import push_head
-from blindpost.router.meters import Meter, RouterMeters
-from blindpost.router.model import DAY_S, Domain, Ends, QueueRecord, ServiceRecord, StoredMessage
-from blindpost.router.state import PUSH_IDLE, RouterClient, RouterState, ServiceSub, Walk
+from blindpost.router.meters import Meter
+from blindpost.router.model import DAY_S, Domain, QueueRecord, ServiceRecord
+from blindpost.router.state import PUSH_IDLE, RouterClient, ServiceSub, Walk
 from blindpost.router.turn import Delivery, Turn
-from blindpost.router.view import DAMAGED, View
+from blindpost.router.view import DAMAGED
 from blindpost.router.weights import SERVICE_BYTES
-from blindpost.serving.stored import Stored
-from blindpost.transport.handshake import ServiceSession
-from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, ENDS, ERR, SOKS
-from blindpost.wire.transmission import Layout
-from tests.support.router.routers import new_key
+from tests.support.router.in_memory import KNOWN, MEMBERS, PRINT, SERVICE_ID, TODAY, ServiceDesk
 
-T = TypeVar("T")
-NOW = 1_700_000_000
-TODAY = NOW // DAY_S * DAY_S
-SERVICE_ID, PRINT = b"s" * 24, b"f" * 32
-SESSION_KEY = new_key(Algorithm.X25519)
-MEMBERS = QueueSet.of([b"a", b"b"])
-KNOWN = ServiceRecord(SERVICE_ID, ServiceRole.MESSAGING, PRINT, (b"cert",), TODAY, MEMBERS, MEMBERS)
 MESSAGES = Domain.MESSAGES
 
 
-class Desk:
-    """A router's memory and rows, and one turn after another; each is first rolled back once."""
-
-    def __init__(self, *known: ServiceRecord, room: int = 1 << 30) -> None:
-        self.undo, self.meters = Undo(), RouterMeters()
-        self.state, self.stored = RouterState(self.undo), Stored(room, self.undo)
-        self.known = {one.service_id: one for one in known}
-        self.queues: dict[bytes, QueueRecord] = {}
-        self.full: set[bytes] = set()
-        """Queues with a message."""
-        self.damaged: set[bytes] = set()
-        self.turn = self._begun()
-        self.counted: dict[Meter, int] = {}
-        self._numbers = itertools.count(1)
-
-    def client(self, service_id: bytes | None = SERVICE_ID) -> RouterClient:
-        key = SESSION_KEY.public
-        service = service_id and ServiceSession(ServiceRole.MESSAGING, service_id, PRINT, key)
-        layout = Layout(b"", session_sent=False, service_field=True)
-        keys = AuthenticatorKeys(SESSION_KEY)
-        return RouterClient(next(self._numbers), 19, layout, keys, self.undo, service or None)
-
-    def queue(self, name: bytes, *, full: bool = True) -> None:
-        record = QueueRecord(name, name + b"s", (), None, Secret(bytes(32)), None, None)
-        self.queues[name] = record._replace(service_id=SERVICE_ID)
-        if full:
-            self.full.add(name)
-
-    def decide(self, decision: Callable[[Turn], T]) -> T:
-        first = self._begun()
-        decision(first)
-        self.undo.rollback()
-        left = (first.outbox, first.found, first.compared, first.to_serve, first.view.changes)
-        assert left == ([], [], [], [], [])
-        before = self.meters.counts
-        self.turn = self._begun()
-        answer = decision(self.turn)
-        self.undo.forget()
-        self.counted = {meter: by for meter, n in before.items() if (by := self.meters[meter] - n)}
-        self.known = dict(self.turn.view.services.items())
-        return answer
-
-    @property
-    def sent(self) -> list[tuple[int, bytes, Any]]:
-        return [(one.client_id, one.entity_id, one.response) for one in self.turn.outbox]
-
-    def _begun(self) -> Turn:
-        view = View(self.undo)
-        for service_id, one in self.known.items():
-            view.services.fill(service_id, one)
-            view.fingerprints.fill(one.fingerprint, service_id)
-        for name, record in self.queues.items():
-            view.records.fill(name, record)
-            view.fill_ends(name, Ends(0, int(name in self.full)))
-            view.fill_message(name, 0, StoredMessage(name + bytes(23), NOW, False, b"body"))
-        view.damaged |= self.damaged
-        return Turn(self.state, RouterRules(), self.meters, bytes, NOW, view, self.stored)
-
-
-def found(desk: Desk, role: ServiceRole, fingerprint: bytes, account: bytes = b"addr") -> bytes | None:
+def found(desk: ServiceDesk, role: ServiceRole, fingerprint: bytes, account: bytes = b"addr") -> bytes | None:
     def asked(service_id: bytes | None) -> None: ...
 
     desk.decide(lambda turn: services.find_service(turn, asked, role, fingerprint, (b"cert",), account))
@@ -113,7 +37,7 @@ def found(desk: Desk, role: ServiceRole, fingerprint: bytes, account: bytes = b"
 
 
 def test_a_certificate_leads_to_its_service_a_new_one_or_none() -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     assert found(desk, ServiceRole.MESSAGING, PRINT) == SERVICE_ID
     assert found(desk, ServiceRole.NOTIFIER, PRINT) is None
     assert desk.turn.view.changes == []
@@ -126,7 +50,7 @@ def test_a_certificate_leads_to_its_service_a_new_one_or_none() -> None:
 
 
 def test_new_services_count_for_their_address_where_room_is_short() -> None:
-    desk = Desk(room=SERVICE_BYTES * 1000)
+    desk = ServiceDesk(room=SERVICE_BYTES * 1000)
     desk.stored.look(SERVICE_BYTES * 600)
     made = [found(desk, ServiceRole.MESSAGING, bytes([number]) * 32) for number in range(3)]
     assert [one is None for one in made] == [False, True, True]
@@ -146,7 +70,7 @@ def test_new_services_count_for_their_address_where_room_is_short() -> None:
 def test_a_service_without_queues_is_forgotten_in_time(
     record: ServiceRecord, before_day: int, is_kept: bool
 ) -> None:
-    desk = Desk(record)
+    desk = ServiceDesk(record)
     desk.decide(lambda turn: services.expire_service(turn, SERVICE_ID, before_day))
     assert (SERVICE_ID in desk.known) is is_kept
     desk.decide(lambda turn: services.expire_service(turn, b"unknown", before_day))
@@ -154,7 +78,7 @@ def test_a_service_without_queues_is_forgotten_in_time(
 
 
 def subscribed(
-    desk: Desk, client: RouterClient, domain: Domain, given: QueueSet | None, of: bytes = SERVICE_ID
+    desk: ServiceDesk, client: RouterClient, domain: Domain, given: QueueSet | None, of: bytes = SERVICE_ID
 ) -> Any:
     count = UNKNOWN_COUNT if given is None else given.count
     command = (SUBS if domain is MESSAGES else NSUBS)(count, given.ids_hash if given else bytes(16))
@@ -176,7 +100,7 @@ def subscribed(
 def test_a_service_subscribes_whatever_it_believes_and_the_difference_is_counted(
     domain: Domain, given: QueueSet | None, meter: str, total: int
 ) -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client, meters = desk.client(), SERVICE_METERS[domain]
     assert subscribed(desk, client, domain, given) == SOKS(2, MEMBERS.ids_hash)
     counted = {getattr(meters, meter): 1, meters.subscribed: 1, meters.queues: 2}
@@ -198,7 +122,7 @@ def test_a_service_subscribes_whatever_it_believes_and_the_difference_is_counted
 
 
 def test_only_the_service_itself_subscribes_and_only_if_it_is_known() -> None:
-    desk = Desk()
+    desk = ServiceDesk()
     assert subscribed(desk, desk.client(None), MESSAGES, None) == ERR(Code.SERVICE)
     assert subscribed(desk, desk.client(b"o" * 24), MESSAGES, None) == ERR(Code.SERVICE)
     assert subscribed(desk, desk.client(), MESSAGES, None) == ERR(Code.AUTH)
@@ -209,7 +133,7 @@ def test_only_the_service_itself_subscribes_and_only_if_it_is_known() -> None:
     ("held", "fresh", "queues"), [(QueueSet.of([b"a"]), 0, 1), (QueueSet.of([b"a", b"b", b"c"]), 0, 0)]
 )
 def test_queues_that_joined_before_subs_are_counted_once(held: QueueSet, fresh: int, queues: int) -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client, meters = desk.client(), SERVICE_METERS[MESSAGES]
     client.service_subs.fill(MESSAGES, ServiceSub(False, held))
     subscribed(desk, client, MESSAGES, None)
@@ -220,7 +144,7 @@ def test_queues_that_joined_before_subs_are_counted_once(held: QueueSet, fresh: 
 # --- walks
 
 
-def walking(desk: Desk, walk: Walk | None) -> RouterClient:
+def walking(desk: ServiceDesk, walk: Walk | None) -> RouterClient:
     client = desk.client()
     desk.state.services(MESSAGES).take_over(SERVICE_ID, client)
     desk.undo.forget()
@@ -229,13 +153,15 @@ def walking(desk: Desk, walk: Walk | None) -> RouterClient:
     return client
 
 
-def walked(desk: Desk, client: RouterClient, *ids: bytes, following: bytes | None = None) -> Walk | None:
+def walked(
+    desk: ServiceDesk, client: RouterClient, *ids: bytes, following: bytes | None = None
+) -> Walk | None:
     desk.decide(lambda turn: services.walk_step(turn, client, MESSAGES, ids, following))
     return client.walks.get(MESSAGES)
 
 
 def test_a_walk_hands_over_what_waits_and_ends_with_alls() -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client = walking(desk, Walk(announced=True, errors=((b"x", Code.INTERNAL),)))
     for name in (b"a", b"b"):
         desk.queue(name)
@@ -259,7 +185,7 @@ def test_a_walk_hands_over_what_waits_and_ends_with_alls() -> None:
 
 
 def test_a_walk_that_was_not_announced_ends_silently_and_may_begin_again() -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client = walking(desk, Walk(errors=((b"x", Code.INTERNAL),), again=True))
     assert walked(desk, client) == Walk()
     assert desk.sent == []
@@ -267,7 +193,7 @@ def test_a_walk_that_was_not_announced_ends_silently_and_may_begin_again() -> No
 
 
 def test_a_walk_ends_when_another_connection_serves() -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     desk.queue(b"a")
     client = walking(desk, Walk(announced=True))
     walking(desk, None)
@@ -282,7 +208,7 @@ def test_a_walk_ends_when_another_connection_serves() -> None:
 
 
 def test_a_bug_in_one_queue_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client = walking(desk, Walk(announced=True))
     for name in (b"a", b"b"):
         desk.queue(name)
@@ -301,7 +227,7 @@ def test_a_bug_in_one_queue_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_walk_over_notifiers_hands_over_their_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client = desk.client()
     desk.state.services(Domain.NOTIFICATIONS).take_over(SERVICE_ID, client)
     desk.undo.forget()
@@ -314,7 +240,7 @@ def test_a_walk_over_notifiers_hands_over_their_notifications(monkeypatch: pytes
 
 
 def test_a_store_that_cannot_be_read_is_told_once_and_the_walk_waits() -> None:
-    desk = Desk(KNOWN)
+    desk = ServiceDesk(KNOWN)
     client = walking(desk, Walk(b"here", announced=True, errors=((b"x", Code.INTERNAL),)))
     error = StoreFailedError("full")
     for told in ([(client.client_id, b"", ERR(STORE("full")))], []):
