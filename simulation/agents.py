@@ -35,7 +35,6 @@ from blindpost.agent import (
     SyncState,
 )
 from blindpost.agent.model import QueueStatus
-from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
 from blindpost.agent.store.database import AgentStore
@@ -265,8 +264,6 @@ class AgentParty(Party):
                 self._failed(conn, [msg_id], error)
             case SendsFailed(conn, msg_ids, error):
                 self._failed(conn, msg_ids, error)
-            case Failed(_, NtfError() as error) if self.device is not None and error.is_auth:
-                self.counts["notifications refused for a token that is not active"] += 1
             case Failed(_, ProtocolError() as error) if self.attacked:
                 self.run.note(f"{self.name} is told what is wrong with a message: {error}")
             case Failed(_, ProtocolError() as error) if OUT_OF_STEP in str(error):

@@ -151,7 +151,7 @@ def run_all(chosen: Journey, jobs: int, path: Path | None) -> bool:
                 chosen.save(path)
             if time.monotonic() - told_at >= TOLD_EVERY_S:
                 told_at = time.monotonic()
-                print(_progress(chosen), file=sys.stderr, flush=True)
+                print(progress(chosen), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         return False
     finally:
@@ -159,8 +159,10 @@ def run_all(chosen: Journey, jobs: int, path: Path | None) -> bool:
         shutil.rmtree(folder)
 
 
-def _progress(chosen: Journey) -> str:
+def progress(chosen: Journey) -> str:
     sums = chosen.sums
+    if not sums.seeds:
+        return f"no part of {PART} seeds is done yet"
     left_s = 60 * (chosen.seeds - sums.seeds) / sums.per_minute
     found = f"{len(sums.failed)} failed" if sums.failed else "nothing found"
     return (

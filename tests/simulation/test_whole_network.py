@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from simulation.genesis import Genesis, make_genesis
-from simulation.many import PART, Sums, journey
+from simulation.many import PART, Sums, journey, progress
 from simulation.model import Model, ViolationError
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
@@ -166,6 +166,8 @@ def test_a_stretch_is_continued_where_it_was_interrupted(tmp_path: Path) -> None
     stretch.save(kept)
     again = journey(5, 2 * PART + 3, None, kept)
     assert list(again.parts()) == [first, last]
+    assert "minutes left" in progress(again)
+    assert "no part" in progress(journey(6, PART, None, None)), "a slow machine"
     again.sums.add(Sums(PART, 1800.0, 1, counts=Counter({"cut": 1, "stall": 1})))
     assert again.sums == Sums(2 * PART, 5400.0, 8, 0.0, Counter({"cut": 3, "stall": 1}), {30: "lost"})
     with pytest.raises(ValueError, match="another file"):
