@@ -111,6 +111,9 @@ class CallerParty(Party):
     def mended(self) -> None:
         self.late_s = HANDLING_S
 
+    def unsettled(self) -> str | None:
+        return "it is putting" if self._putting.locked() else None
+
     async def _dial(self) -> _Wire:
         try:
             return await self.run.network.connect(_Wire, NAME, PORT)

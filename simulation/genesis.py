@@ -21,6 +21,7 @@ from blindpost.router.config import RouterRules
 from blindpost.testing.agents import EPOCH
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from simulation.agents import AgentParty
+from simulation.bots import BOT, PERSON, BotParty, PersonParty
 from simulation.callers import CallerParty
 from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
@@ -91,6 +92,9 @@ class World:
                 party.ntf_servers = [addresses[NTF]]
             known = self.peers.get(name, {})
             party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
+        if cast.bots:
+            bot = run.parties[BOT] = BotParty(run, [addresses[ROUTERS[1]]])
+            run.parties[PERSON] = PersonParty(run, [addresses[ROUTERS[0]]], bot)
         if cast.ds:
             run.parties[DS] = DeliveryParty(run, CALLERS)
             for name in CALLERS:

@@ -16,6 +16,7 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.testing.apns import ACCEPTED, Reaction
 from simulation.agents import AgentParty
+from simulation.bots import PersonParty
 from simulation.callers import WAIT_S, Box, CallerParty, untaken
 from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
@@ -190,6 +191,9 @@ class Run:
     def do_send(self, agent: AgentParty, peer: str, count: int) -> None:
         self._ask(agent, agent.send(peer, count))
 
+    def do_ask(self, person: PersonParty, count: int) -> None:
+        self._ask(person, person.ask(count))
+
     def do_write(self, owner: OwnerParty, count: int) -> None:
         self._ask(owner, owner.write(count))
 
@@ -273,7 +277,7 @@ class Run:
         party.process.on_death = lambda: self._crashed(party, point, ending, down_s)
         party.die(point, ending, steps)
 
-    do_notifier_crash = do_delivery_crash = do_crash
+    do_notifier_crash = do_delivery_crash = do_bot_crash = do_crash
 
     def _crashed(self, party: Party, point: Point, ending: Ending, down_s: float) -> None:
         self.counts[f"{party.kind} dies {point.value}"] += 1

@@ -19,6 +19,7 @@ DELIVERING = ("ds", *CALLERS)
 DEVICES = ("alice", "carol")
 """Agents that have push notifications, where there are any."""
 OWNERS = ("dave",)
+BOTS = ("ada", "paul")
 SERVICES = frozenset({"bob"})
 ROUTER_VERSIONS = (20, 19)
 AGENT_VERSIONS = (20, 17, 15, 12)
@@ -30,11 +31,19 @@ class Cast:
     """Who takes part in a run; a short one has two agents, so that a thousand of them cost little."""
 
     def __init__(
-        self, agents: Sequence[str], owners: Sequence[str] = (), *, ntf: bool = False, ds: bool = False
+        self,
+        agents: Sequence[str],
+        owners: Sequence[str] = (),
+        *,
+        bots: Sequence[str] = (),
+        ntf: bool = False,
+        ds: bool = False,
     ) -> None:
         self.agents = tuple(agents)
         self.owners = tuple(owners)
         """Plain clients, each with a queue and two devices."""
+        self.bots = tuple(bots)
+        """A bot and the person who asks it."""
         self.ds = ds
         """Whether there is a delivery service with callers."""
         self.ntf = ntf
@@ -45,12 +54,13 @@ class Cast:
             *ROUTERS,
             *agents,
             *owners,
+            *bots,
             *(NOTIFYING if ntf else ()),
             *(DELIVERING if ds else ()),
         )
         self.stores = (*ROUTERS, "ds") if ds else ROUTERS
         """Whose commits can be refused, doubtful or slow."""
-        self.lines = [*((agent, router) for agent in agents for router in ROUTERS), ROUTERS]
+        self.lines = [*((agent, router) for agent in (*agents, *bots) for router in ROUTERS), ROUTERS]
         """Between whom there are connections."""
         self.lines += [(owner, ROUTERS[0]) for owner in owners]
         if ntf:
@@ -60,9 +70,9 @@ class Cast:
             self.lines += [(caller, "ds") for caller in CALLERS]
 
 
-CASTS = ((AGENTS[:2], ()), (AGENTS[1:], ()), ((), OWNERS))
-"""Agents and plain clients of short runs; devices are notified only where there are agents."""
-CAST_SHARES = (1, 1, 1)
+CASTS = ((AGENTS[:2], (), ()), (AGENTS[1:], (), ()), ((), OWNERS, ()), ((), (), BOTS))
+"""Agents, plain clients and bots of short runs; devices are notified only where there are agents."""
+CAST_SHARES = (2, 2, 2, 1)
 NOTIFIED_SHARE, DELIVERED_SHARE = 1 / 3, 1 / 4
 """In how many short runs devices are notified, and a delivery service is used."""
 ALL = Cast(AGENTS, OWNERS)
@@ -216,6 +226,8 @@ def _clock(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
 
 DRAWS: Mapping[str, Draw] = {
     "send": _send,
+    "ask": lambda chance, cast: ("paul", (chance.choice((1, 2, 3)),)),
+    "bot crash": lambda chance, cast: _crash_of(chance, chance.choice(BOTS)),
     "connect": _to_peer,
     "resync": _to_peer,
     "attack": _attack,
@@ -245,6 +257,8 @@ DRAWS: Mapping[str, Draw] = {
 }
 WEIGHTS: Mapping[str, int] = {
     "send": 12,
+    "ask": 20,
+    "bot crash": 8,
     "connect": 2,
     "resync": 2,
     "attack": 2,
@@ -292,7 +306,7 @@ DS_STEPS = 3
 """How many kinds of each are drawn for a short run, beside one `put`."""
 ALL_DRAWS = {**DRAWS, **NTF_DRAWS, **DS_DRAWS}
 KINDS = frozenset(ALL_DRAWS)
-LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40}
+LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40, "ask": 0, "bot crash": 0}
 """In a long run little happens at once: messages are to be under way when something does."""
 OF_AGENTS = frozenset(
     {
@@ -309,6 +323,9 @@ OF_AGENTS = frozenset(
     }
 )
 OF_OWNERS = frozenset({"write", "take over", "re-key"})
+OF_BOTS = frozenset({"ask", "bot crash"})
+NOT_OF_BOTS = frozenset({"restored backup"})
+"""What bots are told of a router that forgot is not in the model."""
 SHORT_STEPS = 8
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
 LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
@@ -317,17 +334,18 @@ LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
 def possible(cast: Cast, weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
     """What can happen to this cast, and how often."""
     missing = (frozenset() if cast.agents else OF_AGENTS) | (frozenset() if cast.owners else OF_OWNERS)
+    missing |= NOT_OF_BOTS if cast.bots else OF_BOTS
     kinds = [kind for kind in weights if kind not in missing]
     return kinds, [weights[kind] for kind in kinds]
 
 
 def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] = WEIGHTS) -> Schedule:
-    """A short run: so many things that happen to two routers and two agents, or a plain client."""
+    """A short run: so many things that happen to two routers and two agents, a plain client, or a bot."""
     chance = random.Random(f"{seed}/schedule")
     casting = random.Random(f"{seed}/cast")
     notified, delivered = casting.random() < NOTIFIED_SHARE, casting.random() < DELIVERED_SHARE
-    agents, owners = chance.choice(CASTS[:2]) if notified else chance.choices(CASTS, CAST_SHARES)[0]
-    cast = Cast(agents, owners, ntf=notified, ds=delivered)
+    agents, owners, bots = chance.choice(CASTS[:2]) if notified else chance.choices(CASTS, CAST_SHARES)[0]
+    cast = Cast(agents, owners, bots=bots, ntf=notified, ds=delivered)
     names, shares = possible(cast, weights)
     at_s, drawn = 0.0, []
     kinds = chance.choices(names, shares, k=steps)

@@ -36,7 +36,7 @@ def shrunk(
 
 def kind_of(failure: FailedRunError) -> str:
     """What was broken, whatever the names and numbers are."""
-    return re.sub(r"\d+|alice|bob|carol|dave|dora|dirk", "#", failure.what)
+    return re.sub(r"\d+|alice|bob|carol|dave|dora|dirk|ada|paul", "#", failure.what)
 
 
 def _failure(genesis: Genesis, seed: int | str, schedule: Schedule) -> FailedRunError | None:

@@ -21,6 +21,7 @@ from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.subscriptions import SubQueue
 from blindpost.agent.subscriptions.batches import Batches
 from blindpost.agent.work.ground import Ground
+from blindpost.chat import Draft, Unit
 from blindpost.crypto.authorizers import Verifier
 from blindpost.ds.model import DsRules
 from blindpost.ds.state import DsState
@@ -66,8 +67,11 @@ def found(genesis: Genesis, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> tu
     plant(monkeypatch)
     weights = {**WEIGHTS, **OFTEN.get(plant, {})}
     for seed in range(SEEDS_UNTIL_FOUND):
+        schedule = draw(seed, weights=weights)
+        if plant in OF_BOTS and not schedule.cast.bots:
+            continue
         try:
-            simulate(genesis, seed, draw(seed, weights=weights))
+            simulate(genesis, seed, schedule)
         except FailedRunError as failure:
             return seed, failure
     pytest.fail("the simulation did not find the bug")
@@ -221,7 +225,20 @@ def forget_a_queue_in_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batches, "associated_pages", associated_pages)
 
 
+def answer_before_the_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a bot says is committed by itself, a moment before the message that it answers is done."""
+
+    async def done(unit: Unit, draft: Draft | None = None) -> None:
+        for part in (draft, unit._settle):
+            if part is not None:
+                await unit._chats.commit(part)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Unit, "done", done)
+
+
 OFTEN: dict[Plant, dict[str, int]] = {
+    answer_before_the_acknowledgement: {"ask": 60, "bot crash": 40},
     answer_before_the_commit: {"refused commits": 0, "doubtful commit": 0},
     deliver_twice_after_a_take_over: {"take over": 20, "write": 20},
     delete_too_early: {"switch": 12},
@@ -230,8 +247,17 @@ OFTEN: dict[Plant, dict[str, int]] = {
 }
 """What happens more often than otherwise, so that a bug is found soon; and what does not happen, since it
 would show the bug for another reason than the one it is planted for."""
+OF_BOTS = (answer_before_the_acknowledgement,)
+"""What only runs with a bot can show."""
 BUGS: dict[Plant, tuple[str, ...]] = {
-    lose_a_wake_up: ("messages are missing", "keeps", "not acknowledged", "rotation", "were not given"),
+    lose_a_wake_up: (
+        "messages are missing",
+        "keeps",
+        "not acknowledged",
+        "rotation",
+        "were not given",
+        "under way",
+    ),
     answer_before_the_commit: (
         "messages are missing",
         "payloads are missing",
@@ -247,6 +273,7 @@ BUGS: dict[Plant, tuple[str, ...]] = {
     keep_a_stale_verdict: ("a key that it had replaced", "the key that it had just taken"),
     forget_a_queue_in_the_repair: ("although it knows all that routers have", "counts"),
     lose_leases_at_a_restart: ("payloads are missing", "not acknowledged"),
+    answer_before_the_acknowledgement: ("was answered twice",),
 }
 """Each bug, and what of it may be seen."""
 

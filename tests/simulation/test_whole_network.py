@@ -17,12 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from simulation.bots import Talk
+from simulation.faults import Step
 from simulation.genesis import Genesis, make_genesis
 from simulation.many import PART, Sums, journey, progress
 from simulation.model import Model, ViolationError
+from simulation.network import Weather
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
-from simulation.schedules import KINDS, draw_long
+from simulation.schedules import KINDS, Cast, Schedule, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
@@ -51,6 +54,43 @@ def test_no_schedule_breaks_a_promise(genesis: Genesis, part: int) -> None:
     for seed in range(FIRST_SEED + part, FIRST_SEED + SEEDS, PARTS):
         counts += simulate(genesis, seed).counts
     assert counts.keys() >= KINDS, "a fault that never happens shows nothing"
+
+
+WORST = Weather(delay_s=0.02, cuts=0.8)
+FOUND = {
+    "a copy that was made while ratchets were agreed": Schedule(
+        Cast(("bob", "carol")),
+        [
+            Step(0.0, "weather", "network", (WORST, 40.0)),
+            Step(0.026, "restored agent", "carol", (True, 0.01, 0.0)),
+            Step(1.527, "restored agent", "carol", (False, 20.0, 5.0)),
+        ],
+    ),
+    "a full disk while a copy offers its keys": Schedule(
+        Cast(("bob", "carol")),
+        [
+            Step(0.0, "switch", "bob", ("carol",)),
+            Step(0.321, "full disk", "carol", (3,)),
+            Step(0.335, "restored agent", "carol", (True, 1.0, 0.0)),
+            Step(14.528, "renewed certificate", "router2", (0.0,)),
+        ],
+    ),
+    "payloads that are put when a partition ends": Schedule(
+        Cast((), ("dave",), ds=True),
+        [
+            Step(0.0, "partition", "dirk", ("ds", 90.0)),
+            Step(0.016, "put", "dirk", ("dora", 1, False)),
+            Step(11.788, "put", "dirk", ("dora", 2, False)),
+        ],
+    ),
+}
+"""What earlier runs found, in us or in the simulation."""
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_before(genesis: Genesis, what: str) -> None:
+    for seed in (19, 10482, 336):
+        simulate(genesis, seed, FOUND[what])
 
 
 @pytest.mark.timeout(300)
@@ -154,6 +194,24 @@ def test_what_the_model_of_a_queue_refuses() -> None:
         with pytest.raises(ViolationError, match=promise):
             model.came(other, number)
     assert model.missing() == {1, 3, 4}
+
+
+def test_what_a_bot_may_not_say() -> None:
+    talk = Talk()
+    talk.taken.update((talk.ask(), talk.ask()))
+    assert talk.answered("answer to question 1", b"one") == 1
+    talk.answered("answer to question 1", b"one")  # again, before it was acknowledged
+    for promise, (text, message_id) in {
+        "answered twice": ("answer to question 1", b"other"),
+        "nobody asked": ("answer to question 3", b"three"),
+        "which nobody": ("Something went wrong here.", b"four"),
+    }.items():
+        with pytest.raises(ViolationError, match=promise):
+            talk.answered(text, message_id)
+    talk.done.add(1)
+    with pytest.raises(ViolationError, match="came again"):
+        talk.answered("answer to question 1", b"one")
+    assert talk.missing == {2}
 
 
 def test_a_stretch_is_continued_where_it_was_interrupted(tmp_path: Path) -> None:

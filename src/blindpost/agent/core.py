@@ -109,7 +109,7 @@ class Core:
         ground.tell_again()
         self._unclaimed = connections.unclaimed(store.reading)
         if store.is_copy:
-            ground.spawn(self.sync.finish_as_copy(self.sync.begin_as_copy()))
+            ground.keep(partial(self.sync.finish_as_copy, self.sync.begin_as_copy()))
 
     def _handle(self, conn_id: ConnId) -> Connection:
         return Connection(self._calls, conn_id)
