@@ -34,7 +34,7 @@ from typing import Any
 from benchmarks.figures.rows import Better, Figure, as_json, single
 from benchmarks.load.process import measured_router
 from benchmarks.load.rows import started
-from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received
+from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received, Sent
 from blindpost.store.contract import Durability
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 
@@ -124,6 +124,14 @@ async def taken(agent: Agent, count: int, react: Callable[[Received], Coroutine[
                 count -= 1
 
 
+async def noted(agent: Agent, count: int) -> None:
+    """Take what the sender is told: an agent whose events nobody takes stops receiving, even that a queue has
+    room again."""
+    while count:
+        if isinstance(await agent.next_event(), Sent):
+            count -= 1
+
+
 async def acknowledge(event: Received) -> None:
     await event.msg.ack()
 
@@ -137,7 +145,11 @@ async def sent(alice: Agent, bob: Agent, conns: list[Connection], count: int) ->
             await conn.send(BODY)
 
     began = time.monotonic()
-    await asyncio.gather(taken(bob, count, acknowledge), *(send(conns[n % len(conns)]) for n in range(count)))
+    await asyncio.gather(
+        taken(bob, count, acknowledge),
+        noted(alice, count),
+        *(send(conns[n % len(conns)]) for n in range(count)),
+    )
     await asyncio.gather(alice.flush(), bob.flush())
     return time.monotonic() - began
 

@@ -38,6 +38,29 @@ def test_messages_being_sent_are_finished_first(tmp_path: Path) -> None:
     run_virtual(main())
 
 
+def test_what_needed_no_hurry_is_noted_first(tmp_path: Path) -> None:
+    """A process at rest must not have a transaction open."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("A_MSG")
+            await asyncio.gather(alice.conn.send(b"under way"), alice.conn.send(b"behind it"))
+            await alice.until(lambda: wire.words("A_MSG"))
+            suspending = asyncio.create_task(alice.agent.suspend(60))
+            await asyncio.sleep(0)
+            wire.let("A_MSG")
+            assert await suspending
+            store = alice.rt.ground.store
+            assert (store._group, store._committed) == (None, [])
+            await alice.until(lambda: len(alice.of(Sent)) == 1)
+            alice.agent.resume()
+            await bob.got(b"behind it")
+            assert bob.bodies == [b"under way", b"behind it"]
+
+    run_virtual(main())
+
+
 def test_a_send_that_does_not_end_in_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:

@@ -40,6 +40,7 @@ from blindpost.agent.subscriptions.by_hand import subscribe
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.errors import WireError
 from blindpost.wire.links.full import ContactLink, InvitationLink
@@ -454,6 +455,8 @@ class Agent:
         core, ground = self._core, self._ground
         core.sessions.pause_receiving("suspended")
         done = await ground.operations.suspend(max_delay_s)
+        with contextlib.suppress(StoreFailedError):  # what was not noted is done again
+            await ground.store.durable()
         ground.stream.put(Suspended())
         return done
 

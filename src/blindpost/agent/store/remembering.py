@@ -33,7 +33,7 @@ MESSAGES = frozenset({"messages", "snd_messages", "rcv_messages", "snd_message_d
 
 _KNOWN_MAX = 4096
 _STATEMENTS_MAX = 1024
-_READS = re.compile(r"\s*(?:SELECT|SAVEPOINT|RELEASE|BEGIN|COMMIT)\b")
+_READS = re.compile(r"\s*(?:SELECT|SAVEPOINT|RELEASE|BEGIN|COMMIT|PRAGMA wal_checkpoint)\b")
 _WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE(?: OR \w+)?|DELETE FROM)\s+(\w+)")
 
 V = TypeVar("V")
