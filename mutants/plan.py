@@ -7,7 +7,7 @@ ROUTER = (
     " test_notifications test_queue_life test_receiving test_records test_registry test_requests"
     " test_securing test_sending test_service_association test_service_identity test_service_sets"
     " test_service_subscription test_transcripts test_service_transcripts test_activity test_gauges"
-    " test_backpressure test_stored"
+    " test_backpressure test_stored test_decisions_subscriptions"
 )
 NTF = (
     "test_authority test_decisions_tokens test_decisions_pushes test_decisions_subscriptions"
@@ -39,13 +39,13 @@ def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[s
 GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
-        "commands decisions delivery expiry notifications queues subscriptions turn",
+        "commands decisions delivery expiry notifications queues turn",
         _tests("router", ROUTER),
     ),
     **_gates(
         "router",
-        "association services",
-        _tests("router", "test_decisions_association test_decisions_services"),
+        "association services subscriptions",
+        _tests("router", "test_decisions_association test_decisions_services test_decisions_subscriptions"),
     ),
     **_gates(
         "ntf",

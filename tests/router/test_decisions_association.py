@@ -36,10 +36,7 @@ def serving(
 
 
 def a_queue(desk: ServiceDesk, service_id: bytes | None = None, notifier: bytes | None = None) -> QueueRecord:
-    desk.queue(b"a")
-    record = desk.queues[b"a"]._replace(
-        service_id=service_id, notifier=replace(NOTIFIER, service_id=notifier)
-    )
+    record = desk.queue(b"a", 1, service_id)._replace(notifier=replace(NOTIFIER, service_id=notifier))
     desk.queues[b"a"] = record
     return record
 

@@ -32,6 +32,10 @@ MEMBERS = QueueSet.of([b"a", b"b"])
 KNOWN = ServiceRecord(SERVICE_ID, ServiceRole.MESSAGING, PRINT, (b"cert",), TODAY, MEMBERS, MEMBERS)
 
 
+def a_message(queue: bytes, number: int = 0) -> StoredMessage:
+    return StoredMessage(queue + bytes([number] * 23), NOW - 9, True, b"body")
+
+
 class ServiceDesk:
     """A router's memory and rows, and one turn after another; each is first rolled back once."""
 
@@ -40,8 +44,8 @@ class ServiceDesk:
         self.state, self.stored = RouterState(self.undo), Stored(room, self.undo)
         self.known = {one.service_id: one for one in known}
         self.queues: dict[bytes, QueueRecord] = {}
-        self.full: set[bytes] = set()
-        """Queues with a message."""
+        self.waiting: dict[bytes, int] = {}
+        """How many messages a queue has."""
         self.damaged: set[bytes] = set()
         self.clients: list[RouterClient] = []
         self.turn = self._begun()
@@ -57,19 +61,18 @@ class ServiceDesk:
         self.clients.append(made)
         return made
 
-    def queue(self, name: bytes, *, full: bool = True) -> None:
-        record = QueueRecord(name, name + b"s", (), None, Secret(bytes(32)), None, None)
-        self.queues[name] = record._replace(service_id=SERVICE_ID)
-        if full:
-            self.full.add(name)
+    def queue(self, name: bytes, messages: int = 1, service_id: bytes | None = SERVICE_ID) -> QueueRecord:
+        made = QueueRecord(name, name + b"s", (), None, Secret(bytes(32)), None, None, service_id=service_id)
+        self.queues[name], self.waiting[name] = made, messages
+        return made
 
     def decide(self, decision: Callable[[Turn], T]) -> T:
         first, before_it = self._begun(), self._held()
         decision(first)
         self.undo.rollback()
         assert self._held() == before_it
-        left = (first.outbox, first.found, first.compared, first.to_serve, first.view.changes)
-        assert left == ([], [], [], [], [])
+        left = (first.outbox, first.found, first.compared, first.to_serve, first.in_use, first.view.changes)
+        assert left == ([], [], [], [], [], [])
         before = self.meters.counts
         self.turn = self._begun()
         answer = decision(self.turn)
@@ -97,7 +100,8 @@ class ServiceDesk:
             view.fingerprints.fill(one.fingerprint, service_id)
         for name, record in self.queues.items():
             view.records.fill(name, record)
-            view.fill_ends(name, Ends(0, int(name in self.full)))
-            view.fill_message(name, 0, StoredMessage(name + bytes(23), NOW, False, b"body"))
+            view.fill_ends(name, Ends(0, self.waiting[name]))
+            for number in range(self.waiting[name]):
+                view.fill_message(name, number, a_message(name, number))
         view.damaged |= self.damaged
         return Turn(self.state, RouterRules(), self.meters, bytes, NOW, view, self.stored)
