@@ -362,10 +362,10 @@ class AgentParty(Party):
     async def attack(self, peer: str, attack: Attack, before: Mapping[bytes, bytes]) -> None:
         """Send the peer what no agent sends, with the keys that we have."""
         assert self._store is not None
-        queue = queues.snd_queues(self._store.reading, self.peers[peer])[0]
-        body = body_of(attack, queue, before.get(queue.snd_id), self._hostile)
-        call = Call(SEND(False, body), queue.snd_id, queue.key)
         try:
+            queue = queues.snd_queues(self._store.reading, self.peers[peer])[0]
+            body = body_of(attack, queue, before.get(queue.snd_id), self._hostile)
+            call = Call(SEND(False, body), queue.snd_id, queue.key)
             await self.agent._core.subscriptions.sessions.send(queue.user_id, queue.server, call)
         except AgentError as error:
             self.run.note(f"{self.name} could not attack: {error}")

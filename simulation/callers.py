@@ -31,6 +31,8 @@ class Box:
     came: list[int] = field(default_factory=list)
     """Those that were given, once each, in order."""
     ids: dict[int, bytes] = field(default_factory=dict)
+    acknowledging: set[int] = field(default_factory=set)
+    """Those whose acknowledgement was asked for: whoever dies then does not know whether it happened."""
     acknowledged: set[int] = field(default_factory=set)
     """Those whose acknowledgement was answered."""
 
@@ -56,7 +58,7 @@ class Box:
 
     @property
     def open(self) -> set[int]:
-        return set(self.came) - self.acknowledged
+        return set(self.came) - self.acknowledging
 
 
 def untaken(boxes: dict[tuple[str, str], Box]) -> str | None:
@@ -187,6 +189,8 @@ class CallerParty(Party):
         return box, int(number)
 
     async def _acknowledge(self, client: DsClient, given: dict[bytes, tuple[Box, int]]) -> None:
+        for box, number in given.values():
+            box.acknowledging.add(number)
         async with asyncio.timeout(PATIENCE_S):
             await client.ack(key_of(self.name), tuple(given))
         for box, number in given.values():

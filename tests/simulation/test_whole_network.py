@@ -20,6 +20,7 @@ import pytest
 from simulation.bots import Talk
 from simulation.faults import Point, Step
 from simulation.genesis import Genesis, make_genesis
+from simulation.hostile import Attack
 from simulation.many import PART, Sums, journey, progress
 from simulation.model import Model, ViolationError
 from simulation.network import Ending, Weather
@@ -89,6 +90,22 @@ FOUND = {
             Step(0.0, "partition", "dirk", ("ds", 90.0)),
             Step(0.016, "put", "dirk", ("dora", 1, False)),
             Step(11.788, "put", "dirk", ("dora", 2, False)),
+        ],
+    ),
+    "an attack by an agent that is closing": Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.16, "restart", "bob", (0.0,)),
+            Step(0.16, "lazy program", "bob", (5.0,)),
+            Step(3.354, "attack", "bob", ("alice", Attack.REPLAY)),
+        ],
+    ),
+    "an acknowledgement whose answer nobody lives to hear": Schedule(
+        Cast((), ("dave",), ds=True),
+        [
+            Step(0.0, "put", "dirk", ("dora", 2, True)),
+            Step(0.239, "delivery crash", "ds", (Point.AFTER_COMMIT, Ending.CLOSED, 11, 0.1)),
+            Step(2.085, "power cut", "ds", (Ending.SILENCE, 0.1)),
         ],
     ),
 }
