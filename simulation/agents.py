@@ -34,7 +34,6 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
-from blindpost.agent.model import QueueStatus
 from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
@@ -76,6 +75,7 @@ LASTING = (
     "SELECT host, rcv_id, status, switch_status, deleted FROM rcv_queues ORDER BY rcv_id",
     "SELECT host, snd_id, status, switch_status FROM snd_queues ORDER BY snd_id",
     "SELECT host, service_cert_hash, service_id FROM client_services ORDER BY host",
+    "SELECT conn_id FROM connections ORDER BY conn_id",
 )
 """What a backup must have in common with the store that it is put in place of: with other queues it would be
 another agent to its peers."""
@@ -124,6 +124,8 @@ class AgentParty(Party):
         self.copies = self.restores = False
         """Whether its file is copied before the next life, or that begins with the backup."""
         self._memory: Memory | None = None
+        self._connected_before: set[object] = set()
+        """The connections that it had when the run began."""
         self.was_restored = False
         self.out_of_step: set[str] = set()
         """Peers whose ratchets do not fit since this agent, or theirs, was restored."""
@@ -149,6 +151,8 @@ class AgentParty(Party):
     async def live(self) -> None:
         self._speaking = {}
         self._hostile = random.Random(f"{self.run.seed}/{self.name}/{self.lives}/hostile").randbytes
+        if self.lives == 1 and self.path.exists():
+            self._connected_before = {row[0] for row in _lasting(self.path)[-1]}
         if self.copies:
             self.copies = False
             self._copy()
@@ -178,6 +182,7 @@ class AgentParty(Party):
 
     def back_up(self) -> None:
         """Keep what is stored now in a backup that the agent makes."""
+        self._memory = None
         self._backup.unlink(missing_ok=True)
         try:
             self.agent.backup(self._backup)
@@ -200,7 +205,7 @@ class AgentParty(Party):
         """The backup in place of the store, if it has the same queues."""
         if self._memory is None or (lasting := _lasting(self.path)) != _lasting(self._backup):
             return
-        if any(row[2] != QueueStatus.ACTIVE.value for rows in lasting[:2] for row in rows):
+        if {row[0] for row in lasting[-1]} - self.connected - self._connected_before:
             return  # a connection is being made
         shutil.copy(self._backup, self.path)
         for left in ("-wal", "-shm"):
