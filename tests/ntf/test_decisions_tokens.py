@@ -164,7 +164,6 @@ def test_a_new_token(device: DeviceToken) -> None:
         ),
         (a_token(S.ACTIVE, code_attempts=5), {}),
     ],
-    ids=str,
 )
 def test_a_repeated_registration_keeps_its_code_unless_it_is_spent(
     token: Token, changes: dict[str, Any]
