@@ -128,6 +128,8 @@ class _Slot:
     number: int
     key: SessionKey
     attempt: asyncio.Task[Session | TransportError]
+    is_settled: bool = False
+    """Those who waited for the attempt have gone on: nobody who comes now overtakes them."""
 
 
 class Sessions:
@@ -189,8 +191,9 @@ class Sessions:
             if self._closed:
                 raise ClosedHereError(_CLOSED)
             slot = self._slots[key] = self._open(key)
-        if not slot.attempt.done():
+        if not slot.is_settled:
             await asyncio.wait([slot.attempt])
+            slot.is_settled = True
         if slot.attempt.cancelled():
             raise ClosedHereError(_CLOSED)
         result = slot.attempt.result()
