@@ -229,6 +229,8 @@ async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
         cut(agent.session(world.server))
         await asyncio.sleep(10)
         assert agent.told.words[-1] == "SERVICE_END"
+        await asyncio.sleep(60)
+        assert agent.told.words[-2:] == ["SERVICE_UP", "SERVICE_ALL"], "nobody else wants it any more"
 
 
 @virtual

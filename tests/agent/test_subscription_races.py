@@ -170,6 +170,25 @@ async def test_end_of_an_old_session_is_ignored(tmp_path: Path) -> None:
 
 
 @virtual
+async def test_a_queue_that_another_client_took_is_asked_for_once_more(tmp_path: Path) -> None:
+    """What a former process wrote may arrive late and take what nobody else wants."""
+    async with staged(tmp_path, 2, lambda request: SOK(None)) as stage:
+        agent, router = stage.agent, stage.router
+        refs = agent.insert(stage.made)
+        await agent.subs.subscribe(refs)
+        asked = len(router.requests)
+        for state in (QueueState.ACTIVE, None):
+            router.push(refs[0].rcv_id, END())
+            await asyncio.sleep(10)
+            assert agent.subs.state(refs[0]) is None
+            await asyncio.sleep(3600)
+            assert agent.subs.state(refs[0]) is state
+        again = [request for request in router.requests[asked:] if isinstance(request.command, SUB)]
+        assert [request.entity_id for request in again] == [refs[0].rcv_id]
+        assert agent.told.words == ["UP", "END", "UP", "END"]
+
+
+@virtual
 async def test_after_only_temporary_errors_the_next_attempt_uses_a_new_connection(
     tmp_path: Path,
 ) -> None:

@@ -100,6 +100,14 @@ FOUND = {
             Step(3.354, "attack", "bob", ("alice", Attack.REPLAY)),
         ],
     ),
+    "a service whose former process is heard last": Schedule(
+        Cast(("alice", "bob")),
+        [
+            Step(0.0, "weather", "network", (Weather(delay_s=4.0, cuts=0.8, stalls=0.3), 5.0)),
+            Step(0.027, "crash", "bob", (Point.LATER, Ending.CLOSED, 70, 3.0)),
+            Step(0.425, "renewed service", "bob"),
+        ],
+    ),
     "an acknowledgement whose answer nobody lives to hear": Schedule(
         Cast((), ("dave",), ds=True),
         [
@@ -114,7 +122,7 @@ FOUND = {
 
 @pytest.mark.parametrize("what", FOUND)
 def test_what_was_found_before(genesis: Genesis, what: str) -> None:
-    for seed in (19, 336):
+    for seed in (19, 336, 40823):
         simulate(genesis, seed, FOUND[what])
 
 

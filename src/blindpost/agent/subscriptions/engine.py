@@ -366,6 +366,7 @@ class Subscriptions:
             conn_id = self._left(session, rcv_id)
             if conn_id is not None:
                 self._reports.ended(session.key.server, conn_id, rcv_id)
+                self.work(session.key).come_back(session, rcv_id, conn_id)
 
     def _deleted(self, session: Session, rcv_id: bytes) -> None:
         conn_id = self._left(session, rcv_id)
@@ -394,3 +395,4 @@ class Subscriptions:
             work.repair = False
             if ended is not None:
                 self._reports.raised(ServiceEnd(session.key.server, ended))
+                work.come_back(session)

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 
 REPAIRS_MAX = 2
 LEFT_BEHIND_EVERY_S = 86_400.0
+COME_BACK_S = 20.0, 60.0
+"""When what another client took is asked for again."""
+SERVICE = b""
+"""No queue has this id."""
 
 
 class SessionWork(Batches):
@@ -49,6 +53,11 @@ class SessionWork(Batches):
         self._worker: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._closed = False
+        self._taken: dict[bytes, str] = {}
+        """Queues with their connections that another client took, and the service under an empty id."""
+        self._returned: tuple[int, set[bytes]] = (0, set())
+        """On which session what was asked for again."""
+        self._return: asyncio.TimerHandle | None = None
 
     @property
     def has_work(self) -> bool:
@@ -57,7 +66,7 @@ class SessionWork(Batches):
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost if this were forgotten."""
-        return self.table.is_empty and not (self.has_work or self.get_locked or self._worker)
+        return self.table.is_empty and not (self.has_work or self.get_locked or self._worker or self._taken)
 
     # The worker
 
@@ -76,6 +85,8 @@ class SessionWork(Batches):
 
     async def close(self) -> None:
         self._closed = True
+        if self._return is not None:
+            self._return.cancel()
         tasks = [task for task in (self._worker, self._service_step) if task is not None]
         for task in tasks:
             task.cancel()
@@ -112,6 +123,32 @@ class SessionWork(Batches):
                 await self._woken.wait()
         except TimeoutError:
             pass
+
+    # What another client took
+
+    def come_back(self, session: Session, rcv_id: bytes = SERVICE, conn_id: str = "") -> None:
+        """Ask once more for a queue, or for the service, that the router says another client has.
+
+        That may be the last of a former process of ours, which arrived after our own: then nobody has it. A
+        client that is there takes it again, and keeps it.
+        """
+        if self._returned[0] != session.number:
+            self._returned = session.number, set()
+        if rcv_id not in self._returned[1]:
+            self._returned[1].add(rcv_id)
+            self._taken[rcv_id] = conn_id
+            if self._return is None:
+                pause_s = self.context.chance.uniform(*COME_BACK_S)
+                self._return = asyncio.get_running_loop().call_later(pause_s, self._ask_again)
+
+    def _ask_again(self) -> None:
+        services, user_id, server = self.context.services, self.key.user_id, self.key.server
+        taken, self._taken, self._return = self._taken, {}, None
+        is_service = taken.pop(SERVICE, None) is not None and services.has_service(user_id)
+        if is_service and self.table.active_service is None:
+            self.table.ask_service(services.expected(user_id, server) or ServiceSub(b"", QueueSet()))
+        self.table.ask(taken.items())
+        self.start()
 
     # Rounds
 
