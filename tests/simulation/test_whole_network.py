@@ -103,8 +103,8 @@ FOUND = {
     "a service whose former process is heard last": Schedule(
         Cast(("alice", "bob")),
         [
-            Step(0.0, "weather", "network", (Weather(delay_s=4.0, cuts=0.8, stalls=0.3), 5.0)),
-            Step(0.027, "crash", "bob", (Point.LATER, Ending.CLOSED, 70, 3.0)),
+            Step(0.001, "weather", "network", (Weather(delay_s=4.0, cuts=0.8, stalls=0.3), 5.0)),
+            Step(0.028, "crash", "bob", (Point.LATER, Ending.CLOSED, 70, 3.0)),
             Step(0.425, "renewed service", "bob"),
         ],
     ),
