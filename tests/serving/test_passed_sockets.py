@@ -30,7 +30,7 @@ async def test_whoever_connects_between_a_kill_and_the_next_start_waits_and_is_s
         try:
             await router.start()
             assert router.status["ports"] == [port]
-            assert router.log.count(b"the supervisor passed a socket at") == 2
+            await router.told(b"the supervisor passed a socket at", 2)
             assert str(idle.getsockname()[1]).encode() in router.log
             before = await router.connect()
             assert await router.end(signal.SIGKILL) == -signal.SIGKILL
