@@ -315,7 +315,7 @@ async def test_the_state_of_a_running_router_is_exported(tmp_path: Path) -> None
     moved(tmp_path, folder)
     (tmp_path / "router" / "store" / "data.mdb").unlink()
     told = run("router", "export-state", tmp_path / "state", "-c", folder, code=1).stderr
-    assert "there is nothing to export" in told
+    assert "the router's store is missing" in told
 
 
 async def test_the_state_of_a_router_with_a_database_is_exported(tmp_path: Path, database: str) -> None:
