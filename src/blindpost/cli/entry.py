@@ -28,5 +28,5 @@ def _open_standard() -> None:
         os.set_inheritable(opened, True)
     os.close(opened)
     sys.stdin = sys.stdin or open(0)  # noqa: SIM115 - open as long as the program runs
-    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - likewise
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115 - likewise

@@ -71,13 +71,10 @@ def put_late(
     kind = _MARKER if body is None else _MESSAGE
     ids = len(corr_id), len(entity_id), len(msg_id)
     start = _DELIVERY.pack(secret.raw, message.seconds, message.notify, *ids)
-    size = len(start) + len(corr_id) + len(entity_id) + len(msg_id)
-    if body is None:
-        parts.append(b"".join((_ANSWER.pack(kind, size), start, corr_id, entity_id, msg_id)))
-        return _ANSWER.size + size
-    size += len(body)
+    size = len(start) + sum(ids) + (0 if body is None else len(body))
     parts.append(b"".join((_ANSWER.pack(kind, size), start, corr_id, entity_id, msg_id)))
-    parts.append(body)
+    if body is not None:
+        parts.append(body)
     return _ANSWER.size + size
 
 

@@ -69,7 +69,7 @@ class Fronted(Router):
             if type(response) is Delivery:
                 size += frames.put_late(parts, corr_id, entity_id, *response)
             elif type(response) is OK:
-                # Two of three answers: written without what others need.
+                # Two of three answers are OK: they take a shorter way.
                 size += frames.put_short(parts, start_response(client.layout, corr_id, entity_id), OK.TAG)
             else:
                 size += frames.put_written(parts, self._transmission(client, one))
