@@ -81,6 +81,14 @@ LASTING = (
 another agent to its peers."""
 
 
+def let_go(store: AgentStore) -> None:
+    """Close the file of a process that died; what it had not committed is gone."""
+    sql = store._file.reading
+    if sql.in_transaction:
+        sql.execute("ROLLBACK")
+    sql.close()
+
+
 class AgentParty(Party):
     """One agent over SQLite, and its program."""
 
@@ -234,10 +242,7 @@ class AgentParty(Party):
     def files_closed(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            sql = store._file.reading
-            if sql.in_transaction:
-                sql.execute("ROLLBACK")
-            sql.close()
+            let_go(store)
 
     def mended(self) -> None:
         self._failing_writes = 0

@@ -15,7 +15,7 @@ from blindpost.client.options import SmpOptions
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.testing.agents import ReusedPairs
-from simulation.agents import UNDER_WAY
+from simulation.agents import UNDER_WAY, let_go
 from simulation.model import ViolationError
 from simulation.party import Party, Surroundings
 
@@ -94,10 +94,7 @@ class _OnAgent(Party):
     def files_closed(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            sql = store._file.reading
-            if sql.in_transaction:
-                sql.execute("ROLLBACK")
-            sql.close()
+            let_go(store)
 
     def mended(self) -> None:
         self._failing_writes = 0
