@@ -227,7 +227,7 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
         os.kill(stopped.pid, signal.SIGCONT)
         heard = [await pushed(recipient) for _ in queues]
         assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
-        assert not client.congested
+        await until_heard(lambda: not client.congested)
         assert isinstance(await recipient.send(PING()), PONG)
         assert not recipient.events_waiting
         for one in (recipient, sender):
