@@ -22,7 +22,7 @@ from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
 from simulation.faults import PLANNED, Point, Step, clock
 from simulation.hostile import Attack
-from simulation.model import Model, ViolationError, told
+from simulation.model import Channel, Model, ViolationError, told
 from simulation.network import FAIR, Ending, SimulatedNetwork, Weather
 from simulation.notifications import NAME as NTF
 from simulation.notifications import NtfParty
@@ -49,6 +49,7 @@ LEFT_BEHIND = "taking a new identity"
 OFFERS = ("SEND", "PRXY", "PFWD", "RFWD")
 """What they are offered by, again and again."""
 LOOK_S = 5.0
+TAKEN_LOOKS = 12
 QUIET_S, LONG_QUIET_S = 300.0, 900.0
 """Then nobody may have anything to say for so long; the long one is for runs without stand-ins."""
 TASKS_MAX = 60
@@ -499,12 +500,18 @@ class Run:
                 assert isinstance(sender, AgentParty)
                 taken = len(channel.taken)
                 self._ask(sender, sender.send(other, 1))
-                await asyncio.sleep(LOOK_S)
-                if len(channel.taken) == taken:
-                    raise ViolationError(f"{one} may not send to {other} although all is well")
+                await self._taken(channel, taken, f"{one} may not send to {other} although all is well")
             await self.converge()
             for peer in agent.peers:
                 self.model.mended(agent.name, peer)
+
+    async def _taken(self, channel: Channel, before: int, else_: str) -> None:
+        """An agent takes the next message when its acknowledgement of the last one was answered."""
+        for _ in range(TAKEN_LOOKS):
+            await asyncio.sleep(LOOK_S)
+            if len(channel.taken) > before:
+                return
+        raise ViolationError(else_)
 
     async def judge(self) -> None:
         """What must be true when all is well, and that it stays so quietly."""
