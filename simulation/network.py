@@ -147,17 +147,15 @@ class End(MemoryTransport):
         return self._lost
 
     @property
-    def doomed(self) -> bool:
-        """Whether something that is sent here will not arrive, sooner or later."""
-        peer = self._peer
-        assert isinstance(peer, End)
-        limits = [limit for end in (self, peer) for limit in (end._link.stall_after, end._link.cut_after)]
-        return self.held or peer.held or self._lost or peer._lost or any(limits)
+    def silent(self) -> bool:
+        """Whether nothing arrives here any more, or at the other end."""
+        return any(end.held or end.lost for end in (self, self.peer))
 
     @property
-    def breaks_later(self) -> bool:
-        """Whether the connection works until so many bytes have passed."""
-        return any(end._link.cut_after for end in (self, self.peer))
+    def doomed(self) -> bool:
+        """Whether something that is sent here will not arrive, sooner or later."""
+        links = [end._link for end in (self, self.peer)]
+        return self.silent or any(limit for link in links for limit in (link.stall_after, link.cut_after))
 
     @property
     def open_still(self) -> bool:

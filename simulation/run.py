@@ -435,9 +435,10 @@ class Run:
                 agent.device.opened()
         doomed = [end for end in self.network.open_ends() if end.doomed]
         if doomed and self._chance.random() < NOTICED_SHARE:
+            silent = [end for end in doomed if end.silent]
             await asyncio.sleep(NOTICED_S)
-            self.counts["connection found to be dead by silence"] += len(doomed)
-            doomed = [end for end in self.network.open_ends() if end.breaks_later]
+            self.counts["connection found to be dead by silence"] += len(silent)
+            doomed = [end for end in self.network.open_ends() if end.doomed and end not in silent]
         for end in doomed:
             end.cut()
         await asyncio.sleep(LOOK_S)
