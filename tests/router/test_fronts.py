@@ -25,6 +25,7 @@ from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
+from blindpost.router.fronts.line import SocketLine
 from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
 from blindpost.transport.errors import TransportError
 from blindpost.transport.plan import SessionLimits
@@ -270,7 +271,7 @@ async def test_whoever_waits_for_a_channel_goes_on_however_soon_it_is_empty(
         nonlocal heard
         heard += len(view)
 
-    near, far = (channel.Channel(end, hear, lambda: None) for end in (one, other))
+    near, far = (channel.Channel(SocketLine(end), hear, lambda: None) for end in (one, other))
     near.on_relief = relieved.set
     near.tell(frames.SAY, 1, bytes(17 << 10))
     assert near.lags, "although the system takes all of it at once"

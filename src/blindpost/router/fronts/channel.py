@@ -1,4 +1,4 @@
-"""The socket between the engine and one front: frames in both directions, and descriptors beside them.
+"""Between the engine and one front: frames in both directions, and descriptors beside them.
 
 What is put is sent together with whatever else was put in the same turn of the loop. A frame is read where
 it was received; whoever needs its bytes for longer copies them.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import struct
-from array import array
 from collections import deque
 from collections.abc import Callable
 
+from blindpost.router.fronts.line import DESCRIPTORS_MAX, Line
 from blindpost.wire.value import Buffer
 
 log = logging.getLogger(__name__)
@@ -28,9 +26,6 @@ HIGH, LOW = 4 << 20, 1 << 20
 _ROOM = 2 * FRAME_MAX
 _AT_ONCE = 512
 """Buffers handed to the system in one call."""
-_DESCRIPTORS = 64
-"""Descriptors that leave in one call, and so all that may wait: none may come after its frame."""
-_SPACE = socket.CMSG_SPACE(_DESCRIPTORS * array("i").itemsize)
 
 Hear = Callable[[int, int, memoryview], None]
 """Takes the kind, the connection's number and the body of a frame, which is valid during the call."""
@@ -43,11 +38,8 @@ class GarbageError(Exception):
 class Channel:
     """One end. `lost` is called once, when the other end is gone or sent garbage."""
 
-    def __init__(self, sock: socket.socket, hear: Hear, lost: Callable[[], None]) -> None:
-        sock.setblocking(False)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, HIGH)
-        self._sock = sock
+    def __init__(self, line: Line, hear: Hear, lost: Callable[[], None]) -> None:
+        self.line = line
         self._hear = hear
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -70,18 +62,18 @@ class Channel:
         self.heard_at = self._loop.time()
         """When something came last."""
         self.is_open = True
-        self._loop.add_reader(sock, self._readable)
+        line.begin(HIGH, self._readable)
 
     @property
     def takes_descriptors(self) -> bool:
-        """Whether one more may be put."""
-        return self.is_open and len(self._outgoing) < _DESCRIPTORS
+        """Whether one more may be put: none may come after its frame, so all that wait leave in one call."""
+        return self.is_open and len(self._outgoing) < DESCRIPTORS_MAX
 
     def put(self, kind: int, number: int, parts: list[Buffer], size: int, descriptor: int = -1) -> None:
         """Send a frame, of which the parts make up the body, by the end of this turn of the loop."""
         if not self.is_open:
             if descriptor >= 0:
-                os.close(descriptor)
+                self.line.drop(descriptor)
             return
         if descriptor >= 0:
             self._outgoing.append(descriptor)
@@ -111,7 +103,7 @@ class Channel:
                 self._sent(self._send())
         except BlockingIOError:
             self._blocked = True
-            self._loop.add_writer(self._sock, self._writable)
+            self.line.wait_for_room(self._writable)
         except OSError:
             self._fail()
         if self.lags and self.backlog < LOW:
@@ -127,13 +119,8 @@ class Channel:
     def _send(self) -> int:
         out = self._out
         pieces = list(out) if len(out) <= _AT_ONCE else [out[place] for place in range(_AT_ONCE)]
-        if not self._outgoing:
-            return self._sock.sendmsg(pieces)
-        leaving = array("i", self._outgoing)
-        sent = self._sock.sendmsg(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, leaving)])
+        sent = self.line.send(pieces, self._outgoing)
         self._outgoing.clear()
-        for descriptor in leaving:
-            os.close(descriptor)
         return sent
 
     def _sent(self, count: int) -> None:
@@ -153,25 +140,20 @@ class Channel:
             out.popleft()
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self._sock)
+        self.line.wait_no_more()
         self._blocked = False
         self.flush()
 
     def _readable(self) -> None:
         try:
-            count, ancillary, flags, _ = self._sock.recvmsg_into(
-                [self._view[self._filled :]], _SPACE, socket.MSG_CMSG_CLOEXEC
-            )
+            count, descriptors = self.line.receive(self._view[self._filled :])
         except BlockingIOError:
             return
         except OSError:
             self._fail()
             return
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = len(data) - len(data) % array("i").itemsize
-                self.descriptors.extend(array("i", data[:whole]))
-        if not count or flags & socket.MSG_CTRUNC:
+        self.descriptors.extend(descriptors)
+        if not count:
             self._fail()
             return
         self.heard_at = self._loop.time()
@@ -212,11 +194,9 @@ class Channel:
         if not self.is_open:
             return
         self.is_open = False
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
-        self._sock.close()
+        self.line.close()
         for descriptor in (*self._outgoing, *self.descriptors):
-            os.close(descriptor)
+            self.line.drop(descriptor)
         self._outgoing.clear()
         self.descriptors.clear()
         self._out.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -109,7 +108,7 @@ class FarSession(Session):
             transport.pause_reading()
             return
         try:
-            descriptor = os.dup(transport.get_extra_info("socket").fileno())
+            descriptor = front.channel.line.copy(transport)
         except OSError:
             self.abort(errors.RefusedError("no more files can be opened"))
             return

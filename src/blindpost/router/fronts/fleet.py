@@ -12,13 +12,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from blindpost.crypto.credentials import Credentials
 from blindpost.router.fronts import frames
 from blindpost.router.fronts.channel import Channel, GarbageError
 from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.frames import Setup
+from blindpost.router.fronts.line import Line, SocketLine
 from blindpost.serving.children import PYTHON
 from blindpost.serving.logs import log
 from blindpost.serving.memory import anonymous_bytes
@@ -40,6 +41,33 @@ END_S = 5.0
 """How long fronts may take to end with their router."""
 
 
+class Child(Protocol):
+    """A front's process, as far as its engine deals with it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def start_process() -> tuple[Line, Child]:
+    """A front, and our end of what joins us."""
+    own, other = socket.socketpair()
+    with other:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            (*COMMAND, str(other.fileno())),
+            pass_fds=(other.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=unsupervised(),
+            start_new_session=True,
+        )
+    return SocketLine(own), process
+
+
 class Front:
     """One front process, as the engine knows it."""
 
@@ -48,19 +76,11 @@ class Front:
         self.sessions: dict[int, FarSession] = {}
         self._stalled: dict[FarSession, None] = {}
         """Those whose answers wait because the front takes nothing."""
-        self.started = time.monotonic()
+        self.started = asyncio.get_running_loop().time()
         self.missed = 0
         """How many looks it left unanswered."""
-        own, other = socket.socketpair()
-        with other:
-            self.process = subprocess.Popen(  # noqa: S603 - our own command
-                (*COMMAND, str(other.fileno())),
-                pass_fds=(other.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=unsupervised(),
-                start_new_session=True,
-            )
-        self.channel = Channel(own, self._hear, self._lost)
+        line, self.process = fleet.start_front()
+        self.channel = Channel(line, self._hear, self._lost)
         self.channel.on_relief = self._relieved
         self.channel.tell(frames.SETUP, 0, fleet.setup.written())
 
@@ -128,8 +148,10 @@ class Fronts:
         lags: Callable[[FarSession], None],
         unwritten: Callable[[], None],
         versions: VersionRange = SMP_VERSIONS,
+        start_front: Callable[[], tuple[Line, Child]] = start_process,
     ) -> None:
         self.count = count
+        self.start_front = start_front
         self.setup = Setup(credentials, limits, log_format, log_level, versions)
         self.lags = lags
         """Called when the peer of a session does not read."""
@@ -141,7 +163,7 @@ class Fronts:
         self.waiting: dict[FarSession, bytes] = {}
         """Connections for which there is no front, with what came on them."""
         self._ending = False
-        self._ended: list[subprocess.Popen[bytes]] = []
+        self._ended: list[Child] = []
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
@@ -186,7 +208,7 @@ class Fronts:
             return
         self.restarted += 1
         log.error("a front ended: %d connections with it; another one is started", len(front.sessions))
-        if time.monotonic() - front.started > STEADY_S:
+        if asyncio.get_running_loop().time() - front.started > STEADY_S:
             self._replace()
         else:
             self._replace_later()

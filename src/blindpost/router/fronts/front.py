@@ -12,13 +12,16 @@ import gc
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 
 from blindpost.crypto.authorizers import AuthenticatorCheck, AuthenticatorKeys, check_of
-from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.verifying import OneByOne
 from blindpost.router.fronts import frames
 from blindpost.router.fronts.channel import Channel
+from blindpost.router.fronts.line import Line, SocketLine
 from blindpost.router.sealing import sealed_message
 from blindpost.serving import logs
 from blindpost.transport import errors
@@ -94,18 +97,28 @@ class Carried(Session):
 class FrontProcess(Handler):
     """All connections of one front."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        line: Line,
+        *,
+        entropy: Entropy = system_entropy,
+        now: Callable[[], float] = time.time,
+        set_up_logs: Callable[[str, str], None] = logs.set_up,
+    ) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sessions: dict[int, Carried] = {}
         self._held: dict[Carried, None] = {}
         """Those that are not read because the engine lags."""
         self._keys: dict[bytes, PublicKey] = {}
         self._verifier = OneByOne()
-        self._spare_key = PrivateKey.generate(Algorithm.X25519, system_entropy)
+        self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
+        self._entropy = entropy
+        self._now = now
+        self._set_up_logs = set_up_logs
         self._opening: set[asyncio.Task[None]] = set()
         self._plan: SessionPlan
         self._keeper: Keeper
-        self._channel = Channel(sock, self._hear, self._end)
+        self._channel = Channel(line, self._hear, self._end)
         self._channel.on_relief = self._read_on
 
     def _end(self) -> None:
@@ -135,23 +148,27 @@ class FrontProcess(Handler):
     def _set_up(self, setup: frames.Setup) -> None:
         if not hasattr(self, "_keeper"):
             self._keeper = Keeper(setup.limits.release_after_s)
-        self._plan = smp_router_plan(setup.credentials, limits=setup.limits, versions=setup.versions)
-        logs.set_up(setup.log_format, setup.log_level)
+        self._plan = smp_router_plan(
+            setup.credentials,
+            limits=setup.limits,
+            versions=setup.versions,
+            now=self._now,
+            entropy=self._entropy,
+        )
+        self._set_up_logs(setup.log_format, setup.log_level)
         logs.log.debug("a front has the settings")
 
     def _accept(self, number: int, held: bytes) -> None:
-        sock = socket.socket(fileno=self._channel.descriptors.popleft())
+        descriptor = self._channel.descriptors.popleft()
         session = self._sessions[number] = Carried(self._plan, self, self._keeper, number, held)
-        task = asyncio.create_task(self._open(session, sock))
+        task = asyncio.create_task(self._open(session, descriptor))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open(self, session: Carried, sock: socket.socket) -> None:
+    async def _open(self, session: Carried, descriptor: int) -> None:
         try:
-            sock.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: session, sock)
+            await self._channel.line.open(descriptor, session)
         except OSError:
-            sock.close()
             self.closed(session, errors.ConnectionCutError())
 
     def _told(self, session: Carried, kind: int, body: bytes) -> None:
@@ -279,7 +296,7 @@ class FrontProcess(Handler):
 
 async def run(sock: socket.socket) -> None:
     asyncio.get_running_loop().set_exception_handler(logs.keep_quiet)
-    await FrontProcess(sock).over
+    await FrontProcess(SocketLine(sock)).over
 
 
 def main() -> None:
