@@ -26,6 +26,7 @@ from simulation.callers import CallerParty
 from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
 from simulation.devices import Device
+from simulation.fronts import FrontedParty
 from simulation.notifications import NAME as NTF
 from simulation.notifications import PORT as NTF_PORT
 from simulation.notifications import NtfParty
@@ -67,7 +68,11 @@ class World:
         addresses = {}
         for name in ROUTERS:
             leaves = self.leaves[name]
-            run.parties[name] = RouterParty(run, name, leaves, RULES)
+            run.parties[name] = (
+                FrontedParty(run, name, leaves, RULES, cast.fronts[name])
+                if name in cast.fronts
+                else RouterParty(run, name, leaves, RULES)
+            )
             server = Server((Host(name),), str(PORT), leaves[0].fingerprint)
             addresses[name] = RouterAddress(Scheme.SMP, server).text
         if cast.ntf:

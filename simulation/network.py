@@ -104,6 +104,8 @@ class End(MemoryTransport):
         """Whether nothing of what this end sends arrives."""
         self._arrived_meanwhile = 0
         self.process = process
+        self._owner = protocol
+        self._kept = False
 
     def hold(self) -> None:
         """Nothing of what this end sends arrives until `let_go`."""
@@ -120,6 +122,42 @@ class End(MemoryTransport):
             self._arrived_meanwhile += 1
         else:
             super()._land()
+
+    # A connection that goes from one process to another
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._owner
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._owner = protocol
+        self._protocol = in_steps(protocol, self.process)
+
+    def keep(self) -> None:
+        """It outlives the `abort` that follows: somebody has a descriptor of it."""
+        self._kept = True
+
+    def abort(self) -> None:
+        if self._kept:
+            self._kept, self._reading = False, False
+        else:
+            super().abort()
+
+    def taken(self, protocol: asyncio.BaseProtocol) -> None:
+        """A process goes on with it."""
+        self.set_protocol(protocol)
+        self.open()
+        if self._lost:
+            self._loop.call_soon(self._protocol.connection_lost, ConnectionResetError("reset by peer"))
+        else:
+            self.resume_reading()
+
+    def _deliver(self) -> None:
+        if self.process is None or not self.process.stopped:
+            super()._deliver()
+
+    def wake(self) -> None:
+        """Its process goes on."""
+        self._deliver()
 
     def stall(self) -> None:
         """Nothing arrives any more, in either direction, and nobody is told."""
@@ -277,10 +315,12 @@ class SimulatedNetwork(MemoryNetwork):
         if self._listeners.get(place) is listener:
             del self._listeners[place]
 
+    def ends_of(self, process: Process) -> list[End]:
+        """Its ends of all connections."""
+        return [end for ends in self._pairs.values() for end in ends if end.process is process]
+
     def owner_dies(self, process: Process, ending: Ending) -> None:
         """What happens to the connections of a process that dies now."""
-        for pair, ends in self._pairs.items():
-            if process.name in pair:
-                for end in ends:
-                    if end.process is process and not end.lost:
-                        end.owner_died(ending)
+        for end in self.ends_of(process):
+            if not end.lost:
+                end.owner_died(ending)

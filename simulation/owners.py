@@ -248,6 +248,9 @@ class OwnerParty(Party):
             owned.works(new)
             self.run.note(f"{self.name} has a new key")
             self._judge_keys(by_old, by_new)
+            for line in filter(None, self._lines):
+                (later,) = await line[0].send_many([Call(QUE(), owned.rcv_id, old)])
+                self._judge_keys(later, None)
 
     def _judge_keys(self, by_old: object, by_new: object) -> None:
         """The command was taken: from then on the old key does not count, and the new one does."""

@@ -41,6 +41,8 @@ class Process:
     def __init__(self, loop: SimulationLoop, name: str) -> None:
         self.name = name
         self.alive = True
+        self.stopped = False
+        """Whether it takes no step until it goes on."""
         self.steps = 0
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.at_death: list[Callable[[], None]] = []
@@ -49,6 +51,7 @@ class Process:
         self.buried: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._dies_after: int | None = None
+        self._put_off: list[tuple[Context, Callable[..., Any], tuple[Any, ...]]] = []
         loop.processes[self] = None
 
     def die_after(self, steps: int) -> None:
@@ -60,8 +63,11 @@ class Process:
         self._dies_after = self.on_death = None
 
     def step(self, callback: Callable[[*Ts], T], *args: *Ts) -> T | None:
-        """One step, unless the process is dead."""
+        """One step, unless the process is dead; what cannot be done now is done when it goes on."""
         if not self.alive:
+            return None
+        if self.stopped:
+            self._put_off.append((copy_context(), callback, args))
             return None
         self.steps += 1
         self._loop.stepped(self)
@@ -80,6 +86,13 @@ class Process:
             return self.step(callback, *args)
         finally:
             PROCESS.reset(token)
+
+    def go_on(self) -> None:
+        """Take steps again, those first that were due meanwhile."""
+        self.stopped = False
+        put_off, self._put_off = self._put_off, []
+        for context, callback, args in put_off:
+            self._loop.call_soon(callback, *args, context=context)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of this process, started from outside."""

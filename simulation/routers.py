@@ -7,9 +7,11 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import Credentials
+from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Undo
@@ -21,7 +23,7 @@ from blindpost.router.server import Router
 from blindpost.router.tables import ENDS, QUEUES, LmdbTables
 from blindpost.router.view import View
 from blindpost.store.contract import Durability
-from blindpost.transport.ends import listen
+from blindpost.transport.ends import Server, listen
 from blindpost.transport.plans import smp_router_plan
 from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import PING, SEND
@@ -84,6 +86,7 @@ class RouterParty(Party):
     """A router over LMDB."""
 
     kind = "router"
+    make_router: ClassVar[type[CountingRouter]] = CountingRouter
 
     def __init__(
         self, run: Surroundings, name: str, leaves: Sequence[Credentials], rules: RouterRules
@@ -118,19 +121,29 @@ class RouterParty(Party):
         if drifts:
             await self._drift(drifts)
         relays = SmpOptions(network=network, now=self.now, entropy=entropy)
-        self.router = router = CountingRouter(
+        self.router = router = self.make_router(
             store, self._rules, entropy=entropy, now=self.now, relay_options=relays
         )
         router.asked, router.sent = self.asked, self.sent
         credentials = self._leaves[self.leaf % len(self._leaves)]
-        plan = smp_router_plan(
-            credentials, versions=VersionRange(MIN_VERSION, self.version), now=self.now, entropy=entropy
-        )
-        self._listening, _ = await listen(plan, router, self.name, PORT, network)
+        self._listening = await self.listen(credentials, entropy)
         expiring = asyncio.create_task(self._expire())
         await router.run()
         expiring.cancel()
         await self._listening.stop()
+        await self.close()
+
+    @property
+    def versions(self) -> VersionRange:
+        return VersionRange(MIN_VERSION, self.version)
+
+    async def listen(self, credentials: Credentials, entropy: Entropy) -> Server:
+        plan = smp_router_plan(credentials, versions=self.versions, now=self.now, entropy=entropy)
+        server, _ = await listen(plan, self.router, self.name, PORT, self.run.network)
+        return server
+
+    async def close(self) -> None:
+        """All connections are closed."""
 
     def _opened(self) -> DyingStore:
         return DyingStore(LmdbTables(self.run.folder / self.name, Durability.OS), self)

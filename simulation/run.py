@@ -21,6 +21,7 @@ from simulation.callers import WAIT_S, Box, CallerParty, untaken
 from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
 from simulation.faults import PLANNED, Point, Step, clock
+from simulation.fronts import FrontedParty
 from simulation.hostile import Attack
 from simulation.model import Channel, Model, ViolationError, told
 from simulation.network import FAIR, Ending, SimulatedNetwork, Weather
@@ -279,6 +280,12 @@ class Run:
         party.die(point, ending, steps)
 
     do_notifier_crash = do_delivery_crash = do_bot_crash = do_crash
+
+    def do_front_dies(self, router: FrontedParty, place: int, ending: Ending, steps: int) -> None:
+        router.front_dies(place, ending, steps)
+
+    def do_front_stalls(self, router: FrontedParty, place: int, lasts_s: float) -> None:
+        router.front_stalls(place, lasts_s)
 
     def _crashed(self, party: Party, point: Point, ending: Ending, down_s: float) -> None:
         self.counts[f"{party.kind} dies {point.value}"] += 1

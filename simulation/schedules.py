@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from blindpost.testing.apns import TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer, Fault
 from simulation.faults import Point, Step
@@ -38,7 +39,10 @@ class Cast:
         bots: Sequence[str] = (),
         ntf: bool = False,
         ds: bool = False,
+        fronts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self.fronts = fronts
+        """How many each router has; none where it is one process."""
         self.agents = tuple(agents)
         self.owners = tuple(owners)
         """Plain clients, each with a queue and two devices."""
@@ -76,7 +80,9 @@ CAST_SHARES = (2, 2, 2, 1)
 NOTIFIED_SHARE, DELIVERED_SHARE = 1 / 3, 1 / 4
 """In how many short runs devices are notified, and a delivery service is used."""
 ALL = Cast(AGENTS, OWNERS)
-EVERYBODY = Cast(AGENTS, OWNERS, ntf=True, ds=True)
+FRONTED_SHARE, FRONTS = 1 / 5, (1, 2, 2)
+"""In how many short runs one of the routers has fronts, and how many."""
+EVERYBODY = Cast(AGENTS, OWNERS, ntf=True, ds=True, fronts={ROUTERS[1]: 2})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,19 @@ def _clock(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     return chance.choice(cast.everybody), (chance.choice((-7200.0, -60.0, 60.0, 7200.0)),)
 
 
+def _front_dies(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    ending = chance.choice((Ending.RESET, Ending.CLOSED))
+    return chance.choice(list(cast.fronts)), (
+        chance.randrange(2),
+        ending,
+        chance.choice((0, 1)) * chance.randint(1, 60),
+    )
+
+
+def _front_stalls(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return chance.choice(list(cast.fronts)), (chance.randrange(2), chance.choice((0.5, 20.0, 300.0)))
+
+
 DRAWS: Mapping[str, Draw] = {
     "send": _send,
     "ask": lambda chance, cast: ("paul", (chance.choice((1, 2, 3)),)),
@@ -304,7 +323,9 @@ DS_DRAWS: Mapping[str, Draw] = {
 DS_WEIGHTS = {"put": 4, "late acknowledgement": 1, "delivery crash": 1, "power cut": 1}
 DS_STEPS = 3
 """How many kinds of each are drawn for a short run, beside one `put`."""
-ALL_DRAWS = {**DRAWS, **NTF_DRAWS, **DS_DRAWS}
+FRONT_DRAWS: Mapping[str, Draw] = {"front dies": _front_dies, "front stalls": _front_stalls}
+"""What can happen where a router has fronts: in a short run all of it does."""
+ALL_DRAWS = {**DRAWS, **NTF_DRAWS, **DS_DRAWS, **FRONT_DRAWS}
 KINDS = frozenset(ALL_DRAWS)
 LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40, "ask": 0, "bot crash": 0}
 """In a long run little happens at once: messages are to be under way when something does."""
@@ -345,7 +366,7 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
     casting = random.Random(f"{seed}/cast")
     notified, delivered = casting.random() < NOTIFIED_SHARE, casting.random() < DELIVERED_SHARE
     agents, owners, bots = chance.choice(CASTS[:2]) if notified else chance.choices(CASTS, CAST_SHARES)[0]
-    cast = Cast(agents, owners, bots=bots, ntf=notified, ds=delivered)
+    cast = Cast(agents, owners, bots=bots, ntf=notified, ds=delivered, fronts=_fronts_of(seed, owners))
     names, shares = possible(cast, weights)
     at_s, drawn = 0.0, []
     kinds = chance.choices(names, shares, k=steps)
@@ -353,7 +374,8 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
         kinds += chance.sample(list(NTF_DRAWS), NTF_STEPS)
     if delivered:
         kinds += ["put", *chance.sample(list(DS_DRAWS), DS_STEPS)]
-    if notified or delivered:
+    kinds += FRONT_DRAWS if cast.fronts else ()
+    if notified or delivered or cast.fronts:
         chance.shuffle(kinds)
     for kind in kinds:
         who, detail = ALL_DRAWS[kind](chance, cast)
@@ -362,10 +384,17 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
     return Schedule(cast, drawn)
 
 
+def _fronts_of(seed: int | str, owners: Sequence[str]) -> dict[str, int]:
+    """One router with fronts: the home of the plain client, if there is one."""
+    chance = random.Random(f"{seed}/fronts")
+    fronted = chance.random() < FRONTED_SHARE
+    return {chance.choice(ROUTERS[:1] if owners else ROUTERS): chance.choice(FRONTS)} if fronted else {}
+
+
 def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = LONG_WEIGHTS) -> Schedule:
     """A long run with everybody in it."""
     chance = random.Random(f"{seed}/long")
-    shared = {**weights, **dict.fromkeys(NTF_DRAWS, 1), **DS_WEIGHTS}
+    shared = {**weights, **dict.fromkeys((*NTF_DRAWS, *FRONT_DRAWS), 1), **DS_WEIGHTS}
     names, shares = list(shared), list(shared.values())
     at_s, drawn = 0.0, []
     while at_s < hours * 3600:

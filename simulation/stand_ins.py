@@ -30,6 +30,7 @@ from blindpost.crypto import (
 )
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kem import SHARED_SECRET_SIZE, Encapsulated, KemKeyPair
+from blindpost.router.fronts import channel
 from blindpost.transport import errors, plans, session
 from blindpost.transport.tls import RECORD_MAX, ChainCheck, scratch
 from blindpost.wire.e2e import KEM_CIPHERTEXT_SIZE
@@ -288,6 +289,8 @@ _REPLACED: tuple[tuple[object, str, Any], ...] = (
     (link_data, "verify", verify),
     (verifying, "verify", verify),
 )
+_SMALLER = ((channel, "HIGH", 20 << 10), (channel, "LOW", 5 << 10))
+"""What is said to a front in a short run would never fill its channel."""
 _REMEMBERED = ((chains, "_load"), (chains, "_check_signature"), (sodium, "ed25519_expand"))
 """Always the same for the same, and asked again in every run."""
 _MEMORIES = [functools.lru_cache(REMEMBERED_MAX)(getattr(*place)) for place in _REMEMBERED]
@@ -304,6 +307,6 @@ def stand_ins(*, quick: bool) -> Iterator[None]:
     with ExitStack() as used:
         for where, memory in zip(_REMEMBERED, _MEMORIES, strict=True):
             used.enter_context(patch.object(*where, memory))
-        for standing in _REPLACED if quick else ():
+        for standing in (*_SMALLER, *_REPLACED) if quick else _SMALLER:
             used.enter_context(patch.object(*standing))
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -31,14 +32,17 @@ from blindpost.engine.loop import Engine
 from blindpost.engine.undo import Undo
 from blindpost.ntf import outcomes, pushes
 from blindpost.ntf.machines import LedgerEvent
-from blindpost.router import decisions, delivery, queues, subscriptions
+from blindpost.router import asking, decisions, delivery, queues, subscriptions
 from blindpost.router.asking import Asked
+from blindpost.router.authority import Keys
 from blindpost.router.events import Event
+from blindpost.router.fronts.fleet import Front
 from blindpost.router.model import QueueRecord
 from blindpost.router.state import RouterClient
 from blindpost.router.turn import Turn
 from blindpost.store.contract import Durability
 from blindpost.wire.smp.responses import END
+from blindpost.wire.smp.transmissions import Request
 from simulation.genesis import Genesis, make_genesis
 from simulation.run import FailedRunError
 from simulation.schedules import WEIGHTS, Schedule, draw
@@ -60,6 +64,7 @@ def genesis() -> Iterator[Genesis]:
     folder = fast_folder()
     yield make_genesis(folder)
     shutil.rmtree(folder)
+    gc.collect()  # here, not in a test that does not expect what dead processes left
 
 
 def found(genesis: Genesis, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> tuple[int, FailedRunError]:
@@ -69,6 +74,8 @@ def found(genesis: Genesis, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> tu
     for seed in range(SEEDS_UNTIL_FOUND):
         schedule = draw(seed, weights=weights)
         if plant in OF_BOTS and not schedule.cast.bots:
+            continue
+        if plant in OF_FRONTS and not schedule.cast.fronts:
             continue
         try:
             simulate(genesis, seed, schedule)
@@ -237,18 +244,35 @@ def answer_before_the_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Unit, "done", done)
 
 
+def believe_a_stale_verdict_of_a_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever key a front verified with, the engine takes it for the one that the queue has now."""
+
+    def is_settled(client: RouterClient, request: Request, keys: Keys, verified_with: bytes) -> bool:
+        return keys is not None and len(keys) == 1 and client.service is None
+
+    monkeypatch.setattr(asking, "is_settled", is_settled)
+
+
+def keep_the_connections_of_a_dead_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that ends is replaced, and its connections stay subscribed."""
+    monkeypatch.setattr(Front, "_lost", lambda front: front._fleet.ended(front))
+
+
 OFTEN: dict[Plant, dict[str, int]] = {
     answer_before_the_acknowledgement: {"ask": 60, "bot crash": 40},
     answer_before_the_commit: {"refused commits": 0, "doubtful commit": 0},
     deliver_twice_after_a_take_over: {"take over": 20, "write": 20},
     delete_too_early: {"switch": 12},
     keep_a_stale_verdict: {"re-key": 20},
+    believe_a_stale_verdict_of_a_front: {"take over": 30, "re-key": 30},
     forget_a_queue_in_the_repair: {"drift": 20, "switch": 12, "connect": 10},
 }
 """What happens more often than otherwise, so that a bug is found soon; and what does not happen, since it
 would show the bug for another reason than the one it is planted for."""
 OF_BOTS = (answer_before_the_acknowledgement,)
 """What only runs with a bot can show."""
+OF_FRONTS = (believe_a_stale_verdict_of_a_front, keep_the_connections_of_a_dead_front)
+"""What only runs with fronts can show."""
 BUGS: dict[Plant, tuple[str, ...]] = {
     lose_a_wake_up: (
         "messages are missing",
@@ -274,6 +298,8 @@ BUGS: dict[Plant, tuple[str, ...]] = {
     forget_a_queue_in_the_repair: ("although it knows all that routers have", "counts"),
     lose_leases_at_a_restart: ("payloads are missing", "not acknowledged"),
     answer_before_the_acknowledgement: ("was answered twice",),
+    believe_a_stale_verdict_of_a_front: ("a key that it had replaced",),
+    keep_the_connections_of_a_dead_front: ("of fronts that are gone",),
 }
 """Each bug, and what of it may be seen."""
 

@@ -7,6 +7,7 @@ how to read what comes out.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import subprocess
@@ -46,6 +47,7 @@ def genesis() -> Iterator[Genesis]:
     folder = fast_folder()
     yield make_genesis(folder)
     shutil.rmtree(folder)
+    gc.collect()  # here, not in a test that does not expect what dead processes left
 
 
 @pytest.mark.timeout(120 + 2 * SEEDS)
