@@ -13,6 +13,7 @@ import pytest
 from blindpost.agent import Agent, CommandError, RatchetSync, Received, SyncState
 from blindpost.agent.store import lives
 from blindpost.agent.store.database import AgentStore
+from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.testing import Peer, World, virtual
 
@@ -91,9 +92,41 @@ def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     path = tmp_path / "d.db"
     assert not is_copy(path)
+
+    def full(path: Path, life: bytes) -> None:
+        raise StoreFailedError("no room for the number beside it")
+
     with monkeypatch.context() as patch:
-        patch.setattr(lives, "finish", lambda path, life: None)
-        assert not is_copy(path), "it ends before the number is beside it"
-    assert not is_copy(path), "which makes it no copy"
+        patch.setattr(lives, "finish", full)
+        with pytest.raises(StoreFailedError):
+            AgentStore.open(path)
+    assert not is_copy(path), "it ended before the number of its opening was beside it"
+    store = AgentStore.open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lives, "finish", full)
+        store.close()
+    assert not is_copy(path), "it ended before the number of its closing was beside it"
     path.with_name("d.db-life").write_text("rubbish")
     assert is_copy(path)
+
+
+def test_a_copy_made_while_the_store_was_open_is_recognised_where_it_lay(tmp_path: Path) -> None:
+    """As a snapshot of the folder has it: the file with its log, or both as one file."""
+    path, log = tmp_path / "a.db", tmp_path / "a.db-wal"
+    assert not is_copy(path)
+    store = AgentStore.open(path)
+    content, logged = path.read_bytes(), log.read_bytes()
+    store.close()
+    path.write_bytes(content)
+    log.write_bytes(logged)
+    assert is_copy(path)
+
+
+def test_a_store_whose_folder_is_gone_is_closed_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "folder").mkdir()
+    store = AgentStore.open(tmp_path / "folder" / "a.db")
+    shutil.rmtree(tmp_path / "folder")
+    store.close()
+    assert "moved or deleted" in caplog.text

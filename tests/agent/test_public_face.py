@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import blindpost
 from blindpost import agent
+from blindpost.agent.errors import CommandCode, ConnectionCode, ProtocolCode
 
 SOURCE = Path(blindpost.__file__).parent
 ROOT = SOURCE.parent.parent
@@ -36,6 +40,20 @@ def test_all_events_and_errors_are_exported() -> None:
             found.add(below.pop())
             below = [kind for one in found for kind in one.__subclasses__() if kind not in found]
         assert {kind.__name__ for kind in found if kind.__name__[0] != "_"} <= set(agent.__all__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        *((agent.CommandError, code) for code in CommandCode),
+        *((agent.ConnError, code) for code in ConnectionCode),
+        *((agent.ProtocolError, code) for code in ProtocolCode),
+    ],
+)
+def test_an_error_without_a_message_has_a_sentence(kind: Any, code: Any) -> None:
+    said = str(kind(code))
+    assert re.fullmatch(rf"[A-Z]+ {code.value}: [a-z].{{15,}}", said)
+    assert str(kind(code, "more is known")).endswith(": more is known")
 
 
 def test_other_rooms_and_examples_use_the_public_face() -> None:

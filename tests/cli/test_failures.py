@@ -12,6 +12,7 @@ import pytest
 from blindpost.router.running.settings import RouterPlace
 from blindpost.router.tables import MIGRATIONS
 from blindpost.serving.identity import Identity
+from blindpost.serving.locking import locked
 from blindpost.store.lmdb import LmdbStore
 from blindpost.wire.keys import Algorithm
 from tests.support.serving.commands import edit, init, run
@@ -74,6 +75,16 @@ def test_nobody_answers_on_the_control_socket(failed: Call, router: Path, comman
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(router / "control.sock"))
     assert "no server listens" in failed("router", command, "-c", router)
+
+
+def test_a_server_at_work_without_its_control_socket_is_not_to_be_started(failed: Call, router: Path) -> None:
+    """As after somebody deleted the socket."""
+    with locked(router / "router.lock", ""):
+        said = failed("router", "status", "-c", router)
+        assert "a router, or a command that needs it stopped, is at work in this folder" in said
+        assert "opens it again within seconds" in said
+        assert "Start it" not in said
+        assert "runs already" in run("router", "check", "-c", router).stdout
 
 
 def test_a_wrong_configuration(failed: Call, router: Path) -> None:

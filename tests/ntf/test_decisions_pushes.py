@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blindpost.engine.undo import Undo
-from blindpost.ntf import ledger, outcomes, pushes
+from blindpost.ntf import ledger, outcomes, pushes, subscriptions, tokens
 from blindpost.ntf.ledger import FUNNEL
 from blindpost.ntf.machines import LEDGER_TABLE, LedgerEvent
 from blindpost.ntf.meters import Meter
@@ -18,6 +18,7 @@ from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, Token
 from blindpost.ntf.rates import Rates
 from blindpost.ntf.state import Job, Jobs, NtfState
 from blindpost.ntf.turn import Push, PushLater, Turn
+from blindpost.wire.ntf.commands import TRPL
 from blindpost.wire.ntf.pushes import PushItem, encode_items
 from blindpost.wire.ntf.status import InvalidReason, TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
@@ -26,6 +27,7 @@ from tests.support.ntf.in_memory import (
     NULL_DEVICE,
     InMemory,
     Row,
+    a_client,
     a_notification,
     a_subscription,
     a_token,
@@ -326,6 +328,36 @@ def test_a_push_that_has_nothing_left_to_say_is_taken_back() -> None:
     assert job is not None
     repeated(router, job.number)
     assert len(router.turn.pushes) == len(router.state.jobs) == 0
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_is_deleted_in_the_batch_that_would_push_it_is_not_pushed(others: int) -> None:
+    router = with_queues(InMemory().have(token := a_token(), a_notification(1)), 1, 2)
+    router.have(*[a_notification(2)] * others)
+
+    def deleted(turn: Turn) -> None:
+        pushes.request(turn, token, MESSAGE)
+        subscriptions.unsubscribe(turn, a_subscription(1))
+
+    router.decide(deleted)
+    carried = [push.carried for _, push in router.turn.pushes.items()]
+    assert carried == [((b"%24d" % 2, 2),)] * others
+    assert len(router.state.jobs) == others
+    assert router.entered == {("no_token", "", "apns"): 1}
+
+
+def test_a_device_that_is_left_in_the_same_batch_gets_no_message_or_check() -> None:
+    token = a_token(period_minutes=20, period_due=START)
+    router = with_queues(InMemory().have(token, a_notification(1)), 1)
+
+    def moved(turn: Turn) -> None:
+        for kind in (MESSAGE, CHECK):
+            pushes.request(turn, token, kind)
+        tokens.replace_device(turn, a_client(), token, TRPL(device_token("cd")))
+
+    router.decide(moved)
+    assert router.pushed(CODE_PUSH).device == device_token("cd")
+    assert router.states == {"waiting": 1}, "it is pushed once the other device has shown its code"
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,29 @@ def test_a_port_used_by_another_program_is_an_error(tmp_path: Path) -> None:
     assert "in use by another program" in found[f"port {port}"][1]
 
 
+@pytest.mark.parametrize("service", ["blindpost-router.service", "nginx.service"])
+def test_a_port_that_systemd_holds_for_the_server_is_no_error(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what `systemctl` tells; the port itself is open, as systemd has it while the server is stopped."""
+    make(ROUTER, tmp_path / "server")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port, unit = held.getsockname()[1], service.replace(".service", ".socket")
+        systemctl = tmp_path / "systemctl"
+        rows = f"/run/dbus dbus.socket dbus.service\n127.0.0.1:{port} {unit} {service}\n[::]:{port} {unit} x"
+        systemctl.write_text(f"#!/bin/sh\ncat <<END\n{rows}\nEND\n")
+        systemctl.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        edit(tmp_path / "server", 'plain_port = "off"', f"plain_port = {port}")
+        ours = service.startswith("blindpost")
+        grade, text = checked(ROUTER, tmp_path / "server", code=int(not ours))[f"port {port}"]
+    assert grade == ("ok" if ours else "error")
+    assert unit in text
+    assert service in text
+
+
 def test_the_store_and_keys_of_a_notification_router_are_checked(tmp_path: Path) -> None:
     make(NTF, tmp_path / "server")
     file = tmp_path / "server" / "ntf.db"

@@ -54,6 +54,34 @@ async def test_whoever_asks_for_metrics_and_does_not_read_is_cut_off(monkeypatch
     await listener.close()
 
 
+async def test_a_control_socket_that_was_deleted_is_opened_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def status(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    path = tmp_path / "folder" / "control"
+    path.parent.mkdir()
+    listening = ControlSocket(path, {"status": status})
+    await listening.keep()
+    assert not path.exists(), "it was never opened"
+    await listening.listen()
+    path.unlink()
+    for _ in range(2):
+        await listening.keep()
+        assert await asyncio.to_thread(control.ask, path, "status") == {}
+    assert caplog.text.count("was deleted") == 1
+    path.unlink()
+    path.parent.rmdir()
+    await listening.keep()
+    assert "cannot be opened" in caplog.text
+    path.parent.mkdir()
+    await listening.keep()
+    assert await asyncio.to_thread(control.ask, path, "status") == {}
+    await listening.close()
+    assert not path.exists()
+
+
 async def test_control_connections_make_room_for_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,8 +52,13 @@ class AgentError(Exception):
         """Whether the same may succeed later, so that workers try again."""
         return self.kind is not Kind.PERMANENT
 
+    @property
+    def usual(self) -> str:
+        """What is said where nothing more is known."""
+        return ""
+
     def __str__(self) -> str:
-        said = super().__str__()
+        said = super().__str__() or self.usual
         return f"{self.word}: {said}" if said else self.word
 
 
@@ -63,6 +68,15 @@ class CommandCode(Enum):
     NO_CONN = "NO_CONN"
     SIZE = "SIZE"
     LARGE = "LARGE"
+
+
+_OF_COMMANDS = {
+    CommandCode.PROHIBITED: "this is not possible now",
+    CommandCode.SYNTAX: "an argument is not valid",
+    CommandCode.NO_CONN: "no connection has this id",
+    CommandCode.SIZE: "a size is not valid",
+    CommandCode.LARGE: "this is too large to be sent",
+}
 
 
 class CommandError(AgentError):
@@ -79,6 +93,10 @@ class CommandError(AgentError):
     def word(self) -> str:
         return f"CMD {self.code.value}"
 
+    @property
+    def usual(self) -> str:
+        return _OF_COMMANDS[self.code]
+
 
 def prohibited(message: str) -> CommandError:
     return CommandError(CommandCode.PROHIBITED, message)
@@ -90,6 +108,20 @@ class ConnectionCode(Enum):
     SIMPLEX = "SIMPLEX"
     NOT_ACCEPTED = "NOT_ACCEPTED"
     NOT_AVAILABLE = "NOT_AVAILABLE"
+
+
+_OF_CONNECTIONS = {
+    ConnectionCode.NOT_FOUND: "there is no such connection, or no longer",
+    ConnectionCode.DUPLICATE: "there is such a connection already",
+    ConnectionCode.SIMPLEX: "the connection is not established in both directions yet",
+    ConnectionCode.NOT_ACCEPTED: (
+        "the peer's queue takes nothing from us: the connection was not accepted there, or was deleted"
+    ),
+    ConnectionCode.NOT_AVAILABLE: (
+        "the peer's queue takes nothing from us: it is gone or full, or somebody else used the link before; "
+        "ask for a new link"
+    ),
+}
 
 
 class ConnError(AgentError):
@@ -106,6 +138,10 @@ class ConnError(AgentError):
     def word(self) -> str:
         return f"CONN {self.code.value}"
 
+    @property
+    def usual(self) -> str:
+        return _OF_CONNECTIONS[self.code]
+
 
 class ProtocolCode(Enum):
     A_MESSAGE = "A_MESSAGE"
@@ -115,6 +151,17 @@ class ProtocolCode(Enum):
     A_CRYPTO = "A_CRYPTO"
     A_DUPLICATE = "A_DUPLICATE"
     A_QUEUE = "A_QUEUE"
+
+
+_OF_PROTOCOL = {
+    ProtocolCode.A_MESSAGE: "the peer sent a message that cannot be read",
+    ProtocolCode.A_PROHIBITED: "the peer sent something that is not allowed in this state of the connection",
+    ProtocolCode.A_VERSION: "the peer's program and this one have no version of the protocol in common",
+    ProtocolCode.A_LINK: "the link contains something that is not valid",
+    ProtocolCode.A_CRYPTO: "a message of the peer could not be decrypted",
+    ProtocolCode.A_DUPLICATE: "a message came a second time, and was dropped",
+    ProtocolCode.A_QUEUE: "the peer sent something about queues that does not fit the connection",
+}
 
 
 class ProtocolError(AgentError):
@@ -131,6 +178,10 @@ class ProtocolError(AgentError):
     @property
     def word(self) -> str:
         return " ".join(part for part in ("AGENT", self.code.value, self.detail) if part)
+
+    @property
+    def usual(self) -> str:
+        return _OF_PROTOCOL[self.code]
 
 
 class NetworkError(AgentError):

@@ -200,6 +200,9 @@ class NtfPlan:
             case Aged(token_ids):
                 for token_id in token_ids:
                     ledger.expire(turn, token_id)
+                    token = turn.view.tokens.get(token_id)
+                    if token is not None:
+                        pushes.review(turn, token)
             case Unverified(token_ids):
                 for token_id in token_ids:
                     token = turn.view.tokens.get(token_id)

@@ -65,6 +65,14 @@ def start(turn: Turn, token: Token, kind: PushKind, attempts: int = 1) -> None:
         turn.pushes.put(key, push)
 
 
+def review(turn: Turn, token: Token) -> None:
+    """Plan this batch's pushes anew: something that they carry has ended, or the token changed."""
+    for kind in (PushKind.MESSAGE, PushKind.CHECK):
+        job = turn.state.jobs.get((token.token_id, kind))
+        if job is not None and (token.token_id, kind) in turn.pushes:
+            start(turn, token, kind, job.attempts)
+
+
 def cancel(turn: Turn, token: Token, kind: PushKind) -> None:
     """There is nothing to push any more. The outcome of a push already sent is ignored."""
     turn.state.jobs.pop((token.token_id, kind))

@@ -43,6 +43,8 @@ def advance(turn: Turn, token: Token, event: TokenEvent, reason: InvalidReason |
         turn.view.put_token(changed)
     for effect in step.effects:
         _perform(turn, changed, effect)
+    if changed.status.state is not TokenState.ACTIVE:
+        pushes.review(turn, changed)
     return changed
 
 

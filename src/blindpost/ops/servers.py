@@ -19,6 +19,7 @@ from blindpost.ops.model import Card, Chart, Curve, Face, Fact, Health, Line, Ti
 from blindpost.ops.wording import DAY_S, period
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.locking import is_held
 from blindpost.serving.place import WAITING, control_of
 
 ASK_S_MAX = 5.0
@@ -152,6 +153,8 @@ class Watched:
                 answers |= {each: ask(control, each, timeout_s=ASK_S_MAX) for each in rest}
             return face, answers, ()
         except NotRunningError:
+            if is_held(self.folder / f"{self.kind.word}.lock"):
+                return face, None, ("it does not answer", "It is starting or ending: wait for some seconds.")
             return face, None, ("it does not run", f"Start it with `{self._start}`.")
         except OperatorError as error:
             return face, None, (str(error).removesuffix("."),)

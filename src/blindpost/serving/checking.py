@@ -30,7 +30,8 @@ from blindpost.serving.failures import OperatorError, quoted
 from blindpost.serving.files import readable_by_others
 from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
-from blindpost.serving.listening import refused
+from blindpost.serving.listening import held_by_systemd, refused
+from blindpost.serving.locking import is_held
 from blindpost.serving.place import Place
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Seen
@@ -129,7 +130,7 @@ def _runs(place: Place[Any]) -> bool:
     try:
         ask(place.control, "status")
     except NotRunningError:
-        return False
+        return is_held(place.lock)
     except OperatorError:
         return place.control.exists()
     return True
@@ -265,6 +266,9 @@ def _port(port: Port, runs: bool) -> Finding:
     except OSError as error:
         if runs and error.errno == errno.EADDRINUSE:
             return Finding(subject, Grade.OK, f"the running server has it, at {where}")
+        held = held_by_systemd(port.number) if error.errno == errno.EADDRINUSE and not udp else None
+        if held is not None and "blindpost" in held[1]:
+            return Finding(subject, Grade.OK, f"systemd ({held[0]}) holds it for {held[1]}")
         return Finding(subject, Grade.ERROR, refused(error, port.address, port.number))
     return Finding(subject, Grade.OK, f"free, at {where}")
 

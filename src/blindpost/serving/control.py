@@ -82,6 +82,19 @@ class ControlSocket:
             listening.close()
             raise
 
+    async def keep(self) -> None:
+        """Open it again if its file was deleted: nobody could ask the server anything until its end."""
+        before = self._server
+        try:
+            if before is None or self._path.exists():
+                return
+            log.warning("%s was deleted: it is opened again", self._path)
+            await self.listen()
+        except (OSError, OperatorError) as error:
+            log.warning("the control socket cannot be opened: %s", error)
+        else:
+            before.close()
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -158,7 +171,15 @@ def ask(path: Path, command: str, *, timeout_s: float = ASK_TIMEOUT_S, **argumen
 class NotRunningError(OperatorError):
     """Nobody listens at the control socket."""
 
-    def __init__(self, path: Path, start: str = "") -> None:
+    def __init__(self, path: Path, start: str = "", at_work: str = "") -> None:
+        """`at_work` is the kind of server whose folder is locked all the same."""
+        if at_work:
+            super().__init__(
+                f"{path}: nobody listens at this control socket, yet a {at_work}, or a command that needs it "
+                f"stopped, is at work in this folder. It is starting or ending, or the socket was deleted: a "
+                f"running {at_work} opens it again within seconds. Try again then."
+            )
+            return
         remedy = f"Start it with `{start}`" if start else "Start it"
         super().__init__(
             f"{path}: no server listens at this control socket. {remedy}, "

@@ -29,3 +29,18 @@ def locked(lock: Path, running: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process has locked a folder; it is neither locked nor written to for that."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -120,9 +120,9 @@ def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, 
     try:
         return ask(place.control, command, **arguments)
     except NotRunningError as error:
-        raise NotRunningError(
-            place.control, f"blindpost {place.word} start -c {quoted(place.folder)}"
-        ) from error
+        start = f"blindpost {place.word} start -c {quoted(place.folder)}"
+        at_work = place.title if locking.is_held(place.lock) else ""
+        raise NotRunningError(place.control, start, at_work) from error
 
 
 def control_of(file: Path) -> Path:

@@ -163,6 +163,7 @@ class Process(Generic[V]):
         await self._control.listen()
 
     async def _look(self) -> None:
+        await self._control.keep()
         before = self.watch.health
         if await self.watch.look() != before:
             self._supervisor.alive(self.watch.health.sentence)

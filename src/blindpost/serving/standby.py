@@ -15,7 +15,7 @@ from typing import Any
 import blindpost
 from blindpost.serving import upgrading
 from blindpost.serving.control import ControlSocket
-from blindpost.serving.health import Health
+from blindpost.serving.health import LOOK_S, Health
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.logs import log
 from blindpost.serving.place import WAITING, Place
@@ -65,6 +65,7 @@ class Standby:
         log.info("the %s waits: %s", self._place.title, self._candidate.sentence)
         self._metrics_port = await self._metrics.move(self._place.settings.metrics)
         await self._control.listen()
+        self._tasks.repeat("the control socket", LOOK_S, self._control.keep)
         self._supervisor.ready(self._candidate.sentence)
         if (every_s := self._supervisor.watchdog_s) is not None:
             self._tasks.repeat("the watchdog", every_s / 3, self._feed, at_start=True)

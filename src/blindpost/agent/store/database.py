@@ -300,12 +300,21 @@ class AgentStore:
             db.sql.execute("DELETE FROM settings WHERE name = ?", (COPY,))
 
     def close(self) -> None:
-        if self._erasing is not None:
-            self._erasing.cancel()
+        ended: bytes | None = None
         try:
             self.commit()
+            if self._broken is None and not self._closed:
+                with self._file.transaction() as sql:
+                    ended = lives.begin(sql, self._file.path, system_entropy)
         except StoreFailedError as error:
             log.warning("what nobody waited for was not stored, and will be done again: %s", error)
+        except OSError:
+            log.warning("%s was moved or deleted while it was open", self._file.path)
+        if self._erasing is not None:
+            self._erasing.cancel()
         self._closed = True
         self._thread.shutdown()
         self._file.close()
+        if ended is not None:
+            with contextlib.suppress(StoreFailedError):  # the number before it is beside it, and known too
+                lives.finish(self._file.path, ended)

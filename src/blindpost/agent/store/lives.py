@@ -1,8 +1,8 @@
 """Whether a store's file is the one that was open last, or a copy of it by other means than `backup`.
 
-Every opening has a random number, which is kept in the store and in a small file beside it; the store also
-keeps where it lay. A copy that is put elsewhere lies elsewhere; one that is put back in place of the store
-has an older number than the small file.
+Every opening and every closing has a random number, which is kept in the store and in a small file beside it;
+the store also keeps where it lay. A copy that is put elsewhere lies elsewhere; one that is put back in place
+of the store has an older number than the small file, unless it was made since an opening that nothing closed.
 """
 
 from __future__ import annotations

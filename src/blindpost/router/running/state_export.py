@@ -22,7 +22,7 @@ from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmd
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file, telling
 from blindpost.serving.journal import journal_name
-from blindpost.serving.locking import RunningError
+from blindpost.serving.locking import is_held
 from blindpost.store.contract import StoreVersionError
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
@@ -67,20 +67,12 @@ async def export_state(
     try:
         with telling(target):
             async with opened as reader:
-                exported = await _write(reader, target, name, _is_running(place), progress)
+                exported = await _write(reader, target, name, is_held(place.lock), progress)
             if certificate is None:
                 return exported
             return replace(exported, migration_lines=write_certificate(target, name, certificate))
     except (StoreFailedError, StoreVersionError) as error:
         raise OperatorError(f"{store_name(place)}: {error}.") from error
-
-
-def _is_running(place: RouterPlace) -> bool:
-    try:
-        with place.locked():
-            return False
-    except RunningError:
-        return True
 
 
 async def _write(reader: StateReader, target: Path, name: str, online: bool, progress: Progress) -> Exported:
