@@ -69,6 +69,29 @@ def test_init_does_not_touch_a_folder_with_content(failed: Call, router: Path, t
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("kind", ["router", "ntf", "ds"])
+def test_hosts_are_checked_before_anything_is_made(failed: Call, tmp_path: Path, kind: str) -> None:
+    for host, part in {
+        "not a host": "a host expected",
+        "stra\u00dfe.example": "write this name in its xn-- form",
+        "a" * 300: "at most 253 characters",
+        "": "host expected",
+    }.items():
+        assert part in failed(kind, "init", tmp_path / "new", f"--host={host}")
+        assert not (tmp_path / "new").exists()
+
+
+def test_names_with_other_letters_are_written_as_they_travel_and_long_ones_fit(tmp_path: Path) -> None:
+    long = f"{'a' * 63}.{'b' * 63}.example.org"
+    at = ("--host", "m\u00fcnchen.example", "--host", long, "--port", "0", "--no-qr")
+    said = run("router", "init", tmp_path / "router", *at)
+    assert f"@xn--mnchen-3ya.example,{long}:0\n" in said.stdout
+    assert "the system chooses a port at every start" in said.stderr
+    assert f"@xn--mnchen-3ya.example,{long}:0" in run("router", "address", "-c", tmp_path / "router").stdout
+    run("ntf", "init", tmp_path / "ntf", "--host", long)
+    run("ds", "init", tmp_path / "ds", "--host", long)
+
+
 @pytest.mark.parametrize("command", ["status", "stats", "connections"])
 def test_nobody_answers_on_the_control_socket(failed: Call, router: Path, command: str) -> None:
     assert "no server listens at this control socket" in failed("router", command, "-c", router)

@@ -47,7 +47,7 @@ from blindpost.ds.settings import CONFIG_NAME, DsPlace, read_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
-from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE, host_text
 
 if TYPE_CHECKING:
     from blindpost.ds.client import DsClient
@@ -134,6 +134,10 @@ def init(
     from blindpost.ds.process import open_embedded_store
 
     require_empty(folder, "service")
+    try:
+        host = host_text(host)
+    except ValueError as error:
+        raise OperatorError(f"--host: {error}.") from error
     text = with_set(_CONFIG.format(port=port), settings).encode()
     DsPlace.parse(text, folder / CONFIG_NAME)
     with new_folder(folder, "service"):
@@ -404,7 +408,7 @@ async def _connect(server: str, token: str, fingerprint: str, quic: bool) -> DsC
     from blindpost.ds.client import DsClient
 
     host, _, port = server.rpartition(":") if server.count(":") == 1 else (server, "", "")
-    if port and not port.isdigit():
+    if port and not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65_535):
         raise OperatorError(f"--server: HOST or HOST:PORT expected, not {server!r}.")
     pinned = _bytes(fingerprint, "the fingerprint", 32) if fingerprint else None
     return await DsClient.connect(

@@ -41,6 +41,7 @@ from blindpost.cli.output import (
     show_holders,
     show_status,
     tell_backup,
+    tell_open_port,
     tell_restored,
     tell_rotated,
     told_reload,
@@ -313,3 +314,4 @@ def _print_address(place: NtfPlace, key_hash: bytes, *, as_json: bool) -> None:
         typer.echo(json.dumps({"address": found, "fingerprint": b64(key_hash)}))
     else:
         typer.echo(found)
+        tell_open_port(place, place.settings.address.port)

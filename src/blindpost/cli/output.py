@@ -241,6 +241,17 @@ def move_ca_key(place: IdentifiedPlace, to: Path, *, as_json: bool) -> None:
         say("It is still on the disk of the server: carry it away from there.")
 
 
+def tell_open_port(place: Place[Any], port: int) -> None:
+    """An address with port 0 leads nowhere by itself."""
+    if not port:
+        typer.echo(
+            f"Port 0: the system chooses a port at every start; `blindpost {place.word} status` tells it.\n"
+            f"An address for others needs one that stays: set it in [address] and [listen] of "
+            f"{place.file.name}.",
+            err=True,
+        )
+
+
 @contextlib.contextmanager
 def working(message: str) -> Iterator[None]:
     """Show a person that work is in progress."""

@@ -38,6 +38,7 @@ from blindpost.cli.output import (
     require_empty,
     say,
     tell_backup,
+    tell_open_port,
     tell_restored,
     tell_rotated,
     with_set,
@@ -212,6 +213,7 @@ def print_address(place: RouterPlace, key_hash: bytes, *, qr: bool, as_json: boo
         typer.echo(json.dumps(values))
         return
     typer.echo(found.text)
+    tell_open_port(place, place.settings.address.port)
     if qr:
         import segno
 

@@ -25,6 +25,8 @@ _AUTHORITY_NAME = x509.Name(
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, "SimpleX"),
     ]
 )
+_NAME_MAX = 64
+"""How much of a host a certificate's name has room for; nobody compares it."""
 _SERVICE_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "simplex")])
 _ONLINE_USAGE = x509.KeyUsage(
     digital_signature=True,
@@ -83,7 +85,7 @@ def issue_router(
     issuer = x509.load_der_x509_certificate(authority.certificate)
     issuer_identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     public = key.for_certificates().public_key()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:_NAME_MAX])])
     builder = (
         _builder(issuer.subject, name, _serial(entropy), _instant(now), _instant(now) + VALIDITY)
         .public_key(public)

@@ -16,11 +16,31 @@ EVERYWHERE = "*"
 FINGERPRINT_SIZE = 32
 
 
-def _host(text: str) -> str:
+HOST_MAX = 253
+"""How long a name may be that can be looked up."""
+_AMBIGUOUS = frozenset("\u00df\u03c2\u200c\u200d")
+"""Letters that the two standards for international names write in different ways."""
+
+
+def host_text(text: str) -> str:
+    """A host in normal form, an international name in the form that travels: `xn--...`."""
+    if len(text) > HOST_MAX:
+        raise ValueError(f"a host of at most {HOST_MAX} characters expected")
+    if not text.isascii():
+        text = _international(text)
     try:
         return Host(text).text
     except WireError as error:
         raise ValueError(f"{error}, such as smp.example.org") from error
+
+
+def _international(text: str) -> str:
+    try:
+        if not _AMBIGUOUS.intersection(text):
+            return text.encode("idna").decode()
+    except UnicodeError:
+        pass
+    raise ValueError("a host in ASCII expected: write this name in its xn-- form")
 
 
 def _fingerprint(text: str) -> str:
@@ -61,7 +81,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
-HostText = Annotated[str, AfterValidator(_host)]
+HostText = Annotated[str, AfterValidator(host_text)]
 Listening = Annotated[str, AfterValidator(_listening)]
 Database = Annotated[str, AfterValidator(_database), Field(repr=False)]
 """The address of a PostgreSQL database, or nothing; it may hold a password, so it is never printed."""

@@ -27,6 +27,7 @@ _IPV6_TEXT_MAX = 45
 _ONION = re.compile(r"[a-z0-9]+\.onion")
 _DOMAIN = re.compile(r"[^:#,;/\[\]\x00-\x20\x7F-\U0010FFFF]+")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+=*")
+_INTERNATIONAL = "a host in ASCII expected: write an international name in its xn-- form"
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -74,6 +75,8 @@ def _scan_host(text: str, start: int) -> tuple[HostKind, str, int]:
         return HostKind.ONION, found[0], found.end()
     if (found := _DOMAIN.match(text, start)) is not None and not found[0].endswith(".onion"):
         return HostKind.DOMAIN, found[0], found.end()
+    if not text[start : start + 1].isascii():
+        raise WireError(_INTERNATIONAL)
     raise WireError("an IPv4, IPv6, onion or domain host expected")
 
 
@@ -212,7 +215,8 @@ class RouterAddress(Value):
     def from_text(cls, text: str) -> RouterAddress:
         address, end = scan_address(text, 0)
         if end != len(text):
-            raise WireError("a router address expected, with nothing after it")
+            extra = "a router address expected, with nothing after it"
+            raise WireError(extra if text[end].isascii() else _INTERNATIONAL)
         return address
 
 
