@@ -95,11 +95,11 @@ def unsubscribe(turn: Turn, subscription: Subscription) -> Response:
     if notification is not None:
         ledger.remove(turn, notification, LedgerEvent.DELETED)
     turn.view.delete_subscription(subscription)
+    turn.ask(Forget(subscription.server, (subscription.notifier_id,)))
+    turn.count(Meter.SUBSCRIPTIONS_DELETED)
     token = turn.view.tokens.get(subscription.token_id)
     if notification is not None and token is not None:
         pushes.review(turn, token)
-    turn.ask(Forget(subscription.server, (subscription.notifier_id,)))
-    turn.count(Meter.SUBSCRIPTIONS_DELETED)
     return OK()
 
 
