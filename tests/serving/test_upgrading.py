@@ -88,8 +88,9 @@ async def test_one_upgrade_at_a_time(tmp_path: Path) -> None:
         for _ in range(10):
             router.child.send(signal.SIGUSR2)
         told = await asyncio.gather(*(router.ask("upgrade") for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(each, OperatorError) for each in told), "the signals came first"
-        assert {str(each) for each in told} == {"an upgrade is under way already."}
+        refused = [each for each in told if isinstance(each, OperatorError)]
+        assert len(refused) >= len(told) - 1, "one of them may come before the signals"
+        assert {str(each) for each in refused} == {"an upgrade is under way already."}
         await router.told(b"is ready", 2)
         assert (await router.ask("status"))["upgrades"] == 1
         assert await router.end(signal.SIGTERM) == 0

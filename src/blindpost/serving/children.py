@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from blindpost.serving import ending
-from blindpost.serving.control import NotRunningError, ask
+from blindpost.serving.control import HungUpError, NotRunningError, ask
 from blindpost.serving.place import control_of
 from blindpost.serving.supervisor import unsupervised
 
@@ -109,7 +109,7 @@ class Child:
         while True:
             try:
                 return self.ask("status")
-            except NotRunningError as error:
+            except (NotRunningError, HungUpError) as error:
                 if not self.runs or given_up() or time.monotonic() > end:
                     told = self.log[-_LOG_TOLD:].decode(errors="replace")
                     raise DidNotStartError(f"{self.kind} did not start: {told}") from error

@@ -160,12 +160,22 @@ def ask(path: Path, command: str, *, timeout_s: float = ASK_TIMEOUT_S, **argumen
     except OSError as error:
         raise about_file(error, path) from error
     if not line:
-        raise OperatorError(f"{path}: the server closed the control socket; it is stopping.")
+        raise HungUpError(path)
     answer = json.loads(line)
     if not answer["ok"]:
         raise OperatorError(answer["error"])
     result: dict[str, Any] = answer["result"]
     return result
+
+
+class HungUpError(OperatorError):
+    """The server closed its control socket instead of answering."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: the server closed its control socket before it answered: "
+            "it is stopping, restarting or taking over. Ask again."
+        )
 
 
 class NotRunningError(OperatorError):
