@@ -173,6 +173,12 @@ def test_what_is_put_off_of_a_block_keeps_the_keys_of_its_own_commands() -> None
     assert all(isinstance(one, Asked) and one.key == one.request.entity_id for one in again)
 
 
+async def stand_still(pid: int) -> None:
+    """Stop a process; it may take a step more before it does."""
+    os.kill(pid, signal.SIGSTOP)
+    await until_heard(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -183,7 +189,7 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
         clients = [await running.connect(), await running.connect()]
         queue = await new_queue(clients[0])
         stopped = next(front for front in fronts.fronts if front.sessions)
-        os.kill(stopped.pid, signal.SIGSTOP)
+        await stand_still(stopped.pid)
         (other,) = [front for front in fronts.fronts if front is not stopped]
         served = [client for client in clients if client in await answered(clients)]
         assert len(served) == len(other.sessions) == 1
@@ -219,7 +225,7 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
         queues = [await new_queue(recipient) for _ in range(60)]
         (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
         stopped = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
-        os.kill(stopped.pid, signal.SIGSTOP)
+        await stand_still(stopped.pid)
         for queue in queues:
             assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
         assert client.congested
@@ -245,7 +251,7 @@ async def test_a_front_that_is_behind_is_not_given_more_than_a_connection_may_ha
         queues = [await new_queue(recipient) for _ in range(60)]
         (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
         behind = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
-        os.kill(behind.pid, signal.SIGSTOP)
+        await stand_still(behind.pid)
         for queue in queues:
             assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
         assert client.congested
@@ -254,7 +260,7 @@ async def test_a_front_that_is_behind_is_not_given_more_than_a_connection_may_ha
         heard = [await pushed(recipient) for _ in queues]
         assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
         assert isinstance(await recipient.send(PING()), PONG)
-        assert not client.congested
+        await until_heard(lambda: not client.congested)
         for one in (recipient, sender):
             await one.close()
 
