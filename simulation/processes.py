@@ -247,9 +247,11 @@ def run_simulated(main: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(main)
     finally:
         logging.disable()  # what the last processes say at their burial concerns nobody
+        asyncio.set_event_loop(loop)  # what they still start then is forgotten with it
         for process in tuple(loop.processes):
             process.on_death = None
             process.die()
             process.bury()
+        asyncio.set_event_loop(None)
         logging.disable(logging.NOTSET)
         loop.close()

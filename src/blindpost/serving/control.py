@@ -155,6 +155,8 @@ def ask(path: Path, command: str, *, timeout_s: float = ASK_TIMEOUT_S, **argumen
                 line = lines.readline()
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NotRunningError(path) from error
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise HungUpError(path) from error
     except TimeoutError as error:
         raise OperatorError(f"{path}: the server did not answer within {timeout_s:.0f} s.") from error
     except OSError as error:
