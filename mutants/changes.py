@@ -158,13 +158,14 @@ def _mistakes(node: ast.AST) -> Iterator[tuple[str, int, Apply]]:
             yield "sign turned", line, _turn_sign
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             yield "off by one", line, _add_one
-    body = getattr(node, "body", None)
-    if isinstance(body, list):
-        for at, statement in enumerate(body):
+    for name in ("body", "orelse", "finalbody"):
+        found = getattr(node, name, None)
+        block: list[ast.stmt] = found if isinstance(found, list) else []
+        for at, statement in enumerate(block):
             if _is_effect(statement):
-                yield "effect forgotten", statement.lineno, partial(_forget, at=at)
-                if at + 1 < len(body) and _is_effect(body[at + 1]) and not _commute(*body[at : at + 2]):
-                    yield "steps exchanged", statement.lineno, partial(_exchange, at=at)
+                yield "effect forgotten", statement.lineno, partial(_forget, name=name, at=at)
+                if at + 1 < len(block) and _is_effect(block[at + 1]) and not _commute(*block[at : at + 2]):
+                    yield "steps exchanged", statement.lineno, partial(_exchange, name=name, at=at)
 
 
 def _is_effect(statement: ast.stmt) -> bool:
@@ -257,11 +258,11 @@ def _add_one(node: ast.AST) -> None:
     node.value += 1
 
 
-def _forget(node: ast.AST, at: int) -> None:
-    body = node.body  # type: ignore[attr-defined]  # only nodes with a body come here
-    body[at] = ast.copy_location(ast.Pass(), body[at])
+def _forget(node: ast.AST, name: str, at: int) -> None:
+    block = getattr(node, name)
+    block[at] = ast.copy_location(ast.Pass(), block[at])
 
 
-def _exchange(node: ast.AST, at: int) -> None:
-    body = node.body  # type: ignore[attr-defined]  # only nodes with a body come here
-    body[at], body[at + 1] = body[at + 1], body[at]
+def _exchange(node: ast.AST, name: str, at: int) -> None:
+    block = getattr(node, name)
+    block[at], block[at + 1] = block[at + 1], block[at]

@@ -9,6 +9,10 @@ ROUTER = (
     " test_service_subscription test_transcripts test_service_transcripts test_activity test_gauges"
     " test_backpressure test_stored test_decisions_subscriptions"
 )
+ROUTER_IN_MEMORY = (
+    "test_decisions_association test_decisions_commands test_decisions_delivery test_decisions_notifications"
+    " test_decisions_queues test_decisions_sending test_decisions_services test_decisions_subscriptions"
+)
 NTF = (
     "test_authority test_decisions_tokens test_decisions_pushes test_decisions_subscriptions"
     " test_commands test_lab test_ledger test_machines test_subscriber_decisions test_subscriber_scripted"
@@ -39,14 +43,10 @@ def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[s
 GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
-        "commands decisions delivery expiry notifications queues turn",
-        _tests("router", ROUTER),
+        "association commands decisions delivery notifications queues services subscriptions",
+        _tests("router", ROUTER_IN_MEMORY),
     ),
-    **_gates(
-        "router",
-        "association services subscriptions",
-        _tests("router", "test_decisions_association test_decisions_services test_decisions_subscriptions"),
-    ),
+    **_gates("router", "expiry turn", _tests("router", ROUTER)),
     **_gates(
         "ntf",
         "authority ledger outcomes pushes rates state subscriber.decisions subscriptions tokens turn view",

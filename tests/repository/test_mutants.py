@@ -27,6 +27,12 @@ class Account:
         self.total -= amount
         self.told.append(amount)
         return True
+
+    def put(self, amount: int) -> None:
+        if amount:
+            self.total += amount
+        else:
+            self.told.append(amount)
 '''
 TESTS = """\
 from shop import Account
@@ -68,6 +74,8 @@ def test_each_kind_of_mistake_is_made() -> None:
     }
     assert all(change.before != change.after for change in found)
     assert not any("docstring" in change.before for change in found)
+    otherwise = [change for change in found if change.function == "Account.put" and "append" in change.before]
+    assert len(otherwise) == 1, "what only happens otherwise can be forgotten too"
 
 
 def test_a_mistake_no_test_notices_is_reported(tmp_path: Path) -> None:

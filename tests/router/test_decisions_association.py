@@ -14,7 +14,7 @@ from blindpost.router.meters import Meter
 from blindpost.router.model import NO_QUEUES, Domain, Notifier, QueueRecord
 from blindpost.router.state import GET_IDLE, PUSH_IDLE, RouterClient, ServiceSub, Walk
 from blindpost.wire.smp.responses import DELD, END, ENDS
-from tests.support.router.in_memory import KNOWN, MEMBERS, SERVICE_ID, ServiceDesk
+from tests.support.router.in_memory import KNOWN, MEMBERS, SERVICE_ID, Desk
 from tests.support.router.routers import new_key
 
 MESSAGES, NOTIFICATIONS = Domain.MESSAGES, Domain.NOTIFICATIONS
@@ -25,7 +25,7 @@ NOTIFIER = Notifier(b"a", new_key().public, Secret(bytes(32)), None)
 
 
 def serving(
-    desk: ServiceDesk, service_id: bytes, domain: Domain = MESSAGES, members: QueueSet = MEMBERS
+    desk: Desk, service_id: bytes, domain: Domain = MESSAGES, members: QueueSet = MEMBERS
 ) -> RouterClient:
     """A connection that serves a service and counts these queues."""
     client = desk.client(service_id)
@@ -35,7 +35,7 @@ def serving(
     return client
 
 
-def a_queue(desk: ServiceDesk, service_id: bytes | None = None, notifier: bytes | None = None) -> QueueRecord:
+def a_queue(desk: Desk, service_id: bytes | None = None, notifier: bytes | None = None) -> QueueRecord:
     record = desk.queue(b"a", 1, service_id)._replace(notifier=replace(NOTIFIER, service_id=notifier))
     desk.queues[b"a"] = record
     return record
@@ -43,7 +43,7 @@ def a_queue(desk: ServiceDesk, service_id: bytes | None = None, notifier: bytes 
 
 @pytest.mark.parametrize("domain", Domain)
 def test_a_takeover_ends_what_the_service_had_but_not_what_the_connection_has_itself(domain: Domain) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     loser, client = serving(desk, SERVICE_ID, domain), desk.client()
     loser.walks.fill(domain, Walk(b"here"))
     for name, sub in ((b"in flight", PUSH_IDLE), (b"own", PUSH_IDLE), (b"read", GET_IDLE)):
@@ -71,7 +71,7 @@ def test_a_queue_that_leaves_is_told_to_its_service_unless_that_caused_it(
     domain: Domain, event: END | DELD
 ) -> None:
     for acts in (True, False):
-        desk = ServiceDesk(KNOWN)
+        desk = Desk(KNOWN)
         holder = serving(desk, SERVICE_ID, domain)
         holder.subs.fill(b"a", PUSH_IDLE)
         acting = holder if acts else None
@@ -82,16 +82,16 @@ def test_a_queue_that_leaves_is_told_to_its_service_unless_that_caused_it(
         assert desk.sent == ([] if acts else [(holder.client_id, b"a", event)])
         assert desk.counted == ({} if acts else {Meter.SUB_ENDS: 1})
         assert (b"a" in holder.subs) is (acts or domain is NOTIFICATIONS)
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     desk.decide(lambda turn: association.queue_left(turn, None, domain, SERVICE_ID, b"a", event))
     assert (desk.sent, desk.counted) == ([], {}), "nobody serves it"
 
 
-def of_messages(desk: ServiceDesk, client: RouterClient, record: QueueRecord) -> QueueRecord:
+def of_messages(desk: Desk, client: RouterClient, record: QueueRecord) -> QueueRecord:
     return desk.decide(lambda turn: association.associate_queue(turn, client, record))
 
 
-def of_notifications(desk: ServiceDesk, client: RouterClient, record: QueueRecord) -> QueueRecord:
+def of_notifications(desk: Desk, client: RouterClient, record: QueueRecord) -> QueueRecord:
     return desk.decide(lambda turn: association.associate_notifier(turn, client, record))
 
 
@@ -101,7 +101,7 @@ def of_notifications(desk: ServiceDesk, client: RouterClient, record: QueueRecor
 def test_a_queue_joins_the_service_that_subscribes_it(
     domain: Domain, members: QueueSet, before: bytes | None
 ) -> None:
-    desk = ServiceDesk(KNOWN, OTHER)
+    desk = Desk(KNOWN, OTHER)
     former, client = serving(desk, OTHER_ID, domain), desk.client()
     client.service_subs.fill(domain, ServiceSub(False, members))
     is_messages = domain is MESSAGES
@@ -132,7 +132,7 @@ def test_a_queue_joins_the_service_that_subscribes_it(
 @pytest.mark.parametrize("domain", Domain)
 @pytest.mark.parametrize("before", [None, OTHER_ID])
 def test_a_plain_connection_takes_a_queue_out_of_its_service(domain: Domain, before: bytes | None) -> None:
-    desk = ServiceDesk(KNOWN, OTHER)
+    desk = Desk(KNOWN, OTHER)
     former, plain = serving(desk, OTHER_ID, domain), desk.client(None)
     is_messages = domain is MESSAGES
     record = a_queue(desk, before) if is_messages else a_queue(desk, None, before)

@@ -22,12 +22,12 @@ from blindpost.wire.smp.commands import NSUBS, SUBS, UNKNOWN_COUNT
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.responses import ALLS, ENDS, ERR, SOKS
-from tests.support.router.in_memory import KNOWN, MEMBERS, PRINT, SERVICE_ID, TODAY, ServiceDesk
+from tests.support.router.in_memory import KNOWN, MEMBERS, PRINT, SERVICE_ID, TODAY, Desk
 
 MESSAGES = Domain.MESSAGES
 
 
-def found(desk: ServiceDesk, role: ServiceRole, fingerprint: bytes, account: bytes = b"addr") -> bytes | None:
+def found(desk: Desk, role: ServiceRole, fingerprint: bytes, account: bytes = b"addr") -> bytes | None:
     def asked(service_id: bytes | None) -> None: ...
 
     desk.decide(lambda turn: services.find_service(turn, asked, role, fingerprint, (b"cert",), account))
@@ -37,7 +37,7 @@ def found(desk: ServiceDesk, role: ServiceRole, fingerprint: bytes, account: byt
 
 
 def test_a_certificate_leads_to_its_service_a_new_one_or_none() -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     assert found(desk, ServiceRole.MESSAGING, PRINT) == SERVICE_ID
     assert found(desk, ServiceRole.NOTIFIER, PRINT) is None
     assert desk.turn.view.changes == []
@@ -50,7 +50,7 @@ def test_a_certificate_leads_to_its_service_a_new_one_or_none() -> None:
 
 
 def test_new_services_count_for_their_address_where_room_is_short() -> None:
-    desk = ServiceDesk(room=SERVICE_BYTES * 1000)
+    desk = Desk(room=SERVICE_BYTES * 1000)
     desk.stored.look(SERVICE_BYTES * 600)
     made = [found(desk, ServiceRole.MESSAGING, bytes([number]) * 32) for number in range(3)]
     assert [one is None for one in made] == [False, True, True]
@@ -70,7 +70,7 @@ def test_new_services_count_for_their_address_where_room_is_short() -> None:
 def test_a_service_without_queues_is_forgotten_in_time(
     record: ServiceRecord, before_day: int, is_kept: bool
 ) -> None:
-    desk = ServiceDesk(record)
+    desk = Desk(record)
     desk.decide(lambda turn: services.expire_service(turn, SERVICE_ID, before_day))
     assert (SERVICE_ID in desk.known) is is_kept
     desk.decide(lambda turn: services.expire_service(turn, b"unknown", before_day))
@@ -78,7 +78,7 @@ def test_a_service_without_queues_is_forgotten_in_time(
 
 
 def subscribed(
-    desk: ServiceDesk, client: RouterClient, domain: Domain, given: QueueSet | None, of: bytes = SERVICE_ID
+    desk: Desk, client: RouterClient, domain: Domain, given: QueueSet | None, of: bytes = SERVICE_ID
 ) -> Any:
     count = UNKNOWN_COUNT if given is None else given.count
     command = (SUBS if domain is MESSAGES else NSUBS)(count, given.ids_hash if given else bytes(16))
@@ -100,7 +100,7 @@ def subscribed(
 def test_a_service_subscribes_whatever_it_believes_and_the_difference_is_counted(
     domain: Domain, given: QueueSet | None, meter: str, total: int
 ) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client, meters = desk.client(), SERVICE_METERS[domain]
     assert subscribed(desk, client, domain, given) == SOKS(2, MEMBERS.ids_hash)
     counted = {getattr(meters, meter): 1, meters.subscribed: 1, meters.queues: 2}
@@ -122,7 +122,7 @@ def test_a_service_subscribes_whatever_it_believes_and_the_difference_is_counted
 
 
 def test_only_the_service_itself_subscribes_and_only_if_it_is_known() -> None:
-    desk = ServiceDesk()
+    desk = Desk()
     assert subscribed(desk, desk.client(None), MESSAGES, None) == ERR(Code.SERVICE)
     assert subscribed(desk, desk.client(b"o" * 24), MESSAGES, None) == ERR(Code.SERVICE)
     assert subscribed(desk, desk.client(), MESSAGES, None) == ERR(Code.AUTH)
@@ -133,7 +133,7 @@ def test_only_the_service_itself_subscribes_and_only_if_it_is_known() -> None:
     ("held", "fresh", "queues"), [(QueueSet.of([b"a"]), 0, 1), (QueueSet.of([b"a", b"b", b"c"]), 0, 0)]
 )
 def test_queues_that_joined_before_subs_are_counted_once(held: QueueSet, fresh: int, queues: int) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client, meters = desk.client(), SERVICE_METERS[MESSAGES]
     client.service_subs.fill(MESSAGES, ServiceSub(False, held))
     subscribed(desk, client, MESSAGES, None)
@@ -144,7 +144,7 @@ def test_queues_that_joined_before_subs_are_counted_once(held: QueueSet, fresh: 
 # --- walks
 
 
-def walking(desk: ServiceDesk, walk: Walk | None) -> RouterClient:
+def walking(desk: Desk, walk: Walk | None) -> RouterClient:
     client = desk.client()
     desk.state.services(MESSAGES).take_over(SERVICE_ID, client)
     desk.undo.forget()
@@ -153,15 +153,13 @@ def walking(desk: ServiceDesk, walk: Walk | None) -> RouterClient:
     return client
 
 
-def walked(
-    desk: ServiceDesk, client: RouterClient, *ids: bytes, following: bytes | None = None
-) -> Walk | None:
+def walked(desk: Desk, client: RouterClient, *ids: bytes, following: bytes | None = None) -> Walk | None:
     desk.decide(lambda turn: services.walk_step(turn, client, MESSAGES, ids, following))
     return client.walks.get(MESSAGES)
 
 
 def test_a_walk_hands_over_what_waits_and_ends_with_alls() -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client = walking(desk, Walk(announced=True, errors=((b"x", Code.INTERNAL),)))
     for name in (b"a", b"b"):
         desk.queue(name)
@@ -185,7 +183,7 @@ def test_a_walk_hands_over_what_waits_and_ends_with_alls() -> None:
 
 
 def test_a_walk_that_was_not_announced_ends_silently_and_may_begin_again() -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client = walking(desk, Walk(errors=((b"x", Code.INTERNAL),), again=True))
     assert walked(desk, client) == Walk()
     assert desk.sent == []
@@ -193,7 +191,7 @@ def test_a_walk_that_was_not_announced_ends_silently_and_may_begin_again() -> No
 
 
 def test_a_walk_ends_when_another_connection_serves() -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     desk.queue(b"a")
     client = walking(desk, Walk(announced=True))
     walking(desk, None)
@@ -208,7 +206,7 @@ def test_a_walk_ends_when_another_connection_serves() -> None:
 
 
 def test_a_bug_in_one_queue_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client = walking(desk, Walk(announced=True))
     for name in (b"a", b"b"):
         desk.queue(name)
@@ -227,7 +225,7 @@ def test_a_bug_in_one_queue_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_walk_over_notifiers_hands_over_their_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client = desk.client()
     desk.state.services(Domain.NOTIFICATIONS).take_over(SERVICE_ID, client)
     desk.undo.forget()
@@ -240,7 +238,7 @@ def test_a_walk_over_notifiers_hands_over_their_notifications(monkeypatch: pytes
 
 
 def test_a_store_that_cannot_be_read_is_told_once_and_the_walk_waits() -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     client = walking(desk, Walk(b"here", announced=True, errors=((b"x", Code.INTERNAL),)))
     error = StoreFailedError("full")
     for told in ([(client.client_id, b"", ERR(STORE("full")))], []):

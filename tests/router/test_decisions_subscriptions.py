@@ -22,14 +22,14 @@ from blindpost.router.state import (
 from blindpost.router.turn import Delivery
 from blindpost.wire.smp.errors import PROHIBITED, Code
 from blindpost.wire.smp.responses import DELD, END, ERR, OK, SOK
-from tests.support.router.in_memory import KNOWN, MEMBERS, NOW, SERVICE_ID, ServiceDesk, a_message
+from tests.support.router.in_memory import KNOWN, MEMBERS, NOW, SERVICE_ID, Desk, a_message
 
 Q = b"q"
 FIRST, SECOND = (Delivered(a_message(Q, n).msg_id, n, NOW, False, True) for n in (0, 1))
 IN_FLIGHT = {kind: Sub(kind, FIRST) for kind in SubKind}
 
 
-def holding(desk: ServiceDesk, client: RouterClient, held: Sub | None = PUSH_IDLE) -> RouterClient:
+def holding(desk: Desk, client: RouterClient, held: Sub | None = PUSH_IDLE) -> RouterClient:
     """A connection that is subscribed to the queue."""
     desk.state.queues.take_over(Q, client)
     desk.undo.forget()
@@ -39,11 +39,11 @@ def holding(desk: ServiceDesk, client: RouterClient, held: Sub | None = PUSH_IDL
     return client
 
 
-def subscribed(desk: ServiceDesk, client: RouterClient, record: QueueRecord) -> None:
+def subscribed(desk: Desk, client: RouterClient, record: QueueRecord) -> None:
     desk.decide(lambda turn: subscriptions.sub(turn, client, b"corr", record))
 
 
-def answers(desk: ServiceDesk, client: RouterClient) -> list[Any]:
+def answers(desk: Desk, client: RouterClient) -> list[Any]:
     """What the connection gets: responses with their correlation id, events without one."""
     return [
         (one.corr_id, one.response.message if isinstance(one.response, Delivery) else one.response)
@@ -55,7 +55,7 @@ def answers(desk: ServiceDesk, client: RouterClient) -> list[Any]:
 @pytest.mark.parametrize("messages", [0, 1])
 @pytest.mark.parametrize("held", [None, PUSH_IDLE, IN_FLIGHT[SubKind.PUSH]])
 def test_a_plain_connection_takes_a_queue_over(messages: int, held: Sub | None) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     record = desk.queue(Q, messages, None)
     loser, client = holding(desk, desk.client(None), IN_FLIGHT[SubKind.PUSH]), desk.client(None)
     if held is not None:
@@ -77,7 +77,7 @@ def test_a_plain_connection_takes_a_queue_over(messages: int, held: Sub | None) 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_service_takes_a_queue_into_its_set_and_gets_its_message_again(own: bool) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     record, client = desk.queue(Q), desk.client()
     client.service_subs.fill(Domain.MESSAGES, ServiceSub(True, MEMBERS))
     holder = holding(desk, client if own else desk.client(None), IN_FLIGHT[SubKind.PUSH])
@@ -100,7 +100,7 @@ def test_a_service_takes_a_queue_into_its_set_and_gets_its_message_again(own: bo
 
 
 def test_sub_and_get_of_one_connection_exclude_each_other() -> None:
-    desk = ServiceDesk()
+    desk = Desk()
     record, client = desk.queue(Q, 1, None), desk.client(None)
     client.subs.fill(Q, GET_IDLE)
     subscribed(desk, client, record)
@@ -114,7 +114,7 @@ def test_sub_and_get_of_one_connection_exclude_each_other() -> None:
 
 
 def test_get_reads_the_same_message_until_it_is_acknowledged() -> None:
-    desk = ServiceDesk()
+    desk = Desk()
     record, client = desk.queue(Q, 0, None), desk.client(None)
     assert desk.decide(lambda turn: subscriptions.get(turn, client, record)) == OK()
     assert desk.counted == {Meter.GETS_EMPTY: 1}
@@ -130,13 +130,13 @@ def test_get_reads_the_same_message_until_it_is_acknowledged() -> None:
     assert client.subs.get(Q) == IN_FLIGHT[SubKind.GET], "it expired, and may still be acknowledged"
 
 
-def acked(desk: ServiceDesk, client: RouterClient, record: QueueRecord, msg_id: bytes) -> Any:
+def acked(desk: Desk, client: RouterClient, record: QueueRecord, msg_id: bytes) -> Any:
     return desk.decide(lambda turn: subscriptions.ack(turn, client, record, msg_id))
 
 
 @pytest.mark.parametrize("held", [None, PUSH_IDLE, GET_IDLE, Sub(SubKind.PUSH, SECOND)])
 def test_an_ack_of_what_is_not_in_flight_changes_nothing(held: Sub | None) -> None:
-    desk = ServiceDesk()
+    desk = Desk()
     record, client = desk.queue(Q, 2, None), desk.client(None)
     if held is not None:
         client.subs.fill(Q, held)
@@ -153,7 +153,7 @@ def test_an_ack_removes_the_message_and_brings_the_next(
     kind: SubKind, messages: int, service_id: bytes | None, msg_id: bytes, congested: bool
 ) -> None:
     """An empty id removes nothing, and brings the same again."""
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     record, client = desk.queue(Q, messages, service_id), desk.client(service_id)
     client.subs.fill(Q, Sub(kind, FIRST._replace(seconds=NOW - 4)))
     client.congested = congested
@@ -177,7 +177,7 @@ def test_an_ack_removes_the_message_and_brings_the_next(
 
 
 def test_an_ack_of_a_message_that_expired_meanwhile_removes_no_other() -> None:
-    desk = ServiceDesk()
+    desk = Desk()
     record, client = desk.queue(Q, 1, None), desk.client(None)
     client.subs.fill(Q, Sub(SubKind.PUSH, SECOND))
     assert acked(desk, client, record, SECOND.msg_id) == Delivery(record.secret, a_message(Q))
@@ -191,7 +191,7 @@ def test_an_ack_of_a_message_that_expired_meanwhile_removes_no_other() -> None:
 @pytest.mark.parametrize("who", ["holder", "another", "operator"])
 @pytest.mark.parametrize("service_id", [None, SERVICE_ID])
 def test_a_deleted_queue_is_told_to_whoever_had_it(who: str, service_id: bytes | None) -> None:
-    desk = ServiceDesk(KNOWN)
+    desk = Desk(KNOWN)
     record, holder, other = desk.queue(Q, 1, service_id), desk.client(service_id), desk.client(None)
     if service_id is None:
         holding(desk, holder, IN_FLIGHT[SubKind.PUSH])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.changes import Change, PutQueue
-from blindpost.router.commands import batch_meter
 from blindpost.router.config import RouterRules
 from blindpost.router.events import RelayAnswer
 from blindpost.router.meters import Meter
@@ -36,8 +35,6 @@ from blindpost.wire.smp.commands import (
 )
 from blindpost.wire.smp.errors import BLOCKED, PROTOCOL, PROXY, BlockingReason, Code, ProxyCode
 from blindpost.wire.smp.responses import ERR, MSG, PRES, Response
-from blindpost.wire.smp.transmissions import Request
-from blindpost.wire.transmissions import Refused
 from tests.support.router.lines import Queue, create, lines_of, open_line
 from tests.support.router.operators import block, operate
 from tests.support.router.routers import RunningRouter, new_key, running_router
@@ -186,36 +183,6 @@ async def test_refusals_are_counted(running: RunningRouter) -> None:
     await queue.ask(line, OFF())
     await line.ask(SEND(False, b""), queue.sender_id, queue.sender_key)
     assert counted.moved() == {"msgSentAuth": 1}
-
-
-def asked(command: Command) -> Request:
-    return Request(b"1" * 24, b"", command, b"", None, b"")
-
-
-REFUSED = Refused(b"1" * 24, b"", Code.AUTH)
-
-
-@pytest.mark.parametrize(
-    ("items", "meter"),
-    [
-        ([SUB(), SUB()], Meter.SUB_BATCHES),
-        ([DEL(), SUB(), DEL()], Meter.QUEUES_DELETED_BATCHES),
-        ([NDEL(), NDEL()], Meter.NTF_DELETED_BATCHES),
-        ([NSUB(), NSUB()], Meter.NTF_SUB_BATCHES),
-        ([SUB()], None),
-        ([SUB(), NSUB()], None),
-        ([NSUB(), SUB()], None),
-        ([ACK(b""), SUB()], None),
-        ([SUB(), PING()], None),
-        ([SEND(False, b""), SEND(False, b"")], None),
-        ([], None),
-    ],
-)
-def test_blocks_are_counted_as_the_reference_counts_them(items: list[Command], meter: Meter | None) -> None:
-    """Two or more commands of one party, counted under the first; unparseable ones do not count."""
-    requests = [asked(command) for command in items]
-    assert batch_meter(requests) is meter
-    assert batch_meter([REFUSED, *requests, REFUSED]) is meter
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 from blindpost.crypto.authorizers import Verifier
 from blindpost.router.asking import Asked, still_authorized
 from blindpost.router.commands import Answer
-from blindpost.router.forwarding import ForwardedAnswer
+from blindpost.router.forwarding import Forwarded, ForwardedAnswer
 from blindpost.router.meters import Meter
 from blindpost.router.state import RouterClient
 from blindpost.router.turn import Delivery, Turn
@@ -24,7 +24,7 @@ def decide(turn: Turn, client: RouterClient, item: Asked | Refused, verifier: Ve
     if isinstance(item, Refused):
         turn.answer(client, item.corr_id, item.entity_id, ERR(item.error))
     elif item.opened is not None:
-        _decide_forwarded(turn, client, item, verifier)
+        _decide_forwarded(turn, client, item, item.opened, verifier)
     else:
         answer = _answer(turn, item, verifier)
         if answer is not None:
@@ -32,19 +32,19 @@ def decide(turn: Turn, client: RouterClient, item: Asked | Refused, verifier: Ve
             turn.answer(client, request.corr_id, request.entity_id, answer)
 
 
-def _decide_forwarded(turn: Turn, client: RouterClient, item: Asked, verifier: Verifier) -> None:
+def _decide_forwarded(
+    turn: Turn, client: RouterClient, item: Asked, opened: Forwarded | Refused, verifier: Verifier
+) -> None:
     """Decide what came through a proxy; the answer goes back the same way."""
-    opened, inner = item.opened, item.inner
-    if opened is None or isinstance(opened, Refused):
-        error = Code.INTERNAL if opened is None else opened.error
-        turn.answer(client, item.request.corr_id, b"", ERR(error))
+    if isinstance(opened, Refused):
+        turn.answer(client, opened.corr_id, b"", ERR(opened.error))
         return
     turn.count(Meter.FORWARDED)
     if isinstance(opened.inner, Refused):
         answer: Answer = ERR(opened.inner.error)
     else:
-        assert inner is not None, "a forwarded command that was not looked up"
-        answer = _answer(turn, inner, verifier)
+        assert item.inner is not None, "a forwarded command that was not looked up"
+        answer = _answer(turn, item.inner, verifier)
     assert answer is not None, "a command that may not be forwarded"
     assert not isinstance(answer, Delivery), "a command that may not be forwarded"
     turn.answer(client, opened.corr_id, b"", ForwardedAnswer(opened, answer))
