@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
 from blindpost.router.fronts.line import SocketLine
+from blindpost.router.state import RouterClient
 from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
 from blindpost.transport.errors import TransportError
 from blindpost.transport.plan import SessionLimits
@@ -47,6 +48,7 @@ from tests.support.serving.waiting import until as until_heard
 ROUNDS = int(os.environ.get("BLINDPOST_FRONT_ROUNDS", "1"))
 SEED = int(os.environ.get("BLINDPOST_SEED", "1"))
 PAIRS = 3
+QUEUES = 60
 
 
 def fronts_of(running: RunningRouter) -> fleet.Fronts:
@@ -214,23 +216,21 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
         assert fronts.restarted == 1
 
 
-async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is pushed to its connections is held back as for a peer that does not read; others go on."""
-    monkeypatch.setattr(channel, "HIGH", 64 << 10)
-    monkeypatch.setattr(channel, "LOW", 16 << 10)
-    async with running_router(tmp_path, fronts=2) as running:
+@contextlib.asynccontextmanager
+async def stopped_front(
+    tmp_path: Path, limits: SessionLimits | None = None
+) -> AsyncIterator[tuple[RouterClient, fleet.Front]]:
+    """A connection for which sixty messages came while its front stood still; they are heard afterwards."""
+    async with running_router(tmp_path, fronts=2, limits=limits) as running:
         recipient, sender = await running.connect(), await running.connect()
-        queues = [await new_queue(recipient) for _ in range(60)]
+        queues = [await new_queue(recipient) for _ in range(QUEUES)]
         (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
         stopped = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
         await stand_still(stopped.pid)
         for queue in queues:
             assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
         assert client.congested
-        assert 0 < len(client.waiting) < len(queues)
-        assert stopped.channel.backlog < 10 * channel.HIGH
+        yield client, stopped
         os.kill(stopped.pid, signal.SIGCONT)
         heard = [await pushed(recipient) for _ in queues]
         assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
@@ -241,28 +241,24 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
             await one.close()
 
 
+async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is pushed to its connections is held back as for a peer that does not read; others go on."""
+    monkeypatch.setattr(channel, "HIGH", 64 << 10)
+    monkeypatch.setattr(channel, "LOW", 16 << 10)
+    async with stopped_front(tmp_path) as (client, front):
+        assert 0 < len(client.waiting) < QUEUES
+        assert front.channel.backlog < 10 * channel.HIGH
+
+
 async def test_a_front_that_is_behind_is_not_given_more_than_a_connection_may_have_waiting(
     tmp_path: Path,
 ) -> None:
     """Otherwise it would find the outbox of a peer that reads too full, and cut it."""
     limits = SessionLimits(outbox_high=64 << 10, outbox_low=16 << 10, outbox_max=512 << 10)
-    async with running_router(tmp_path, fronts=2, limits=limits) as running:
-        recipient, sender = await running.connect(), await running.connect()
-        queues = [await new_queue(recipient) for _ in range(60)]
-        (client,) = (one.client for one in running.router.connections.values() if len(one.client.subs))
-        behind = next(front for front in fronts_of(running).fronts if _has(running, front, client.client_id))
-        await stand_still(behind.pid)
-        for queue in queues:
-            assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
-        assert client.congested
-        assert len(client.waiting) > len(queues) // 2
-        os.kill(behind.pid, signal.SIGCONT)
-        heard = [await pushed(recipient) for _ in queues]
-        assert sorted(one.entity_id for one in heard) == sorted(queue.recipient_id for queue in queues)
-        assert isinstance(await recipient.send(PING()), PONG)
-        await until_heard(lambda: not client.congested)
-        for one in (recipient, sender):
-            await one.close()
+    async with stopped_front(tmp_path, limits) as (client, _):
+        assert len(client.waiting) > QUEUES // 2
 
 
 async def test_whoever_waits_for_a_channel_goes_on_however_soon_it_is_empty(
