@@ -20,7 +20,7 @@ from blindpost.wire.smp.responses import OK, PONG, Response
 from blindpost.wire.smp.transmissions import Request
 from tests.support.client.scripted_router import ScriptedRouter, listening, queue_id
 from tests.support.client.socks_proxy import socks_proxy
-from tests.support.transport.sessions import at_now, open_files, router_credentials, smp_router
+from tests.support.transport.sessions import all_is_left, at_now, open_files, router_credentials, smp_router
 
 IPV4, DOMAIN, IPV6 = 1, 3, 4
 ONION = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstuvwx.onion"
@@ -30,10 +30,7 @@ ONION = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstuvwx.onion"
 async def nothing_left() -> AsyncIterator[None]:
     before = open_files()
     yield
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert open_files() == before
+    await all_is_left(before)
 
 
 def done(request: Request) -> Response:

@@ -308,7 +308,7 @@ async def test_a_front_killed_in_the_middle_of_anything_leaves_nothing(tmp_path:
             await one.wait_closed()
         again = await running.connect()
         assert isinstance(await again.send(PING()), PONG)
-        assert (len(running.router.connections), limits.handshakes) == (1, 0)
+        await until_heard(lambda: (len(running.router.connections), limits.handshakes) == (1, 0))
         await again.close()
         await until(lambda: as_before(fronts_of(running), 1, open_before))
 

@@ -19,6 +19,7 @@ from blindpost.wire.smp.responses import DELD, END, ERR, NID, NMSG, OK, SOK
 from blindpost.wire.smp.values import NtfCreds, ServerNtfCreds
 from tests.support.router.lines import Line, Queue, Said, client_of, create, lines_of, open_line, quiet
 from tests.support.router.routers import RunningRouter, new_key, running_router
+from tests.support.serving.waiting import until
 
 AUTH = ERR(Code.AUTH)
 DAY = 86_400
@@ -210,8 +211,9 @@ async def test_a_disconnected_notifier_leaves_notifications_waiting(running: Run
     line, one, two = await lines_of(running, 3)
     queue = await create(line, notifier=True)
     await nsub(one, queue)
+    gone = client_of(running, one)
     await one.stream.close()
-    await line.settle()
+    await until(lambda: gone.client_id not in running.router.connections)
     await queue.send(line, b"loud", notify=True)
     await nsub(two, queue)
     assert await notices(two, queue, 1) == [await head_id(line, queue)]

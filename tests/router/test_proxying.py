@@ -163,6 +163,7 @@ async def test_two_senders_that_ask_at_once_wait_for_one_attempt(
     lines = [await open_line(proxy) for _ in range(3)]
     pkeys = await asyncio.gather(*(prxy(line, relay.server) for line in lines))
     assert pkeys[0] == pkeys[1] == pkeys[2]
+    await until(lambda: bool(relay.router.connections))
     assert len(relay.router.connections) == 1
 
 

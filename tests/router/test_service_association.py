@@ -325,7 +325,9 @@ async def test_a_notifier_changes_service_with_its_waiting_notifications(running
     queue = await create(owner, notifier=True)
     await nsub(notifier, queue)
     service_id = notifier.service_id
+    gone = client_of(running, notifier)
     await notifier.stream.close()
+    await until(lambda: gone.client_id not in running.router.connections)
     await queue.send(owner, b"ping", notify=True)
     assert await waiting_in(running, service_id, NOTIFICATIONS) == {queue.notifier_id}
     other = await open_service(running, new_service(), NOTIFIER)

@@ -140,7 +140,7 @@ async def test_an_unreachable_database_is_reported_everywhere_in_the_same_words(
             code, metrics = await http(port, "/metrics")
             assert code == 200
             assert f'blindpost_router_ready{{reason="{sentence.strip()}"}} 0' in metrics
-            assert f"not ready: {sentence.strip()}".encode() in router.log
+            await router.told(f"not ready: {sentence.strip()}".encode())
         finally:
             await asyncio.to_thread(postgres.start)
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.transport.sessions import open_files
+from tests.support.transport.sessions import all_is_left, open_files
 
 
 @pytest.fixture(autouse=True)
 async def nothing_left() -> AsyncIterator[None]:
     before = open_files()
     yield
-    for _ in range(3):
-        await asyncio.sleep(0)
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    assert not left
-    assert open_files() == before
+    await all_is_left(before)

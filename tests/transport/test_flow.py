@@ -413,6 +413,7 @@ async def test_a_server_that_stops_closes_its_sessions_and_its_port() -> None:
     router = Recorder()
     async with serving(smp_router(limits=QUICK), router) as port:
         streams = [await connect(smp_client(limits=QUICK), HOST, port) for _ in range(3)]
+        await router.until("sessions", 3)
         assert open_files() > before
     for stream in streams:
         with pytest.raises(errors.PeerClosedError):

@@ -11,6 +11,7 @@ import pytest
 from blindpost.transport import keeper as keepers
 from blindpost.transport.keeper import TRIM_AFTER, Keeper
 from blindpost.transport.session import Session
+from tests.support.serving.waiting import until
 from tests.support.transport.sessions import HOST, QUICK, Recorder, serving, smp_client, smp_router
 from tests.support.transport.streams import connect
 
@@ -75,8 +76,7 @@ async def test_a_session_closed_by_the_peer_is_freed_without_collection() -> Non
             tls = weakref.ref(router.sessions.pop()._tls._connection)
             await stream.close()
             await router.until("reasons")
-            await asyncio.sleep(0)
+            await until(lambda: tls() is None)
             assert router.reasons, "the reason is kept, the session is not"
-            assert tls() is None
     finally:
         gc.enable()

@@ -7,7 +7,7 @@ import functools
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from blindpost.crypto.credentials import Credentials, issue_router, make_authority, make_service
@@ -19,6 +19,7 @@ from blindpost.transport.network import TCP, Network
 from blindpost.transport.plan import SessionLimits, SessionPlan
 from blindpost.transport.plans import ntf_client_plan, ntf_router_plan, smp_client_plan, smp_router_plan
 from blindpost.transport.session import Handler, Session
+from tests.support.serving.waiting import until
 
 NOW = 1_760_000_000
 HOST = "localhost"
@@ -133,3 +134,17 @@ async def serving(
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+async def all_is_left(before: int) -> None:
+    """Both ends of every connection are gone: no other task runs, and no more files than before are open."""
+
+    def left() -> tuple[set[asyncio.Task[Any]], int]:
+        others = asyncio.all_tasks()
+        others.discard(asyncio.current_task())
+        return others, open_files()
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            await until(lambda: left() == (set(), before))
+    assert left() == (set(), before)
