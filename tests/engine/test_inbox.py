@@ -90,7 +90,7 @@ def test_an_idle_source_costs_no_memory() -> None:
         inbox.put(peer, 1, 1, 0)
     while inbox:
         inbox.collect()
-    assert inbox._waiting == {}
+    assert (inbox._waiting, inbox._accounts) == ({}, {})
     assert [peer.told for peer in peers] == [["pause", "resume"]] * 3
 
 
