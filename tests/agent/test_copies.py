@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,15 @@ def test_a_copy_made_while_the_store_was_open_is_recognised_where_it_lay(tmp_pat
     path.write_bytes(content)
     log.write_bytes(logged)
     assert is_copy(path)
+
+
+def test_nobody_else_writes_to_what_is_beside_a_store_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        AgentStore.open(tmp_path / "a.db").close()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_store_whose_folder_is_gone_is_closed_all_the_same(

@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from blindpost.cli.talking import plain, shown_name
 from tests.support.agent.agents import address_of
 from tests.support.router.routers import running_router
 
@@ -230,3 +233,23 @@ async def test_a_half_typed_line_stays_whole_in_a_terminal(tmp_path: Path) -> No
             await bob.read("Alice: hello Bob!")
             alice.keys("/quit\r")
             await alice.ended()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Eve\nBob: pay her", "Eve Bob: pay her"),
+        ("Eve\u2028Bob", "Eve Bob"),
+        ("\u202eeve\x1b[2J\r", "\ufffdeve\ufffd[2J\ufffd"),
+        ("x" * 100_000, "x" * 63 + "\u2026"),
+        ("\n", "somebody without a name"),
+    ],
+    ids=["lines", "separators", "controls", "long", "empty"],
+)
+def test_a_name_is_one_short_line_that_a_terminal_does_not_obey(name: str, shown: str) -> None:
+    assert shown_name(name) == shown
+
+
+def test_no_line_of_a_message_looks_like_a_message_of_somebody_else() -> None:
+    assert plain("hello\nBob: pay her\u2029Carol: yes") == "hello\n    Bob: pay her\n    Carol: yes"
+    assert plain("") == ""

@@ -147,3 +147,10 @@ def test_invalid_toml_is_reported_with_its_line() -> None:
     assert "not valid TOML" in said
     with pytest.raises(OperatorError, match="UTF-8"):
         RouterPlace.parse(b"\xff", FILE)
+    for content in (b"a = " + b"[" * 100_000, b"a = " + b"9" * 5_000):
+        with pytest.raises(OperatorError, match="TOML: it has a number or a nesting that is too large"):
+            RouterPlace.parse(content, FILE)
+
+
+def test_a_byte_order_mark_of_an_editor_is_no_mistake() -> None:
+    assert RouterPlace.parse(b"\xef\xbb\xbf" + TEXT.encode(), FILE) == RouterPlace.parse(TEXT.encode(), FILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Callable
@@ -79,6 +80,18 @@ def test_hosts_are_checked_before_anything_is_made(failed: Call, tmp_path: Path,
     }.items():
         assert part in failed(kind, "init", tmp_path / "new", f"--host={host}")
         assert not (tmp_path / "new").exists()
+
+
+def test_names_that_are_not_utf8_are_one_message(failed: Call, tmp_path: Path) -> None:
+    odd = os.fsdecode(b"a\xff")
+    for arguments in (
+        (odd, "--host=localhost"),
+        ("new", f"--host={odd}"),
+        ("new", "--host=b", f"--password={odd}"),
+    ):
+        said = failed("router", "init", tmp_path / arguments[0], *arguments[1:])
+        assert "is not UTF-8" in said
+        assert not list(tmp_path.iterdir())
 
 
 def test_names_with_other_letters_are_written_as_they_travel_and_long_ones_fit(tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def failing(on_failure: Callable[[str], NoReturn]) -> Iterator[None]:
         sys.exit(1)
     except OSError as error:
         on_failure(str(about_file(error, Path(error.filename or "."))))
+    except UnicodeEncodeError:
+        on_failure(
+            "a name or a text in the command line is not UTF-8. Choose another one, or set a locale that "
+            "fits, such as LC_ALL=C.UTF-8."
+        )
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -94,9 +99,7 @@ def say(message: str) -> None:
 
 def with_set(text: str, given: Sequence[str] | None) -> str:
     """A new configuration with what `--set` says; a value that is no TOML is taken as a text."""
-    import tomllib
-
-    from blindpost.serving.toml_text import with_settings
+    from blindpost.serving.toml_text import read_toml, with_settings
 
     settings: dict[str, dict[str, object]] = {}
     for one in given or ():
@@ -105,7 +108,7 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         if not is_setting or not is_named:
             raise OperatorError(f"--set {one}: TABLE.NAME=VALUE expected, such as metrics.enabled=true.")
         try:
-            read = tomllib.loads(f"value = {value}")["value"]
+            read = read_toml(f"value = {value}")["value"]
         except ValueError:
             read = value
         settings.setdefault(table, {})[field] = read

@@ -146,10 +146,10 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
 
 def _check_unchanged(config: Path, host: str, port: int | None) -> None:
     """An existing setup is never redone: another host or port is reported as a mistake."""
-    import tomllib
+    from blindpost.serving.toml_text import read_toml
 
     try:
-        address = tomllib.loads(config.read_text(encoding="utf-8"))["address"]
+        address = read_toml(config.read_text(encoding="utf-8"))["address"]
         hosts, known = list(address["hosts"]), address.get("port")
     except (OSError, ValueError, LookupError, TypeError):
         return  # the server itself says what is wrong with its file

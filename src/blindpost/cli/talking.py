@@ -1,7 +1,8 @@
 """The conversations of `blindpost chat`: what is typed, and what is shown.
 
 Lines that are typed go to the chosen conversation; lines that begin with / are commands. What others say is
-shown without control characters, so that nobody can overwrite somebody else's screen.
+shown without control characters, names on one line and further lines of a message indented: nobody can
+overwrite somebody else's screen, or write a line that looks as if another person said it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ OBEYED = ("Cc", "Cf", "Co", "Cs")
 """Categories of characters that a terminal may act upon: controls, changes of direction, surrogates."""
 HARMLESS = "\n\t\u200d"
 """Of these: lines, tabs, and what joins emoji."""
+INDENT = "    "
+"""Before all lines of a message but its first."""
+NAME_MAX = 64
 HELP = f"""\
 /invite              make a link for one person, with a QR code
 /address             show your address, a link for everybody
@@ -200,7 +204,7 @@ class Talk:
             return
         contact = await self._chats.join(link, message.strip() or None)
         self._added(contact.id)
-        say(f"Connecting with {_plain(contact.name)} in the background.")
+        say(f"Connecting with {shown_name(contact.name)} in the background.")
 
     def _decided(self, number: str) -> Asked | GroupOffered | None:
         place = int(number) if number.isdigit() else len(self._waiting)
@@ -269,8 +273,9 @@ class Talk:
 
     def _called(self, chat: Conversation, member: Member | None = None) -> str:
         if isinstance(chat, Contact):
-            return _plain(chat.name)
-        return f"#{_plain(chat.name)}" if member is None else f"#{_plain(chat.name)} {_plain(member.name)}"
+            return shown_name(chat.name)
+        group = f"#{shown_name(chat.name)}"
+        return group if member is None else f"{group} {shown_name(member.name)}"
 
     # What is shown
 
@@ -282,14 +287,14 @@ class Talk:
         match event:
             case MessageReceived(chat, message, member):
                 self._last[chat.id] = (message, member)
-                quoted = "" if message.quoted is None else f"> {_plain(message.quoted)}\n"
-                say(f"{quoted}{self._called(chat, member)}: {_plain(message.shown)}{_marks(message)}")
+                quoted = "" if message.quoted is None else f"> {plain(message.quoted)}\n"
+                say(f"{quoted}{self._called(chat, member)}: {plain(message.shown)}{_marks(message)}")
             case MessageEdited(chat, message, member):
-                say(f"{self._called(chat, member)}, edited: {_plain(message.text)}")
+                say(f"{self._called(chat, member)}, edited: {plain(message.text)}")
             case MessageDeleted(chat, _, member):
                 say(f"{self._called(chat, member)} deleted a message.")
             case Reacted(chat, _, emoji, added, member):
-                say(f"{self._called(chat, member)} {'' if added else 'no longer '}{_plain(emoji or '?')}")
+                say(f"{self._called(chat, member)} {'' if added else 'no longer '}{plain(emoji or '?')}")
             case Delivered(chat, _) if isinstance(chat, Contact):
                 say(f"  delivered to {self._called(chat)}")
             case Asked() | GroupOffered():
@@ -328,9 +333,9 @@ class Talk:
 
 def _waits(event: Asked | GroupOffered) -> str:
     if isinstance(event, Asked):
-        said = "" if event.text is None else f", saying: {_plain(event.text)}"
-        return f"{_plain(event.profile.name)} wants to talk to you{said}"
-    return f"{_plain(event.contact.name)} invites you to #{_plain(event.invite.profile.name)}"
+        said = "" if event.text is None else f", saying: {plain(event.text)}"
+        return f"{shown_name(event.profile.name)} wants to talk to you{said}"
+    return f"{shown_name(event.contact.name)} invites you to #{shown_name(event.invite.profile.name)}"
 
 
 def _marks(message: Incoming) -> str:
@@ -343,6 +348,13 @@ def _marks(message: Incoming) -> str:
     return f"   [{', '.join(marks)}]" if marks else ""
 
 
-def _plain(text: str) -> str:
-    """What somebody else wrote, without anything that a terminal obeys."""
-    return "".join(one if one in HARMLESS or unicodedata.category(one) not in OBEYED else "�" for one in text)
+def plain(text: str) -> str:
+    """What somebody else wrote, without anything that a terminal obeys or that looks like a new message."""
+    kept = (one if one in HARMLESS or unicodedata.category(one) not in OBEYED else "�" for one in text)
+    return f"\n{INDENT}".join("".join(kept).splitlines())
+
+
+def shown_name(text: str) -> str:
+    """How somebody calls themselves, on one line and not too long."""
+    name = " ".join(plain(text).split())
+    return f"{name[: NAME_MAX - 1]}…" if len(name) > NAME_MAX else name or "somebody without a name"

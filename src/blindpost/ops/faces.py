@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from blindpost.ops.model import Address, Face
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file
 from blindpost.serving.identity import Identity
+from blindpost.serving.toml_text import read_toml
 from blindpost.wire.addresses import RouterAddress
 
 
@@ -60,7 +60,7 @@ def _ds(folder: Path) -> Face:
 def _canary(folder: Path) -> Face:
     """A canary is known by the routers between which it sings."""
     try:
-        routers = tomllib.loads(read_file(folder / "canary.toml").decode()).get("routers")
+        routers = read_toml(read_file(folder / "canary.toml").decode()).get("routers")
     except ValueError:
         routers = None
     names = list(map(str, routers)) if isinstance(routers, dict) else []

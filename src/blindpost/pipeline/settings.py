@@ -65,10 +65,10 @@ def read_settings(file: Path | None) -> Settings:
     if file is None:
         return Settings()
     try:
-        found = tomllib.loads(file.read_text())
+        found = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise PipelineError(f"{file}: {error.strerror}. Name the file of the pipeline's settings.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise PipelineError(f"{file}: it is no TOML: {error}.") from error
     unknown = sorted(found.keys() - {"fleet", "keep"})
     if unknown:

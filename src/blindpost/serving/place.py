@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -14,6 +13,7 @@ from blindpost.serving.files import read_file
 from blindpost.serving.journal import JournalSection
 from blindpost.serving.sections import ControlSection, LogSection, MetricsSection
 from blindpost.serving.settings import Section, parse
+from blindpost.serving.toml_text import read_toml
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -128,7 +128,7 @@ def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, 
 def control_of(file: Path) -> Path:
     """The control socket that a server's configuration names, for those who need nothing else of it."""
     try:
-        named = tomllib.loads(file.read_text(encoding="utf-8")).get("control", {}).get("socket")
+        named = read_toml(file.read_text(encoding="utf-8")).get("control", {}).get("socket")
     except (OSError, ValueError, AttributeError):
         named = None  # the server itself says what is wrong with its file
     return file.parent / (named if isinstance(named, str) else ControlSection().socket)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.toml_text import read_toml
 
 _TABLE = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
@@ -30,11 +31,11 @@ S = TypeVar("S", bound=Section)
 def parse(content: bytes, file: Path, settings: type[S]) -> S:
     """The settings in a file, complete and checked."""
     try:
-        text = content.decode("utf-8")
-        tables = tomllib.loads(text)
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+        tables = read_toml(text)
     except UnicodeDecodeError as error:
         raise OperatorError(f"{file}: UTF-8 text expected.") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise OperatorError(f"{file}: not valid TOML: {error}.") from error
     try:
         return settings.model_validate(tables)

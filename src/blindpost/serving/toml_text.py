@@ -1,13 +1,25 @@
-"""Changing settings in the text of a configuration file, so that its comments stay where they help."""
+"""Reading the text of a configuration file, and changing settings in it so that its comments stay."""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 _TABLE = re.compile(r"\[([a-z_]+)\]\s*$")
 _SETTING = re.compile(r"(?:# )?([a-z_0-9]+) = ")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """What a text says; everything that is wrong with it is a `ValueError`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it has a number or a nesting that is too large") from error
 
 
 def with_settings(text: str, settings: Mapping[str, Mapping[str, object]]) -> str:

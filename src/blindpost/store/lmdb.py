@@ -160,7 +160,7 @@ class LmdbStore:
     def _locked(self) -> int:
         """Lock the store itself, by whatever path it was opened; one process at a time writes."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         except OSError as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
@@ -279,7 +279,7 @@ class LmdbStore:
 
     def backup(self, folder: Path) -> None:
         """A compact, consistent copy of everything committed so far, while the store stays in use."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _copy(self._environment, folder)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from blindpost.engine.loop import StoreFailedError
 
 _LIFE, _BEFORE, _PLACE = "life", "life_before", "life_place"
 _SIZE = 16
+_PRIVATE = 0o600
 
 
 def is_other_file(sql: sqlite3.Connection, path: Path) -> bool:
@@ -47,7 +48,8 @@ def finish(path: Path, life: bytes) -> None:
     beside = _beside(path)
     fresh = beside.with_name(f"{beside.name}.new")
     try:
-        fresh.write_text(life.hex())
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "w") as file:
+            file.write(life.hex())
         fresh.replace(beside)
     except OSError as error:
         raise StoreFailedError(
