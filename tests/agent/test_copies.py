@@ -17,6 +17,7 @@ from blindpost.agent.store import lives
 from blindpost.agent.store.database import AgentStore
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
+from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Peer, World, virtual
 
 
@@ -98,6 +99,9 @@ def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(path: Path, life: bytes) -> None:
         raise StoreFailedError("no room for the number beside it")
 
+    def no_room(file: SqliteStore) -> None:
+        raise StoreFailedError("no room in the store")
+
     with monkeypatch.context() as patch:
         patch.setattr(lives, "finish", full)
         with pytest.raises(StoreFailedError):
@@ -108,6 +112,11 @@ def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(lives, "finish", full)
         store.close()
     assert not is_copy(path), "it ended before the number of its closing was beside it"
+    store = AgentStore.open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "commit", no_room)
+        store.close()
+    assert not is_copy(path), "the disk was full when it was closed"
     path.with_name("d.db-life").write_text("rubbish")
     assert is_copy(path)
 

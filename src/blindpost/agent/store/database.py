@@ -305,7 +305,8 @@ class AgentStore:
             self.commit()
             if self._broken is None and not self._closed:
                 with self._file.transaction() as sql:
-                    ended = lives.begin(sql, self._file.path, system_entropy)
+                    life = lives.begin(sql, self._file.path, system_entropy)
+                ended = life  # only what was committed may stand beside it
         except StoreFailedError as error:
             log.warning("what nobody waited for was not stored, and will be done again: %s", error)
         except OSError:
