@@ -6,6 +6,7 @@ Curve25519 goes through libsodium (twice as fast), but for verification; Curve44
 from __future__ import annotations
 
 import hmac
+from typing import cast
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey, Ed448PublicKey
@@ -28,7 +29,7 @@ class PrivateKey:
     It defines equality and therefore has no hash: a secret must not choose a slot in a table.
     """
 
-    __slots__ = ("_public", "_signing", "algorithm", "raw")
+    __slots__ = ("_loaded", "_public", "algorithm", "raw")
 
     def __init__(self, algorithm: Algorithm, raw: bytes) -> None:
         if len(raw) != algorithm.raw_size:
@@ -36,7 +37,8 @@ class PrivateKey:
         self.algorithm = algorithm
         self.raw = bytes(raw)
         self._public: PublicKey | None = None
-        self._signing: bytes | Ed448PrivateKey | None = None
+        self._loaded: bytes | Ed448PrivateKey | X448PrivateKey | None = None
+        """The key as its library uses it: making that of a key takes as long as using it."""
 
     @classmethod
     def generate(cls, algorithm: Algorithm, entropy: Entropy) -> PrivateKey:
@@ -74,18 +76,23 @@ class PrivateKey:
             case Algorithm.ED448:
                 return Ed448PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
             case Algorithm.X448:
-                return X448PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
+                return self._x448().public_key().public_bytes_raw()
+
+    def _x448(self) -> X448PrivateKey:
+        if self._loaded is None:
+            self._loaded = X448PrivateKey.from_private_bytes(self.raw)
+        return cast(X448PrivateKey, self._loaded)
 
     def sign(self, message: Buffer) -> bytes:
         """The pure EdDSA signature, without context."""
-        signing = self._signing
+        signing = self._loaded
         if self.algorithm is Algorithm.ED25519:
             if not isinstance(signing, bytes):
-                signing = self._signing = sodium.ed25519_expand(self.raw)
+                signing = self._loaded = sodium.ed25519_expand(self.raw)
             return sodium.ed25519_sign(signing, message)
         if self.algorithm is Algorithm.ED448:
             if not isinstance(signing, Ed448PrivateKey):
-                signing = self._signing = Ed448PrivateKey.from_private_bytes(self.raw)
+                signing = self._loaded = Ed448PrivateKey.from_private_bytes(self.raw)
             return signing.sign(message)
         raise CryptoError(f"{self.algorithm.label} keys do not sign")
 
@@ -100,8 +107,7 @@ class PrivateKey:
             return sodium.x25519(self.raw, public.raw)
         if self.algorithm is Algorithm.X448:
             try:
-                own = X448PrivateKey.from_private_bytes(self.raw)
-                return own.exchange(X448PublicKey.from_public_bytes(public.raw))
+                return self._x448().exchange(X448PublicKey.from_public_bytes(public.raw))
             except ValueError:
                 return bytes(Algorithm.X448.raw_size)
         raise CryptoError(f"{self.algorithm.label} keys do not agree on secrets")
