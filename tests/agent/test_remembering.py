@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blindpost.agent import SyncState
-from blindpost.agent.store import messages
+from blindpost.agent.store import commands, connections, messages
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.messages import AHEAD_MAX
 from blindpost.agent.store.remembering import RememberingConnection, may_change, may_change_messages
 from blindpost.testing.clock import run_virtual
+from blindpost.wire.addresses import Server
 from tests.support.agent.friends import friends
 
 BEHIND = (
@@ -51,11 +52,21 @@ def verified() -> Iterator[list[str]]:
         assert found == real_acknowledge(db, conn_id, msg_id), "the second time it is read"
         return found
 
+    def next_command(db: Db, conn_id: str, server: Server | None) -> commands.StoredCommand | None:
+        if ("only command", commands._worker(conn_id, server)) in db.sql._known:
+            kinds.append("only command")
+        found = real_command(db, conn_id, server)
+        db.sql.forget_message("only command", commands._worker(conn_id, server))
+        assert found == real_command(db, conn_id, server), "the second time it is read"
+        return found
+
     real_next, real_acknowledge = messages.next_delivery, messages.to_acknowledge
+    real_command = commands.next_command
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RememberingConnection, "known", known)
         patch.setattr(messages, "next_delivery", next_delivery)
         patch.setattr(messages, "to_acknowledge", to_acknowledge)
+        patch.setattr(commands, "next_command", next_command)
         yield kinds
 
 
@@ -94,6 +105,7 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
         "awaited",
         "connection",
         "has skipped",
+        "only command",
         "ratchet",
         "rcv",
         "read ahead",
@@ -105,6 +117,53 @@ def test_cache_is_right_through_the_life_of_a_connection(tmp_path: Path) -> None
         "token",
         "waiting since",
     }
+
+
+def test_the_next_command_is_known_through_all_that_happens_to_commands(tmp_path: Path) -> None:
+    """One, two, the first gone, both gone, one that was taken back, moved to another worker or set aside."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice = pair.alice
+            store, conn_id = alice.agent._ground.store, alice.conn.id
+            server = connections.load_whole(store.reading, conn_id).rcv[0].server
+
+            def next_is(*expected: int) -> commands.StoredCommand:
+                found = commands.next_command(db, conn_id, None)
+                assert found is not None
+                assert (found.command_id, found.others) == (expected[0], len(expected) > 1)
+                return found
+
+            def nothing_waits() -> bool:
+                return commands.next_command(db, conn_id, None) is None
+
+            def add() -> int:
+                return commands.insert(db, conn_id, None, "NOBODY", b"content", 1)
+
+            with store.transaction() as db:
+                assert nothing_waits()
+                first = add()
+                next_is(first)
+                second = add()
+                commands.delete(db, next_is(first, second))
+                commands.delete(db, next_is(second))
+                assert nothing_waits()
+            with suppress(LookupError), store.transaction() as db:
+                next_is(add())
+                raise LookupError
+            with store.transaction() as db:
+                assert nothing_waits()
+                third, fourth = add(), add()
+                next_is(third, fourth)
+                commands.move(db, third, server)
+                next_is(fourth)
+                commands.set_failed(db, fourth)
+                assert nothing_waits()
+                db.sql.execute("DELETE FROM commands")
+
+    with verified() as kinds:
+        run_virtual(main())
+    assert "only command" in kinds
 
 
 @pytest.fixture
@@ -218,7 +277,8 @@ def test_which_statements_invalidate_the_cache(statement: str, changes: bool) ->
     ("statement", "changes"),
     [
         ("SELECT 1 FROM messages", False),
-        ("INSERT INTO commands (conn_id) VALUES (1)", False),
+        ("INSERT INTO commands (conn_id) VALUES (1)", True),
+        ("INSERT INTO settings (name) VALUES ('one')", False),
         ("INSERT INTO messages (conn_id) VALUES (1)", True),
         ("DELETE FROM messages", True),
         ("UPDATE rcv_messages SET user_ack = 1", True),

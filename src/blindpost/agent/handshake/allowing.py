@@ -110,7 +110,7 @@ class Allowing:
         with self._ground.transaction() as tx:
             info_message = AgentConnInfo(confirmation.own_info or b"")
             enqueue_confirmation(tx, whole.record, whole.snd[0], info_message)
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
 
     async def _secure_own(self, queue: RcvQueue, sender_key: PublicKey) -> None:
         call = Call(KEY(sender_key), queue.rcv_id, queue.key)
@@ -129,4 +129,4 @@ class Allowing:
         with self._ground.transaction() as tx:
             whole = connections.load_whole(tx, command.conn_id)
             enqueue(tx, whole, Hello(), queues=whole.snd[:1])
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)

@@ -233,7 +233,7 @@ class Joining:
             reply = QueueInfo(queue.client_version, whole.rcv[0].address)
             enqueue_confirmation(tx, whole.record, whole.snd[0], AgentConnInfoReply((reply,), info))
             handshakes.forget_short_link(tx, queue.server, queue.snd_id)
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
             fast = queue.mode is QueueMode.MESSAGING
             tx.emit(Joined(tx.handle(conn_id), fast and whole.record.agent_version >= SECURED_AGENT_VERSION))
 
@@ -267,5 +267,5 @@ class Joining:
         call = Call(SEND(True, body), info.address.sender_id)
         await self._sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
         with self._ground.transaction() as tx:
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
             tx.emit(Joined(tx.handle(conn_id), False))

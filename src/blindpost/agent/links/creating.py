@@ -154,7 +154,7 @@ class Links:
         else:
             created = self.stored_link(whole, wishes)
         with self._ground.transaction() as tx:
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
             tx.emit(LinkCreated(created.conn, created))
 
     def stored_link(self, whole: Whole, wishes: LinkWishes) -> CreatedLink:

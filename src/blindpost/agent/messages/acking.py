@@ -101,10 +101,10 @@ class Acks:
         if queue is not None:
             await self._send_ack(queue, ack.broker_id)
             self._reading.acknowledged(queue, ack.broker_id)
-        with self._ground.joined(sure=True) as tx:
+        with self._ground.joined(sure=True, spare=True) as tx:
             if ack.delete is not None:
                 messages.delete(tx, command.conn_id, ack.delete)
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
         tx.group.lazily()  # if it is forgotten, the router is told again, and has no such message any more
 
     async def _send_ack(self, queue: RcvQueue, broker_id: bytes) -> None:

@@ -106,7 +106,7 @@ class Reception:
 
     def _process(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> Tx:
         try:
-            with self._ground.joined(kem) as tx:
+            with self._ground.joined(kem, seldom=True) as tx:
                 if _opened(tx, queue, msg) is Fate.ACK:
                     ack_later(tx, queue, msg.msg_id)
             return tx

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from blindpost.agent.model import ConnId
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.wire.addresses import Server
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
+
+_ONLY = "only command"
+"""What waits for a worker, where that is known: one command and no other, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,6 +30,13 @@ class StoredCommand(Value):
     """Whether more wait for the same worker."""
 
 
+_Only = StoredCommand | Literal[False] | None
+
+
+def _worker(conn_id: ConnId, server: Server | None) -> tuple[ConnId, str | None, str | None]:
+    return (conn_id, None, None) if server is None else (conn_id, *server_key(server))
+
+
 def insert(
     db: Db,
     conn_id: ConnId,
@@ -37,7 +49,7 @@ def insert(
 ) -> int:
     """`internal_id`: a received message, which triggers mark now and delete together with the command."""
     place = (None, None, None) if server is None else stored_server(db, server)
-    done = db.sql.execute(
+    done = db.sql.execute_known(
         "INSERT INTO commands (host, port, server_key_hash, conn_id, corr_id, command_tag, command,"
         " created_at, internal_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -51,33 +63,44 @@ def insert(
         ),
     )
     assert done.lastrowid is not None
+    worker = _worker(conn_id, server)
+    if db.sql.of_message(_ONLY, worker, False) is None:
+        command = StoredCommand(done.lastrowid, conn_id, server, corr_id, tag, content, now, False)
+        db.sql.keep_of_message(_ONLY, worker, command)
+    else:
+        db.sql.forget_message(_ONLY, worker)
     return done.lastrowid
 
 
 def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
-    """The first command of a worker."""
-    host, port = (None, None) if server is None else server_key(server)
+    """The first command of a worker. One that was just stored behind nothing is not read again."""
+    worker = _worker(conn_id, server)
+    only: _Only = db.sql.of_message(_ONLY, worker, False)
+    if only is not False:
+        return only
     query = (
         "SELECT command_id, corr_id, command_tag, command, created_at FROM commands"
         " WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
         " ORDER BY created_at, command_id LIMIT 2"
     )
-    rows = db.sql.execute(query, (conn_id, host, port)).fetchall()
-    if not rows:
-        return None
-    row = rows[0]
-    content = db.vault.open(row[3], "commands.command", conn_id, row[2], row[4])
-    return StoredCommand(row[0], conn_id, server, row[1], row[2], content, row[4], len(rows) > 1)
+    rows = db.sql.execute(query, worker).fetchall()
+    command = None
+    if rows:
+        row = rows[0]
+        content = db.vault.open(row[3], "commands.command", conn_id, row[2], row[4])
+        command = StoredCommand(row[0], conn_id, server, row[1], row[2], content, row[4], len(rows) > 1)
+    if len(rows) < 2:
+        db.sql.keep_of_message(_ONLY, worker, command)
+    return command
 
 
 def first_id(db: Db, conn_id: ConnId, server: Server | None) -> int | None:
     """The id of `next_command`."""
-    host, port = (None, None) if server is None else server_key(server)
     query = (
         "SELECT command_id FROM commands WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
         " ORDER BY created_at, command_id LIMIT 1"
     )
-    row = db.sql.execute(query, (conn_id, host, port)).fetchone()
+    row = db.sql.execute(query, _worker(conn_id, server)).fetchone()
     return None if row is None else int(row[0])
 
 
@@ -96,8 +119,15 @@ def waiting(db: Db, conn_id: ConnId | None = None) -> list[tuple[ConnId, Server 
     ]
 
 
-def delete(db: Db, command_id: int) -> None:
-    db.sql.execute("DELETE FROM commands WHERE command_id = ?", (command_id,))
+def delete(db: Db, command: StoredCommand) -> None:
+    """It was run, or given up. Where nothing else waits for its worker, that is known from now on."""
+    statement, worker = "DELETE FROM commands WHERE command_id = ?", _worker(command.conn_id, command.server)
+    only: _Only = db.sql.of_message(_ONLY, worker, False)
+    if only and only.command_id == command.command_id:
+        db.sql.execute_known(statement, (command.command_id,))
+        db.sql.keep_of_message(_ONLY, worker, None)
+    else:
+        db.sql.execute(statement, (command.command_id,))
 
 
 def set_failed(db: Db, command_id: int) -> None:

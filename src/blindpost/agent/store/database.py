@@ -129,9 +129,10 @@ class AgentStore:
         self.commit()
 
     @contextlib.contextmanager
-    def part(self, *, sure: bool = False) -> Iterator[Group]:
+    def part(self, *, sure: bool = False, spare: bool = False, seldom: bool = False) -> Iterator[Group]:
         """All of the block's changes, or none; they are committed with their group. One that is `sure` to
-        raise before it changes anything needs no savepoint; otherwise all of the group is taken back."""
+        raise before it changes anything needs no savepoint; otherwise all of the group is taken back. One
+        that `seldom` raises later needs none where all before it are `spare`: those may be taken back."""
         sql = self.reading.sql
         if self._inside:
             raise RuntimeError("a transaction inside of another one")
@@ -140,11 +141,12 @@ class AgentStore:
         if self._group is not None and self._group.parts >= PARTS_MAX:
             self._write()
         group, first = self._group, self._group is None
+        saved = group is not None and not sure and not (seldom and group.spare)
         try:
             if group is None:
                 self._file.begin()
                 group = self._group = Group(self)
-            elif not sure:
+            elif saved:
                 sql.execute("SAVEPOINT part")
             before = sql.total_changes
             try:
@@ -156,19 +158,20 @@ class AgentStore:
             except sqlite3.OperationalError:
                 raise
             except BaseException:
-                if first or (sure and sql.total_changes != before):
+                if first or (not saved and sql.total_changes != before):
                     self._drop(StoreFailedError("it was taken back"))
-                elif not sure:
+                elif saved:
                     sql.execute("ROLLBACK TO part")
                     sql.execute("RELEASE part")
                 raise
-            if not first and not sure:
+            if saved:
                 sql.execute("RELEASE part")
         except sqlite3.OperationalError as error:
             failure = self._file.failed(error)
             self._drop(failure)
             raise failure from error
         group.parts += 1
+        group.spare = spare and (first or group.spare)
 
     def _drop(self, failure: StoreFailedError) -> None:
         """Nothing of the group happens."""

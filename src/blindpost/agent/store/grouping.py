@@ -47,6 +47,8 @@ class Group:
 
     def __init__(self, store: Committer) -> None:
         self.parts = 0
+        self.spare = False
+        """Whether it may be taken back: all its parts would be done again, and nobody waits for them."""
         self.names: set[Hashable] = set()
         """What of it must not leave the machine before it is durable, for those who ask for it alone."""
         self._store = store

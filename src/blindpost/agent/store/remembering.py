@@ -28,8 +28,8 @@ TABLES = frozenset(
 )
 """What is remembered is made of these; where one of them loses rows by a cascade, another one is named."""
 
-MESSAGES = frozenset({"messages", "snd_messages", "rcv_messages", "snd_message_deliveries"})
-"""What is remembered of messages that wait is made of these, and forgotten by itself."""
+MESSAGES = frozenset({"messages", "snd_messages", "rcv_messages", "snd_message_deliveries", "commands"})
+"""What is remembered of messages and commands that wait is made of these, and forgotten by itself."""
 
 _KNOWN_MAX = 4096
 _STATEMENTS_MAX = 1024

@@ -116,7 +116,7 @@ class CommandWorkers:
                     await self._handle(command)
                     if command.tag not in self._end_themselves and self._is_first(command):
                         with self._ground.transaction() as tx:
-                            commands.delete(tx, command.command_id)
+                            commands.delete(tx, command)
                 return
             except AgentError as error:
                 if not error.retried or _is_hopeless(command, error):
@@ -156,7 +156,7 @@ class CommandWorkers:
     def _fail(self, command: StoredCommand, error: AgentError) -> None:
         """Report it. A connection whose join failed is no connection."""
         with self._ground.transaction() as tx:
-            commands.delete(tx, command.command_id)
+            commands.delete(tx, command)
             tx.failed(command.conn_id, error)
             if command.tag == JOIN:
                 tx.delete_connection(command.conn_id)

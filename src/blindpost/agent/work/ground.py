@@ -139,11 +139,14 @@ class Ground:
         self.store.commit()
 
     @contextmanager
-    def joined(self, kem: KemSource | None = None, *, sure: bool = False) -> Iterator[Tx]:
+    def joined(
+        self, kem: KemSource | None = None, *, sure: bool = False, spare: bool = False, seldom: bool = False
+    ) -> Iterator[Tx]:
         """The same, durable together with what else happens in this moment: see `Tx.durable`. `sure`: it
-        raises before it changes anything, or never."""
+        raises before it changes anything, or never; `seldom`: or almost never. `spare`: it may be taken
+        back, since it would only be done again."""
         source = kem if kem is not None else KemLibrary()
-        with self.store.part(sure=sure) as group:
+        with self.store.part(sure=sure, spare=spare, seldom=seldom) as group:
             tx = Tx(self.store.reading, group, self.config, self.servers, self.work, self.handle, source)
             yield tx
         group.follow(tx.release)
