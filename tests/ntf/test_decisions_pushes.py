@@ -346,6 +346,16 @@ def test_what_is_deleted_in_the_batch_that_would_push_it_is_not_pushed(others: i
     assert router.entered == {("no_token", "", "apns"): 1}
 
 
+def test_a_push_under_way_is_not_made_again_when_something_is_deleted() -> None:
+    """What it carries is in the hands of the push service; the rest is pushed after its outcome."""
+    router = with_queues(InMemory().have(token := a_token(), a_notification(1), a_notification(2)), 1, 2)
+    router.decide(lambda turn: pushes.request(turn, token, MESSAGE))
+    jobs = dict(router.state.jobs.items())
+    router.decide(lambda turn: subscriptions.unsubscribe(turn, a_subscription(1)))
+    assert len(router.turn.pushes) == 0
+    assert dict(router.state.jobs.items()) == jobs
+
+
 def test_a_device_that_is_left_in_the_same_batch_gets_no_message_or_check() -> None:
     token = a_token(period_minutes=20, period_due=START)
     router = with_queues(InMemory().have(token, a_notification(1)), 1)
