@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from simulation.genesis import Genesis, make_genesis
+from simulation.journals import TRUTH
 from simulation.many import journey, run_all, schedule_of
 from simulation.run import FailedRunError
 from simulation.shrinking import shrunk
@@ -26,14 +27,23 @@ def main() -> int:
     parser.add_argument("--hours", type=float, help="one long run of so many virtual hours for each seed")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
     parser.add_argument("--sums", type=Path, help="a file that keeps sums, to continue after an interruption")
+    parser.add_argument(
+        "--journals", type=Path, help="a folder for journals: the pipeline's tables are compared"
+    )
     parser.add_argument("--story", action="store_true", help="tell what happened, even if nothing failed")
     chosen = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of texts have the same order in every process only then.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    journals = chosen.journals
+    if journals is not None and journals.exists() and not (journals / TRUTH).exists():
+        print(f"{journals} exists and has no journals of runs: name a new folder", file=sys.stderr)
+        return 2
     if chosen.story or chosen.seeds == 1:
-        return _alone(chosen.seed, chosen.hours, always=chosen.story)
-    return _many(chosen)
+        failed = _alone(chosen.seed, chosen.hours, journals, always=chosen.story)
+    else:
+        failed = _many(chosen)
+    return failed or (0 if journals is None else _compare(journals))
 
 
 def _many(chosen: argparse.Namespace) -> int:
@@ -42,7 +52,7 @@ def _many(chosen: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    complete = run_all(stretch, chosen.jobs, chosen.sums)
+    complete = run_all(stretch, chosen.jobs, chosen.sums, chosen.journals)
     sums = stretch.sums
     print(f"{'' if complete else 'interrupted: '}{sums.seeds} seeds from {chosen.seed}: ", end="")
     print(f"{len(sums.failed)} failed" if sums.failed else "nothing found")
@@ -50,17 +60,17 @@ def _many(chosen: argparse.Namespace) -> int:
     for seed, what in sorted(sums.failed.items()):
         print(f"seed {seed}: {what}")
     if sums.failed:
-        _alone(min(sums.failed), chosen.hours, always=False)
+        _alone(min(sums.failed), chosen.hours, None, always=False)
     return 1 if sums.failed or not complete else 0
 
 
-def _alone(seed: int, hours: float | None, *, always: bool) -> int:
+def _alone(seed: int, hours: float | None, journals: Path | None, *, always: bool) -> int:
     """One seed in this process, and its story if it fails or is wanted."""
     folder = fast_folder()
     try:
         genesis, schedule = make_genesis(folder), schedule_of(seed, hours)
         try:
-            report = simulate(genesis, seed, schedule)
+            report = simulate(genesis, seed, schedule, journals)
         except FailedRunError as failure:
             _tell(genesis, seed, hours, failure)
             return 1
@@ -73,6 +83,21 @@ def _alone(seed: int, hours: float | None, *, always: bool) -> int:
         return 0
     finally:
         shutil.rmtree(folder)
+
+
+def _compare(journals: Path) -> int:
+    """The journals through the pipeline, and its tables beside what the stores took."""
+    from simulation.tables import put_through, truth
+
+    if not (servers := len(truth(journals))):
+        print("no server of these runs wrote a journal")
+        return 0
+    wrong = put_through(journals)
+    print(f"the tables of {servers} servers: ", end="")
+    print(f"{len(wrong)} differences" if wrong else "all as their stores have it")
+    for difference in wrong:
+        print(f"  {difference}")
+    return 1 if wrong else 0
 
 
 def _tell(genesis: Genesis, seed: int, hours: float | None, failure: FailedRunError) -> None:

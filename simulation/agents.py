@@ -72,13 +72,15 @@ UNDER_WAY = (
 
 
 LASTING = (
-    "SELECT host, rcv_id, status, switch_status, deleted FROM rcv_queues ORDER BY rcv_id",
+    "SELECT host, rcv_id, status, switch_status, deleted, ntf_id FROM rcv_queues ORDER BY rcv_id",
     "SELECT host, snd_id, status, switch_status FROM snd_queues ORDER BY snd_id",
     "SELECT host, service_cert_hash, service_id FROM client_services ORDER BY host",
+    "SELECT device_token, tkn_id, tkn_status, tkn_action FROM ntf_tokens ORDER BY device_token",
+    "SELECT conn_id, smp_ntf_id, ntf_sub_id FROM ntf_subscriptions ORDER BY conn_id",
     "SELECT conn_id FROM connections ORDER BY conn_id",
 )
 """What a backup must have in common with the store that it is put in place of: with other queues it would be
-another agent to its peers."""
+another agent to its peers, with another token another device to the notification router."""
 
 
 def let_go(store: AgentStore) -> None:

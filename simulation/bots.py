@@ -33,6 +33,8 @@ class Talk:
     """Those that the person's agent took: they must be answered."""
     answers: dict[int, bytes | None] = field(default_factory=dict)
     """Which message answered each."""
+    acknowledging: set[int] = field(default_factory=set)
+    """Those whose answers the person began to acknowledge: if it died then, they may come again or not."""
     done: set[int] = field(default_factory=set)
     """Those whose answers were acknowledged."""
 
@@ -214,6 +216,7 @@ class PersonParty(_OnAgent):
                     self._contact = self._contact or contact.id
                 case Trouble(_, error, _):
                     raise ViolationError(f"{self.name} is told of a failure: {error!r}")
+        self.talk.acknowledging.update(heard)
         await unit.done()
         self.talk.done.update(heard)
 
@@ -239,6 +242,6 @@ class PersonParty(_OnAgent):
             return f"it is not connected to {BOT}"
         if missing := self.talk.missing:
             return f"questions are not answered: {sorted(missing)}"
-        if open_still := self.talk.answers.keys() - self.talk.done:
+        if open_still := self.talk.answers.keys() - self.talk.acknowledging:
             return f"answers are not acknowledged: {sorted(open_still)}"
         return None

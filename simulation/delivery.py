@@ -9,6 +9,7 @@ from typing import cast
 
 from blindpost.ds.auth import Tokens, token_digest
 from blindpost.ds.connection import DsConnection
+from blindpost.ds.journaling import read_meters
 from blindpost.ds.model import KEY_SIZE
 from blindpost.ds.plan import Called, Event
 from blindpost.ds.server import OVERDUE_LOOK_S, DeliveryService
@@ -19,6 +20,7 @@ from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.serving.limits import Limits, LimitSizes
 from blindpost.store.contract import Durability
 from simulation.faults import PLANNED, Point
+from simulation.journals import journaled, payload_counts
 from simulation.party import Party, Surroundings
 from tests.support.simulation.faults import DOUBT_S
 
@@ -59,18 +61,25 @@ class DyingTables(LmdbTables):
         await super().stage(queue, tag, payload)
 
     async def commit(self, changes: Sequence[Change]) -> None:
+        book = self.party.book
         await self._reached(Point.BEFORE_COMMIT)
         await asyncio.sleep(self.commit_s)
         self._fail()
         doubt = self.doubts.pop() if self.doubts else None
+        if book is not None:
+            book.committing(payload_counts(changes))
         if doubt is not False:
             await super().commit(changes)
         if doubt is not None:
             self.party.counts["doubtful commit"] += 1
             loop = asyncio.get_running_loop()
             outcome: asyncio.Future[bool] = loop.create_future()
+            if book is not None:
+                outcome.add_done_callback(book.known)
             loop.call_later(DOUBT_S, outcome.set_result, doubt)
             raise OutcomeUnknownError(f"a {PLANNED} doubt", outcome)
+        if book is not None:
+            book.committed()
         await self._reached(Point.AFTER_COMMIT)
 
     def _fail(self) -> None:
@@ -80,8 +89,7 @@ class DyingTables(LmdbTables):
             raise StoreFailedError(f"a {PLANNED} failure to commit")
 
     async def _reached(self, point: Point) -> None:
-        if self.party.dies_at is point:
-            self.party.killed_here(point)
+        if self.party.dies_here(point):
             await asyncio.Event().wait()
 
 
@@ -108,10 +116,6 @@ class DeliveryParty(Party):
         self.store: DyingTables
         self._authority = Tokens({token_digest(token_of(caller)): key_of(caller) for caller in callers})
 
-    @property
-    def dies_at(self) -> Point | None:
-        return self._dies_at
-
     async def live(self) -> None:
         self.store = store = DyingTables(self.run.folder / NAME, Durability.OS)
         store.begin(self)
@@ -120,12 +124,13 @@ class DeliveryParty(Party):
             store, authority=self._authority, entropy=self.entropy(), limits=limits
         )
         service.asked = self.asked
-        self._listener = await self.run.network.listen(lambda: BareStream(service), NAME, PORT)
-        overdue = asyncio.create_task(self._close_overdue())
-        await service.run()
-        overdue.cancel()
-        service.close_if(lambda connection: True)
-        await service.emptied()
+        async with journaled(self.book, lambda minute_s, with_sketches: read_meters(service)):
+            self._listener = await self.run.network.listen(lambda: BareStream(service), NAME, PORT)
+            overdue = asyncio.create_task(self._close_overdue())
+            await service.run()
+            overdue.cancel()
+            service.close_if(lambda connection: True)
+            await service.emptied()
 
     async def _close_overdue(self) -> None:
         while True:

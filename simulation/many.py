@@ -98,12 +98,12 @@ def schedule_of(seed: int, hours: float | None) -> Schedule:
     return draw(seed) if hours is None else draw_long(seed, hours)
 
 
-def run_part(genesis: Genesis, seeds: range, hours: float | None) -> Sums:
+def run_part(genesis: Genesis, seeds: range, hours: float | None, journals: Path | None = None) -> Sums:
     sums = Sums()
     for seed in seeds:
         sums.seeds += 1
         try:
-            report = simulate(genesis, seed, schedule_of(seed, hours))
+            report = simulate(genesis, seed, schedule_of(seed, hours), journals)
         except FailedRunError as failure:
             sums.failed[seed] = failure.what
             continue
@@ -125,11 +125,11 @@ def _begin(folder: Path) -> None:
     _genesis = make_genesis(place)
 
 
-def _part(seeds: range, hours: float | None) -> Sums:
-    return run_part(_genesis, seeds, hours)
+def _part(seeds: range, hours: float | None, journals: Path | None) -> Sums:
+    return run_part(_genesis, seeds, hours, journals)
 
 
-def run_all(chosen: Journey, jobs: int, path: Path | None) -> bool:
+def run_all(chosen: Journey, jobs: int, path: Path | None, journals: Path | None = None) -> bool:
     """All that is left of a journey; False if it was interrupted: its sums tell what was done until then."""
     folder = fast_folder()
     sums, before_s, began, told_at = chosen.sums, chosen.sums.took_s, time.monotonic(), time.monotonic()
@@ -139,7 +139,7 @@ def run_all(chosen: Journey, jobs: int, path: Path | None) -> bool:
     try:
         while True:
             while len(waiting) < 2 * jobs and (part := next(parts, None)) is not None:
-                waiting[pool.submit(_part, part, chosen.hours)] = part
+                waiting[pool.submit(_part, part, chosen.hours, journals)] = part
             if not waiting:
                 return True
             finished, _ = wait(waiting, TOLD_EVERY_S, FIRST_COMPLETED)

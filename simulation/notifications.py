@@ -11,6 +11,7 @@ from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
+from blindpost.ntf.journaling import read_meters
 from blindpost.ntf.model import LedgerState, NtfRules
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.server import NtfRouter
@@ -30,6 +31,7 @@ from blindpost.wire.ntf.status import SubState
 from blindpost.wire.ntf.tokens import PushProvider
 from blindpost.wire.ntf.transmissions import Request, parse_requests
 from blindpost.wire.primitives import Reader
+from simulation.journals import journaled, ledger_counts
 from simulation.party import Party, Surroundings
 from simulation.pushes import PushParty, SimulatedApns
 
@@ -76,6 +78,14 @@ class Books:
         self._ended: set[tuple[bytes, int]] = set()
         self._waiting: set[tuple[bytes, int]] = set()
         self._totals: Counter[LedgerState] = Counter()
+        self._tokens: set[bytes] = set()
+        """All that there ever were."""
+
+    def counted(self, store: SqliteTables) -> Counter[str]:
+        """What was stored, and how it ended, when it was last looked at."""
+        rows = store.store.reading.execute("SELECT token_id FROM tokens").fetchall()
+        self._tokens |= {name for (name,) in rows}
+        return ledger_counts(self._totals, len(self._tokens))
 
     def check(self, store: SqliteTables) -> str | None:
         """What is wrong with what is stored now; for after each commit, and before each life."""
@@ -119,6 +129,7 @@ class NtfParty(Party):
         self.subscriber: SmpSubscriber
         self._leaf = leaf
         self._books = Books(pushes)
+        self._counted_before: Counter[str] = Counter()
         self._store: WatchedTables | None = None
 
     async def live(self) -> None:
@@ -140,18 +151,22 @@ class NtfParty(Party):
         self.subscriber = SmpSubscriber(router, SubscriberOptions(smp=smp), self.chance())
         router.subscriber = self.subscriber
         plan = ntf_router_plan(self._leaf, now=self.now, entropy=entropy)
-        self._listening, _ = await listen(plan, router, NAME, PORT, network)
-        beside = [asyncio.create_task(work) for work in (self.subscriber.run(), self._keep_looking())]
-        await router.run()
-        for task in beside:
-            task.cancel()
-        await asyncio.wait(beside)
-        await self._listening.stop()
+        self._counted_before = self._books.counted(store)
+        async with journaled(self.book, lambda minute_s, with_sketches: read_meters(router, self.subscriber)):
+            self._listening, _ = await listen(plan, router, NAME, PORT, network)
+            beside = [asyncio.create_task(work) for work in (self.subscriber.run(), self._keep_looking())]
+            await router.run()
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            await self._listening.stop()
 
     def _look(self) -> None:
         assert self._store is not None
         if (wrong := self._books.check(self._store)) is not None:
             self.run.violated(f"{NAME}: {wrong}")
+        if self.book is not None:
+            self.book.holds(self._books.counted(self._store) - self._counted_before)
 
     async def _keep_looking(self) -> None:
         """The scan of the store, begun again where it fails, as the frame of servers does."""

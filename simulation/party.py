@@ -8,13 +8,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.testing.agents import EPOCH
 from simulation.faults import PLANNED, Point
 from simulation.network import Ending, SimulatedNetwork
 from simulation.processes import CrashedError, Process, SimulationLoop
+
+if TYPE_CHECKING:
+    from simulation.journals import Book
 
 
 class Surroundings(Protocol):
@@ -38,6 +41,8 @@ class Party(ABC):
     kind: ClassVar[str]
     service = False
     """Whether its queues are subscribed all at once."""
+    book: Book | None = None
+    """Of a server that writes a journal."""
 
     def __init__(self, run: Surroundings, name: str) -> None:
         self.run = run
@@ -50,6 +55,8 @@ class Party(ABC):
         self.process: Process | None = None
         self._ending = Ending.RESET
         self._dies_at: Point | None = None
+        self._commits_left = 0
+        """At which of its next commits it dies."""
         self._failing_writes = 0
         self._main: asyncio.Task[None] | None = None
 
@@ -67,17 +74,22 @@ class Party(ABC):
         process = self.process = Process(self.run.loop, self.name)
         process.at_death.append(lambda: self.run.network.owner_dies(process, self._ending))
         process.at_death.append(self.files_closed)
+        process.at_death.append(self._journal_ends)
         process.at_death.append(lambda: self.run.note(f"{self.name} is dead"))
         self.run.note(f"{self.name} begins life {self.lives}")
         main = self._main = process.spawn(self.live())
         main.add_done_callback(lambda done: self._ended(process, done))
+
+    def _journal_ends(self) -> None:
+        if self.book is not None:
+            self.book.ends()
 
     def _ended(self, process: Process, main: asyncio.Task[None]) -> None:
         if process.alive and not main.cancelled() and (error := main.exception()) is not None:
             self.run.violated(f"{self.name} ended by itself: {error!r}")
 
     def die(self, point: Point, ending: Ending, steps: int) -> None:
-        """Now, or at a point that comes soon."""
+        """Now, after so many steps, or at that one of its next commits."""
         process = self.process
         if process is None or not process.alive:
             return
@@ -87,7 +99,7 @@ class Party(ABC):
         elif point is Point.LATER:
             process.die_after(steps)
         else:
-            self._dies_at = point
+            self._dies_at, self._commits_left = point, steps
 
     async def stop(self) -> None:
         """End as a program does that is asked to."""
@@ -98,10 +110,18 @@ class Party(ABC):
             await asyncio.wait([work, process.buried], return_when=asyncio.FIRST_COMPLETED)
         process.die()
 
+    def dies_here(self, point: Point) -> bool:
+        """The store is about to commit, or has just done so: whether the process dies here."""
+        if self._dies_at is not point:
+            return False
+        self._commits_left -= 1
+        if self._commits_left > 0:
+            return False
+        self.killed_here(point)
+        return True
+
     def commit_point(self, point: Point) -> None:
-        """The store is about to commit, or has just done so: here the process may die."""
-        if self._dies_at is point:
-            self.killed_here(point)
+        if self.dies_here(point):
             raise CrashedError
 
     def committing(self, rollback: Callable[[], None], commit: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import Credentials
@@ -15,13 +15,20 @@ from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Undo
+from blindpost.journal.keeping import Read
+from blindpost.router.bulk_lmdb import LmdbBulk
 from blindpost.router.changes import Change, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.model import Domain, QueueRecord
 from blindpost.router.records import ends_from_row, queue_from_row
+from blindpost.router.running.activity import Activity
+from blindpost.router.running.guard import GuardedRouter
+from blindpost.router.running.journaling import RouterReadings
 from blindpost.router.server import Router
 from blindpost.router.tables import ENDS, QUEUES, LmdbTables
 from blindpost.router.view import View
+from blindpost.serving.blocks import LimitedServer
+from blindpost.serving.limits import LimitMeters
 from blindpost.store.contract import Durability
 from blindpost.transport.ends import Server, listen
 from blindpost.transport.plans import smp_router_plan
@@ -32,6 +39,7 @@ from blindpost.wire.smp.versions import MAX_VERSION, MIN_VERSION
 from blindpost.wire.transmissions import Refused
 from blindpost.wire.versions import VersionRange
 from simulation.faults import Point
+from simulation.journals import QueueCounts, journaled
 from simulation.party import Party, Surroundings
 from tests.support.agent.router_damage import associate_in
 from tests.support.simulation.faults import FaultyStore
@@ -49,20 +57,28 @@ class DyingStore(FaultyStore):
         self._party = party
 
     async def commit(self, changes: Sequence[Change]) -> None:
+        book = self._party.book
         await self._reached(Point.BEFORE_COMMIT)
+        if book is not None:
+            book.committing(self._party.queue_counts.of(changes))
         try:
             await super().commit(changes)
-        except OutcomeUnknownError:
+        except OutcomeUnknownError as doubt:
             self._party.counts["doubtful commit"] += 1
+            if book is not None:
+                doubt.outcome.add_done_callback(book.known)
             raise
         except StoreFailedError:
             self._party.counts["refused commit"] += 1
+            if book is not None:
+                book.refused()
             raise
+        if book is not None:
+            book.committed()
         await self._reached(Point.AFTER_COMMIT)
 
     async def _reached(self, point: Point) -> None:
-        if self._party.dies_at is point:
-            self._party.killed_here(point)
+        if self._party.dies_here(point):
             await asyncio.Event().wait()
 
 
@@ -70,6 +86,7 @@ class CountingRouter(Router):
     """Counts what it is asked, by kind."""
 
     asked: Counter[str]
+    guard: LimitMeters
     sent: dict[bytes, bytes]
     """The last message to each queue that was sent without a proxy."""
 
@@ -105,12 +122,9 @@ class RouterParty(Party):
         self._backed_up: dict[bytes, QueueRecord] = {}
         self.leaf = 0
         """Which of its certificates it shows."""
+        self.queue_counts = QueueCounts()
         self._leaves = leaves
         self._rules = rules
-
-    @property
-    def dies_at(self) -> Point | None:
-        return self._dies_at
 
     async def live(self) -> None:
         entropy, network = self.entropy(), self.run.network
@@ -126,12 +140,13 @@ class RouterParty(Party):
         )
         router.asked, router.sent = self.asked, self.sent
         credentials = self._leaves[self.leaf % len(self._leaves)]
-        self._listening = await self.listen(credentials, entropy)
-        expiring = asyncio.create_task(self._expire())
-        await router.run()
-        expiring.cancel()
-        await self._listening.stop()
-        await self.close()
+        async with journaled(self.book, self._meters()):
+            self._listening = await self.listen(credentials, entropy)
+            expiring = asyncio.create_task(self._expire())
+            await router.run()
+            expiring.cancel()
+            await self._listening.stop()
+            await self.close()
 
     @property
     def versions(self) -> VersionRange:
@@ -144,6 +159,23 @@ class RouterParty(Party):
 
     async def close(self) -> None:
         """All connections are closed."""
+
+    def _meters(self) -> Read | None:
+        """What it tells its journal, if it has one, by the code of routers that operators run."""
+        if self.book is None:
+            return None
+        router, bulk = self.router, LmdbBulk(self.store.tables)
+        activity = Activity(self.run.folder / f"{self.name}.activity", self.entropy())
+        router.guard, router.plan.on_use = router.limits.meters, activity.note
+        guarded, server = cast(GuardedRouter, router), cast(LimitedServer, self)
+        readings = RouterReadings(guarded, server, bulk, activity)
+        router.plan.on_compare = readings.compared
+        return readings.read
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """What a journal looks at of a listening server, also before there is one."""
+        return self.router.by_session
 
     def _opened(self) -> DyingStore:
         return DyingStore(LmdbTables(self.run.folder / self.name, Durability.OS), self)

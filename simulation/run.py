@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.router.model import Domain
 from blindpost.testing.apns import ACCEPTED, Reaction
 from simulation.agents import AgentParty
-from simulation.bots import PersonParty
+from simulation.bots import PERSON, PersonParty
 from simulation.callers import WAIT_S, Box, CallerParty, untaken
 from simulation.delivery import NAME as DS
 from simulation.delivery import DeliveryParty
@@ -279,7 +279,14 @@ class Run:
         party.process.on_death = lambda: self._crashed(party, point, ending, down_s)
         party.die(point, ending, steps)
 
-    do_notifier_crash = do_delivery_crash = do_bot_crash = do_crash
+    do_notifier_crash = do_delivery_crash = do_crash
+
+    def do_bot_crash(self, party: Party, *detail: Any) -> None:
+        *crash, questions = detail
+        self.do_crash(party, *crash)
+        person = self.parties[PERSON]
+        if questions and person.alive:
+            self.do_ask(cast(PersonParty, person), questions)
 
     def do_front_dies(self, router: FrontedParty, place: int, ending: Ending, steps: int) -> None:
         router.front_dies(place, ending, steps)
@@ -327,7 +334,7 @@ class Run:
             await self._restarted(party, down_s)
 
     def do_restored_agent(self, agent: AgentParty, made_by_it: bool, after_s: float, down_s: float) -> None:
-        if not agent.ready or agent.device is not None:
+        if not agent.ready:
             return
         self._offering |= len(PEERS[agent.name]) > len(agent.peers)
         if made_by_it:

@@ -20,11 +20,20 @@ DELIVERING = ("ds", *CALLERS)
 DEVICES = ("alice", "carol")
 """Agents that have push notifications, where there are any."""
 OWNERS = ("dave",)
-BOTS = ("ada", "paul")
+BOT, PERSON = BOTS = ("ada", "paul")
 SERVICES = frozenset({"bob"})
 ROUTER_VERSIONS = (20, 19)
 AGENT_VERSIONS = (20, 17, 15, 12)
 """The newest that a program speaks after it was exchanged; services need what routers speak since 19."""
+STORELESS = frozenset({*OWNERS, *CALLERS, "apple"})
+"""They commit nothing, so that they cannot die at it."""
+SOON = (Point.LATER, Point.BEFORE_COMMIT, Point.AFTER_COMMIT)
+POINTS = (Point.NOW, *SOON, *SOON)
+WITHOUT_STORE = (Point.NOW, Point.LATER, Point.LATER)
+"""Where processes die; one that is to die soon may have nothing more to do: it is meant more often."""
+STEPS_MAX = 120
+COMMITS = (1, 1, 2, 3, 4)
+"""After how many steps a process dies, and at which of its next commits."""
 PEERS = {"alice": ("bob",), "bob": ("alice", "carol"), "carol": ("bob",)}
 
 
@@ -62,6 +71,10 @@ class Cast:
             *(NOTIFYING if ntf else ()),
             *(DELIVERING if ds else ()),
         )
+        rest = (NOTIFYING[:1], NOTIFYING[1:]) if ntf else ()
+        served = (DELIVERING[:1], CALLERS) if ds else ()
+        self.kinds = [kind for kind in (ROUTERS, self.agents, self.owners, self.bots, *rest, *served) if kind]
+        """Everybody, by what they are."""
         self.stores = (*ROUTERS, "ds") if ds else ROUTERS
         """Whose commits can be refused, doubtful or slow."""
         self.lines = [*((agent, router) for agent in (*agents, *bots) for router in ROUTERS), ROUTERS]
@@ -76,7 +89,7 @@ class Cast:
 
 CASTS = ((AGENTS[:2], (), ()), (AGENTS[1:], (), ()), ((), OWNERS, ()), ((), (), BOTS))
 """Agents, plain clients and bots of short runs; devices are notified only where there are agents."""
-CAST_SHARES = (2, 2, 2, 1)
+CAST_SHARES = (2, 2, 2, 2)
 NOTIFIED_SHARE, DELIVERED_SHARE = 1 / 3, 1 / 4
 """In how many short runs devices are notified, and a delivery service is used."""
 ALL = Cast(AGENTS, OWNERS)
@@ -115,13 +128,21 @@ def _to_peer(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]
 
 
 def _crash(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    return _crash_of(chance, chance.choice(cast.everybody))
+    """Each kind of process dies as often as the others."""
+    return _crash_of(chance, chance.choice(chance.choice(cast.kinds)))
 
 
 def _crash_of(chance: random.Random, who: str) -> tuple[str, tuple[object, ...]]:
-    point = chance.choice(list(Point))
+    point = chance.choice(WITHOUT_STORE if who in STORELESS else POINTS)
     down_s = chance.choice((0.0, 0.1, 3.0, 60.0))
-    return who, (point, chance.choice(list(Ending)), chance.randint(1, 120), down_s)
+    steps = int(STEPS_MAX ** chance.random()) if point is Point.LATER else chance.choice(COMMITS)
+    return who, (point, chance.choice(list(Ending)), steps, down_s)
+
+
+def _bot_crash(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    """One of the two dies, while a question is on its way or not."""
+    who, detail = _crash_of(chance, chance.choice((*BOTS, BOT)))
+    return who, (*detail, chance.choice((0, 1, 1, 2)))
 
 
 def _restart(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -245,8 +266,8 @@ def _front_stalls(chance: random.Random, cast: Cast) -> tuple[str, tuple[object,
 
 DRAWS: Mapping[str, Draw] = {
     "send": _send,
-    "ask": lambda chance, cast: ("paul", (chance.choice((1, 2, 3)),)),
-    "bot crash": lambda chance, cast: _crash_of(chance, chance.choice(BOTS)),
+    "ask": lambda chance, cast: (PERSON, (chance.choice((1, 2, 3)),)),
+    "bot crash": _bot_crash,
     "connect": _to_peer,
     "resync": _to_peer,
     "attack": _attack,
@@ -277,7 +298,7 @@ DRAWS: Mapping[str, Draw] = {
 WEIGHTS: Mapping[str, int] = {
     "send": 12,
     "ask": 20,
-    "bot crash": 8,
+    "bot crash": 16,
     "connect": 2,
     "resync": 2,
     "attack": 2,
@@ -288,9 +309,9 @@ WEIGHTS: Mapping[str, int] = {
     "renewed service": 2,
     "write": 8,
     "take over": 6,
-    "re-key": 3,
+    "re-key": 8,
     "switch": 3,
-    "crash": 6,
+    "crash": 8,
     "restart": 2,
     "cut": 2,
     "stall": 2,
@@ -317,7 +338,7 @@ NTF_STEPS = 3
 DS_DRAWS: Mapping[str, Draw] = {
     "put": _put,
     "late acknowledgement": _late,
-    "delivery crash": lambda chance, cast: _crash_of(chance, "ds"),
+    "delivery crash": lambda chance, cast: _crash_of(chance, chance.choice(("ds", *DELIVERING))),
     "power cut": lambda chance, cast: ("ds", (chance.choice(list(Ending)), chance.choice((0.1, 60.0)))),
 }
 DS_WEIGHTS = {"put": 4, "late acknowledgement": 1, "delivery crash": 1, "power cut": 1}
@@ -349,6 +370,8 @@ NOT_OF_BOTS = frozenset({"restored backup"})
 """What bots are told of a router that forgot is not in the model."""
 SHORT_STEPS = 8
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
+BOTS_BEGIN_S = (0.0, 1.0, 1.0)
+"""While the person joins the bot's address, or when it has."""
 LONG_PAUSES_S = (*PAUSES_S, 60.0, 600.0)
 
 
@@ -368,7 +391,7 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
     agents, owners, bots = chance.choice(CASTS[:2]) if notified else chance.choices(CASTS, CAST_SHARES)[0]
     cast = Cast(agents, owners, bots=bots, ntf=notified, ds=delivered, fronts=_fronts_of(seed, owners))
     names, shares = possible(cast, weights)
-    at_s, drawn = 0.0, []
+    at_s, drawn = chance.choice(BOTS_BEGIN_S) if cast.bots else 0.0, []
     kinds = chance.choices(names, shares, k=steps)
     if notified:
         kinds += chance.sample(list(NTF_DRAWS), NTF_STEPS)

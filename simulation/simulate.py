@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from simulation.books import books, compare_books, keep_books
 from simulation.genesis import Genesis
+from simulation.journals import is_journaled, keep
 from simulation.model import ViolationError
 from simulation.processes import LivelockError, run_simulated
 from simulation.run import FailedRunError, Report, Run
-from simulation.schedules import Schedule, draw
+from simulation.schedules import EVERYBODY, Schedule, draw
 from simulation.stand_ins import is_quick, stand_ins
 
 FAST = Path("/dev/shm")  # noqa: S108  # where there is one, files need no disk
@@ -48,14 +50,22 @@ def fast_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="simulation-", dir=FAST if FAST.is_dir() else None))
 
 
-def simulate(genesis: Genesis, seed: int | str, schedule: Schedule | None = None) -> Report:
-    """Run one seed, with the schedule that is drawn from it unless another is given."""
+def simulate(
+    genesis: Genesis, seed: int | str, schedule: Schedule | None = None, journals: Path | None = None
+) -> Report:
+    """Run one seed, with the schedule that is drawn from it unless another is given.
+
+    If its servers write journals, they are kept in the folder that is named.
+    """
     folder = fast_folder()
     gc.disable()  # what it finds depends on when it runs
     runs: list[Run] = []
     try:
         with stand_ins(quick=is_quick(seed)):
-            return run_simulated(_run(genesis, folder, seed, schedule or draw(seed), runs))
+            report = run_simulated(_run(genesis, folder, seed, schedule or draw(seed), runs))
+        if journals is not None:
+            keep(books(runs[0]), folder, seed, journals)
+        return report
     except LivelockError as error:
         raise FailedRunError(str(error), runs[0].report()) from error
     finally:
@@ -69,6 +79,8 @@ async def _run(
     run = Run(folder, seed)
     runs.append(run)
     genesis.world(seed).settle_in(run, schedule.cast)
+    if is_journaled(seed) or schedule.cast is EVERYBODY:
+        keep_books(run)
     with _heard(run):
         try:
             for party in run.parties.values():
@@ -78,6 +90,7 @@ async def _run(
             await run.converge()
             await run.probe()
             await run.judge()
+            compare_books(run)
         except ViolationError as violation:
             raise FailedRunError(str(violation), run.report()) from violation
     return run.report()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,16 @@ import pytest
 
 from blindpost.client.errors import ClientError
 from blindpost.client.smp import SmpClient
+from blindpost.journal.folder import SEGMENTS
+from blindpost.journal.frames import read_segment
+from blindpost.journal.keeping import JournalKeeper
 from blindpost.router.changes import Change
+from blindpost.router.meters import Meter
 from blindpost.router.running import choices
 from blindpost.router.running.process import RouterService
 from blindpost.router.running.settings import RouterPlace
 from blindpost.serving.process import Process
+from blindpost.serving.service import Ports
 from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import SEND
@@ -128,3 +134,31 @@ async def test_counters_are_saved_while_the_router_runs(tmp_path: Path) -> None:
         assert '"qCreated": 1' in (folder / "counters.json").read_text()
     process.stop()
     await task
+
+
+async def test_what_is_counted_while_listeners_open_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may be served before the last listener is there."""
+    folder = tmp_path / "router"
+    init(folder)
+    edit(folder, "enabled = false\nfolder = \"journal\"", "enabled = true\nfolder = \"journal\"")
+    listen = RouterService.listen
+
+    async def listen_and_serve(service: RouterService) -> Ports:
+        ports = await listen(service)
+        service.router.plan.meters.add(Meter.SENT)
+        return ports
+
+    async def sealed_later(journal: JournalKeeper) -> None:
+        pass
+
+    monkeypatch.setattr(RouterService, "listen", listen_and_serve)
+    monkeypatch.setattr(JournalKeeper, "_seal", sealed_later)
+    process, task = await running(folder)
+    process.stop()
+    await task
+    paths = (folder / "journal" / SEGMENTS).glob("records*")
+    records = [json.loads(bytes(body)) for path in paths for body in read_segment(path.read_bytes()).bodies]
+    counted = [row for record in records for row in record["rows"].get("p_counters", ())]
+    assert ["msgSent", 1] in counted

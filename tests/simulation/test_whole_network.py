@@ -81,7 +81,7 @@ FOUND = {
     "a device token whose replacement was not answered": Schedule(
         Cast(("bob", "carol"), ntf=True),
         [
-            Step(1.868, "notifier crash", "ntf", (Point.AFTER_COMMIT, Ending.RESET, 3, 3.0)),
+            Step(1.868, "notifier crash", "ntf", (Point.AFTER_COMMIT, Ending.RESET, 1, 3.0)),
             Step(1.889, "new device token", "carol"),
             Step(4.135, "connect", "carol", ("bob",)),
         ],
@@ -110,11 +110,15 @@ FOUND = {
             Step(0.425, "renewed service", "bob"),
         ],
     ),
+    "a person who dies when an answer is acknowledged": Schedule(
+        Cast((), bots=("ada", "paul")),
+        [Step(9.049, "bot crash", "paul", (Point.AFTER_COMMIT, Ending.RESET, 4, 0.0, 1))],
+    ),
     "an acknowledgement whose answer nobody lives to hear": Schedule(
         Cast((), ("dave",), ds=True),
         [
             Step(0.0, "put", "dirk", ("dora", 2, True)),
-            Step(0.239, "delivery crash", "ds", (Point.AFTER_COMMIT, Ending.CLOSED, 11, 0.1)),
+            Step(0.239, "delivery crash", "ds", (Point.AFTER_COMMIT, Ending.CLOSED, 1, 0.1)),
             Step(2.085, "power cut", "ds", (Ending.SILENCE, 0.1)),
         ],
     ),

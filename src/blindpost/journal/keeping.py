@@ -77,9 +77,15 @@ class JournalKeeper:
         self._labs.append(journal)
         return journal
 
+    async def begin(self) -> None:
+        """Before anything is served: what is counted from now on is in the journal."""
+        await self._guarded(self._begin)
+
     async def run(self) -> None:
         """Run until cancelled; `close` writes the last record."""
-        await self._guarded(self._begin)
+        if self._journal is None:
+            await self.begin()
+        await self._guarded(self.seal_soon)  # what an earlier process left
         while True:
             now = self._now()
             end = minute_of(now) + MINUTE_S
@@ -135,8 +141,6 @@ class JournalKeeper:
         first = await self._read(minute_of(now), False)
         self._journal = MinuteJournal(self._keeping.folder, self.author, first, now)
         self._journal.begin()
-        # What an earlier process left is sealed at once.
-        await self.seal_soon()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -135,6 +135,8 @@ class Process(Generic[V]):
             if self.place.shared is not None:
                 service.on_displaced(self.give_way)
             await service.begin()
+            if self._journal is not None:
+                await self._journal.begin()
             tasks.start(WORK, service.work)
             await self._listen()
             for each in service.rounds():
