@@ -63,8 +63,8 @@ def simulate(
     try:
         with stand_ins(quick=is_quick(seed)):
             report = run_simulated(_run(genesis, folder, seed, schedule or draw(seed), runs))
-        if journals is not None:
-            keep(books(runs[0]), folder, seed, journals)
+        if journals is not None and (kept := books(runs[0])):
+            keep(kept, folder, seed, journals)
         return report
     except LivelockError as error:
         raise FailedRunError(str(error), runs[0].report()) from error

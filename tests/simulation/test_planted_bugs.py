@@ -317,9 +317,10 @@ def test_a_failing_run_is_shrunk_to_a_short_story(genesis: Genesis, monkeypatch:
     seed, failure = found(genesis, save_the_ratchet_later, monkeypatch)
     schedule, last = shrunk(genesis, seed, draw(seed), failure)
     assert len(schedule.steps) < len(draw(seed).steps)
-    assert {step.kind for step in schedule.steps} == {"send"}
+    (kind,) = {step.kind for step in schedule.steps}
+    assert kind in ("send", "ask"), "whoever says something"
     told = story(schedule, last.report)
-    assert "send" in told
+    assert kind in told
     assert last.what in told
     assert simulate_again(genesis, seed, schedule) == last.report.trace
 
