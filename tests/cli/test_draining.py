@@ -142,7 +142,7 @@ async def test_what_is_counted_while_listeners_open_is_in_the_journal(
     """A client may be served before the last listener is there."""
     folder = tmp_path / "router"
     init(folder)
-    edit(folder, "enabled = false\nfolder = \"journal\"", "enabled = true\nfolder = \"journal\"")
+    edit(folder, 'enabled = false\nfolder = "journal"', 'enabled = true\nfolder = "journal"')
     listen = RouterService.listen
 
     async def listen_and_serve(service: RouterService) -> Ports:
