@@ -183,7 +183,8 @@ async def test_a_new_certificate_is_used_while_a_session_stays(tmp_path: Path, b
         assert "the CA key is not here" in refused.stderr
         assert await asyncio.to_thread(leaf_of, port) == before
         if by == "SIGHUP":
-            (folder / "control.sock").rename(folder / "elsewhere.sock")
+            (folder / "a file").touch()
+            (folder / "a file").replace(folder / "control.sock")  # in one step: a lost socket is opened again
         done = await asyncio.to_thread(run, "router", "rotate-cert", "-c", folder, "--ca-key", offline)
         if by == "SIGHUP":
             assert "at the next start" in done.stdout

@@ -32,7 +32,7 @@ async def deliveries(connect: Connect, key: bytes, channel: bytes, is_waiting: W
         assert await waiting == (b"awaited",)
         await one.enqueue(key, b"given back", channel)
         third = await connect()
-        assert len(await third.lease(key, channel, lease_s=60.0)) == 1
+        assert len(await third.lease(key, channel, timeout_s=60.0, lease_s=60.0)) == 1
         await third.close()
         (again,) = await one.lease(key, channel, timeout_s=30.0, lease_s=0.001)
         await asyncio.sleep(0.01)
