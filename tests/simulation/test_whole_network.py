@@ -114,6 +114,10 @@ FOUND = {
         Cast((), bots=("ada", "paul")),
         [Step(9.049, "bot crash", "paul", (Point.AFTER_COMMIT, Ending.RESET, 4, 0.0, 1))],
     ),
+    "a request to a bot that is answered although its sending failed": Schedule(
+        Cast((), bots=("ada", "paul")),
+        [Step(0.001, "crash", "router2", (Point.AFTER_COMMIT, Ending.CLOSED, 3, 0.0))],
+    ),
     "an acknowledgement whose answer nobody lives to hear": Schedule(
         Cast((), ("dave",), ds=True),
         [

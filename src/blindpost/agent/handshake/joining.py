@@ -38,6 +38,7 @@ from blindpost.wire.agent.sizes import PQ_AGENT_VERSION
 from blindpost.wire.e2e import KEM_E2E_VERSION
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import ContactLink, FullLink, InvitationLink
+from blindpost.wire.links.short import ShortContact
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueInfo
 from blindpost.wire.smp.commands import SEND
@@ -179,6 +180,9 @@ class Joining:
     async def _run(self, command: StoredCommand, join: JoinCommand) -> None:
         whole = connections.load_whole(self._ground.store.reading, command.conn_id)
         link = parse_link(join.link, self._ground.servers)
+        if isinstance(link, ContactLink | ShortContact) and self._is_answered(whole):
+            self._requested(command)
+            return
         if not isinstance(link, InvitationLink | ContactLink):
             if whole.type is ConnType.SND or whole.type is ConnType.DUPLEX:
                 await self._finish_invitation(command, whole, join.info)
@@ -257,8 +261,7 @@ class Joining:
         if whole.type is not ConnType.RCV:
             raise prohibited("the connection cannot join again")
         stored = ratchets.find_params(self._ground.store.reading, conn_id)
-        if stored is None:
-            raise prohibited("the invitation of this connection was joined already")
+        assert stored is not None
         invitation = invitation_link(
             self._ground.config.versions, whole.rcv[0].address, stored, with_kem=True
         )
@@ -266,6 +269,14 @@ class Joining:
         body = seal_invitation(info, Invitation(agreed.agent, invitation, join.info), entropy)
         call = Call(SEND(True, body), info.address.sender_id)
         await self._sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
+        self._requested(command)
+
+    def _is_answered(self, whole: Whole) -> bool:
+        """Whether the owner of an address joined us: our request had come when its sending seemed to fail."""
+        params = ratchets.find_params(self._ground.store.reading, whole.conn_id)
+        return bool(whole.rcv) and (whole.type is ConnType.DUPLEX or params is None)
+
+    def _requested(self, command: StoredCommand) -> None:
         with self._ground.transaction() as tx:
             commands.delete(tx, command)
-            tx.emit(Joined(tx.handle(conn_id), False))
+            tx.emit(Joined(tx.handle(command.conn_id), False))
