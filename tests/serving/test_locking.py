@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.serving.locking import RunningError, is_held, locked
+from blindpost.serving.locking import RunningError, locked
+from blindpost.store.file_locks import is_held
 
 
 def test_whoever_looks_does_not_keep_a_server_from_starting(

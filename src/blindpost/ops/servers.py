@@ -19,8 +19,8 @@ from blindpost.ops.model import Card, Chart, Curve, Face, Fact, Health, Line, Ti
 from blindpost.ops.wording import DAY_S, period
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.locking import is_held
 from blindpost.serving.place import WAITING, control_of
+from blindpost.store.file_locks import is_held
 
 ASK_S_MAX = 5.0
 """A server that takes longer to answer has stopped turning."""

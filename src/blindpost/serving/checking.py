@@ -31,10 +31,10 @@ from blindpost.serving.files import readable_by_others
 from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.listening import held_by_systemd, refused
-from blindpost.serving.locking import is_held
 from blindpost.serving.place import Place
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Seen
+from blindpost.store.file_locks import is_held
 
 LOOKUP_S_MAX = 5.0
 ROOM_LOW = 1 << 30

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import telling
-
-_PAUSES_S = (0.01, 0.05, 0.2)
+from blindpost.store.file_locks import take
 
 
 class RunningError(OperatorError):
@@ -25,36 +22,8 @@ def locked(lock: Path, running: str) -> Iterator[None]:
     with telling(lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if not _taken(descriptor):
+        if not take(descriptor):
             raise RunningError(f"{lock.parent}: {running}")
         yield
     finally:
         os.close(descriptor)
-
-
-def _taken(descriptor: int) -> bool:
-    """Try more than once: somebody may just be looking whether the folder is locked."""
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if pause_s is not None:
-                time.sleep(pause_s)
-        else:
-            return True
-    return False
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a process has locked a folder, which is not written to for that."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -14,6 +14,7 @@ from blindpost.serving.journal import JournalSection
 from blindpost.serving.sections import ControlSection, LogSection, MetricsSection
 from blindpost.serving.settings import Section, parse
 from blindpost.serving.toml_text import read_toml
+from blindpost.store.file_locks import is_held
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -121,7 +122,7 @@ def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, 
         return ask(place.control, command, **arguments)
     except NotRunningError as error:
         start = f"blindpost {place.word} start -c {quoted(place.folder)}"
-        at_work = place.title if locking.is_held(place.lock) else ""
+        at_work = place.title if is_held(place.lock) else ""
         raise NotRunningError(place.control, start, at_work) from error
 
 

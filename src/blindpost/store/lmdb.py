@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import os
 import subprocess
@@ -24,6 +23,7 @@ import lmdb
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
+from blindpost.store.file_locks import is_held, take
 from blindpost.wire.frozen import dataclass
 
 META = "meta"
@@ -164,13 +164,11 @@ class LmdbStore:
             lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         except OSError as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not take(lock):
             os.close(lock)
             raise StoreFailedError(
                 "another process uses this store: stop it first, or give each server a store of its own"
-            ) from error
+            )
         return lock
 
     def _open(self) -> None:
@@ -423,21 +421,7 @@ def look(folder: Path, owner: str, known: int, *, runs: bool) -> Seen:
     if found is not None and bytes(found) != owner.encode():
         raise NotTheirStoreError(bytes(found).decode(errors="replace"), owner)
     version = 0 if row is None else int.from_bytes(row, "big")
-    return seen(version, known, in_use=_is_locked(folder / _LOCK_FILE))
-
-
-def _is_locked(file: Path) -> bool:
-    try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return seen(version, known, in_use=is_held(folder / _LOCK_FILE))
 
 
 def _copy(environment: lmdb.Environment, folder: Path) -> None:

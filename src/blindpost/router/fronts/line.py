@@ -49,7 +49,7 @@ class Line(Protocol):
 
 
 class SocketLine:
-    """Of the system."""
+    """A Unix socket of the system."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

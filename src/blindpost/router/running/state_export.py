@@ -22,8 +22,8 @@ from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmd
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import read_file, telling
 from blindpost.serving.journal import journal_name
-from blindpost.serving.locking import is_held
 from blindpost.store.contract import StoreVersionError
+from blindpost.store.file_locks import is_held
 from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.text import unb64
