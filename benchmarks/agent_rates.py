@@ -9,6 +9,8 @@ so many calls of `send` wait at a time. The recipient acknowledges in tasks, as 
 connections does. Rates are of wall-clock time; beside them
 stands the CPU time of both agents. Statements and commits are counted by SQLite's own trace in a
 run of their own, since counting takes time; what triggers do is told apart from what the agent asks for.
+A commit survives the end of the process; a sync, which is what takes long, makes all commits before it
+survive a power loss too.
 An echo is a message and its answer: both ratchets turn, and each takes a new KEM key pair, which is 30 ms of
 a core's time in the program's KEM process. Beside the rates stands what the same disk does in the same
 minute: commits of one row of a message's size, one after the other, before the run and after it.
@@ -54,6 +56,8 @@ class Counted:
     commits: float
     inner: float
     """What triggers and foreign keys did besides."""
+    syncs: float
+    """How often the disk had to make something durable, which is what takes long."""
 
 
 @dataclass(frozen=True)
@@ -180,19 +184,38 @@ async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int)
     seen: list[list[str]] = [[], []]
     for agent, statements in zip((alice, bob), seen, strict=True):
         agent._ground.store.reading.sql.set_trace_callback(statements.append)
+    syncs = [_counted_syncs(agent) for agent in (alice, bob)]
     await sent(alice, bob, conns, count)
     for agent in (alice, bob):
         agent._ground.store.reading.sql.set_trace_callback(None)
-    ours, theirs = seen
-    return _per(ours, count), _per(theirs, count)
+    ours, theirs = (_per(*one, count) for one in zip(seen, syncs, strict=True))
+    return ours, theirs
 
 
-def _per(statements: list[str], count: int) -> Counted:
+def _counted_syncs(agent: Agent) -> list[None] | None:
+    """One item for each sync from now on; None: every commit is one, as in older trees."""
+    file: Any = agent._ground.store._file
+    if not getattr(file, "defers_syncs", False):
+        return None
+    seen: list[None] = []
+    sync = file.sync
+
+    def counting() -> None:
+        seen.append(None)
+        sync()
+
+    file.sync = counting
+    return seen
+
+
+def _per(statements: list[str], syncs: list[None] | None, count: int) -> Counted:
     # What triggers and foreign keys do is told as the statement that made them do so, again.
     pairs = zip(["", *statements], statements, strict=False)
     inner = sum(one == before and not one.startswith("SELECT") for before, one in pairs)
     asked = len(statements) - inner
-    return Counted(asked / count, statements.count("COMMIT") / count, inner / count)
+    commits = statements.count("COMMIT")
+    waits = commits if syncs is None else len(syncs)
+    return Counted(asked / count, commits / count, inner / count, waits / count)
 
 
 async def scene(alice: Agent, bob: Agent, conns: list[Connection], messages: int) -> Scene:
@@ -235,7 +258,9 @@ def shown(rates: Rates) -> str:
         )
         for who, side in (("sender", one.sender), ("recipient", one.recipient)):
             asked = f"{side.statements:.1f} statements (and {side.inner:.1f} of triggers and cascades)"
-            lines.append(f"    {who:<9} a message: {asked}, {side.commits:.2f} commits")
+            lines.append(
+                f"    {who:<9} a message: {asked}, {side.commits:.2f} commits, {side.syncs:.2f} syncs"
+            )
     lines.append(f"echoes a second over all connections    {rates.echoes_per_s:6.0f}")
     return "\n".join(lines)
 
@@ -248,6 +273,7 @@ def figures(rates: Rates) -> list[Figure]:
         for who, side in (("sender", one.sender), ("recipient", one.recipient)):
             found.append(single(f"{of}: statements of the {who}", "a message", side.statements))
             found.append(single(f"{of}: commits of the {who}", "a message", side.commits))
+            found.append(single(f"{of}: syncs of the {who}", "a message", side.syncs))
     commits = statistics.median(rates.commits_per_s)
     return [
         *found,
