@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from hashlib import sha256
 from itertools import count
-from typing import Protocol, TypeVarTuple
+from typing import Any, Protocol, TypeVarTuple
 
 from blindpost.client.calls import Call, Event, Failure, Late, Push, Unexpected
 from blindpost.client.errors import ClientError
@@ -399,11 +399,8 @@ class Sessions:
         except Exception:
             log.exception("processing what a router sent failed")
 
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        async def run() -> None:
-            await work
-
-        task = asyncio.get_running_loop().create_task(run())
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
