@@ -91,6 +91,19 @@ def let_go(store: AgentStore) -> None:
     sql.close()
 
 
+def unsubscribed(agent: Agent, *, service: bool = False) -> str | None:
+    """Where a subscription of an agent is not yet what it should be."""
+    subscriptions, db = agent._core.subscriptions, agent._ground.store.reading
+    places = dict.fromkeys(servers_with_queues(db, needed_only=False))
+    for user_id, server in places | dict.fromkeys(servers_with_service(db)):
+        work = subscriptions.work(subscriptions.sessions.key(user_id, server, None))
+        if work.has_work or work.is_working:
+            return f"subscribing at {server.hosts[0].text}"
+        if service and work.table.active_service is None and (user_id, server) in places:
+            return f"no service at {server.hosts[0].text}"
+    return None
+
+
 class AgentParty(Party):
     """One agent over SQLite, and its program."""
 
@@ -407,21 +420,7 @@ class AgentParty(Party):
                 return f"the queue for {peer} is not subscribed"
         if self.device is not None and (why := self.device.unsettled()) is not None:
             return why
-        return self._unsubscribed()
-
-    def _unsubscribed(self) -> str | None:
-        """Where a subscription is not yet what it should be."""
-        assert self._store is not None
-        subscriptions = self.agent._core.subscriptions
-        db = self._store.reading
-        places = dict.fromkeys(servers_with_queues(db, needed_only=False))
-        for user_id, server in places | dict.fromkeys(servers_with_service(db)):
-            work = subscriptions.work(subscriptions.sessions.key(user_id, server, None))
-            if work.has_work or work.is_working:
-                return f"subscribing at {server.hosts[0].text}"
-            if self.service and work.table.active_service is None and (user_id, server) in places:
-                return f"no service at {server.hosts[0].text}"
-        return None
+        return unsubscribed(self.agent, service=self.service)
 
     def services(self) -> list[tuple[str, bytes, QueueSet]]:
         """Where it is a service, under which id and with which queues."""

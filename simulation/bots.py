@@ -15,7 +15,7 @@ from blindpost.client.options import SmpOptions
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.testing.agents import ReusedPairs
-from simulation.agents import UNDER_WAY, let_go
+from simulation.agents import UNDER_WAY, let_go, unsubscribed
 from simulation.model import ViolationError
 from simulation.party import Party, Surroundings
 
@@ -65,6 +65,7 @@ class _OnAgent(Party):
     def __init__(self, run: Surroundings, name: str, servers: Sequence[str]) -> None:
         super().__init__(run, name)
         self._servers = servers
+        self._agent: Agent
         self._store: AgentStore | None = None
         self._closing = asyncio.Event()
 
@@ -81,7 +82,7 @@ class _OnAgent(Party):
         )
 
     def _opened(self, agent: Agent) -> None:
-        self._store = store = agent._ground.store
+        self._agent, self._store = agent, (store := agent._ground.store)
         file = store._file
         real: Callable[[], None] = file.commit
         file.commit = lambda: self.committing(file.rollback, real)  # type: ignore[method-assign]
@@ -106,7 +107,9 @@ class _OnAgent(Party):
             return "it is not open"
         assert self._store is not None
         (waiting,) = self._store.reading.sql.execute(UNDER_WAY).fetchone()
-        return f"{waiting} commands, deliveries or queues are under way" if waiting else None
+        if waiting:
+            return f"{waiting} commands, deliveries or queues are under way"
+        return unsubscribed(self._agent)
 
     def receives_from(self) -> list[tuple[str, bytes]]:
         assert self._store is not None

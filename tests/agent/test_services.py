@@ -192,6 +192,15 @@ async def test_one_subs_resumes_all_queues_and_pending_messages_come_once(tmp_pa
         assert (await both_sides_agree(world)).count == 43
 
 
+async def another_with_its_identity(world: World, folder: Path) -> AgentNetwork:
+    """A copy of the agent, which presents the same certificate and takes the service."""
+    world.agent.store.backup(folder / "other.db")
+    other = AgentNetwork(folder / "other.db", network=world.network, services=True)
+    await other.subs.subscribe_all()
+    await world.agent.told.until(lambda: world.agent.told.words[-1] == "SERVICE_END")
+    return other
+
+
 @pytest.mark.claim("SVC-52")
 @virtual
 async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
@@ -201,13 +210,7 @@ async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
         full = ServiceSub(service.service_id, QueueSet.of(queue.rcv_id for queue in world.made))
         world.cut()
         await agent.told.until(lambda: agent.told.words.count("SERVICE_ALL") == 2)
-        row = rows.service(agent.store.reading, USER, world.server)
-        assert row is not None
-        other = AgentNetwork(tmp_path / "other.db", network=world.network, services=True)
-        with other.store.transaction() as db:
-            rows.put_credentials(db, USER, world.server, row.credentials)
-        await other.subs.subscribe_all()
-        await agent.told.until(lambda: agent.told.words[-1] == "SERVICE_END")
+        other = await another_with_its_identity(world, tmp_path)
         named = [word for word in agent.told.words if word.startswith("SERVICE")]
         assert named == [
             "SERVICE_UP",
@@ -231,6 +234,39 @@ async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
         assert agent.told.words[-1] == "SERVICE_END"
         await asyncio.sleep(60)
         assert agent.told.words[-2:] == ["SERVICE_UP", "SERVICE_ALL"], "nobody else wants it any more"
+
+
+@virtual
+async def test_a_service_that_was_taken_comes_back_with_one_command(tmp_path: Path) -> None:
+    """On the session that lost it the router would answer SUBS from what it remembers there: nothing."""
+    async with agent_world(tmp_path, 40, services=True, options=SMALL) as world:
+        agent = world.agent
+        service = await subscribed(world)
+        other = await another_with_its_identity(world, tmp_path)
+        await other.close()
+        await world.send(b"meanwhile")
+        with commands_sent() as calls:
+            await world.until_received(40)
+            await quiet(world)
+            asked = [type(call.command) for call in calls if isinstance(call.command, SUB | SUBS)]
+        assert asked == [SUBS]
+        assert (await both_sides_agree(world)).count == 40
+        full = ServiceSub(service.service_id, agent.stored_set(world.server))
+        assert ServiceUp(world.server, full, None) in service_events(agent)
+
+
+@virtual
+async def test_two_with_one_identity_do_not_take_it_from_each_other_for_ever(tmp_path: Path) -> None:
+    async with agent_world(tmp_path, 3, services=True, options=SMALL) as world:
+        agent = world.agent
+        await subscribed(world)
+        other = await another_with_its_identity(world, tmp_path)
+        await asyncio.sleep(600)
+        assert agent.told.words.count("SERVICE_END") == 2
+        assert other.told.words.count("SERVICE_END") == 1
+        assert agent.work(world.server).table.active_service is None
+        assert other.work(world.server).table.active_service is not None
+        await other.close()
 
 
 @virtual

@@ -309,7 +309,7 @@ class Subscriptions:
         outcome = self.services.reconcile(session, offered)
         self._connected_at[session.number] = asyncio.get_running_loop().time()
         work = self.work(key)
-        work.table.connected(session.session_id)
+        work.connected(session)
         if outcome in (Reconciled.CHANGED, Reconciled.GONE) and work.sweep is None:
             work.sweep = Sweep(gentle=True)
         if outcome is Reconciled.STALE:

@@ -57,6 +57,8 @@ class SessionWork(Batches):
         """Queues with their connections that another client took, and the service under an empty id."""
         self._returned: tuple[int, set[bytes]] = (0, set())
         """On which session what was asked for again."""
+        self._returns = False
+        """Whether the next session is for the service that another client took."""
         self._return: asyncio.TimerHandle | None = None
 
     @property
@@ -146,9 +148,26 @@ class SessionWork(Batches):
         taken, self._taken, self._return = self._taken, {}, None
         is_service = taken.pop(SERVICE, None) is not None and services.has_service(user_id)
         if is_service and self.table.active_service is None:
+            self._leave_session()
             self.table.ask_service(services.expected(user_id, server) or ServiceSub(b"", QueueSet()))
         self.table.ask(taken.items())
         self.start()
+
+    def _leave_session(self) -> None:
+        """A session that lost its service does not get it back by SUBS, and what the router counts for it
+        there is no longer what is stored: only a new one is told that."""
+        sessions = self.context.sessions
+        current = sessions.current(self.key)
+        if current is not None and current.number == self._returned[0]:
+            sessions.retire(self.key)
+            sessions.dismiss(current)
+            self._returns = True
+
+    def connected(self, session: Session) -> None:
+        """A new session is there. One that was made to return counts as having done so."""
+        self.table.connected(session.session_id)
+        if self._returns:
+            self._returns, self._returned = False, (session.number, {SERVICE})
 
     # Rounds
 
@@ -262,7 +281,7 @@ class SessionWork(Batches):
         if not services.audit(user_id, server):
             log.error("the stored count of a service's queues was wrong; it was counted anew")
         for _ in range(REPAIRS_MAX):
-            if not self.is_current(session) or (agrees := await self._compare(session)) is None:
+            if not self._repairs(session) or (agrees := await self._compare(session)) is None:
                 return
             if agrees:
                 self.repair = False
@@ -270,11 +289,15 @@ class SessionWork(Batches):
             if not await self.in_window(session, self.associated_pages, pending=False):
                 return
         agrees = await self._compare(session)
-        if agrees is None:
+        if agrees is None or not self._repairs(session):
             return
         self.repair = False
         if not agrees and services.is_settled(user_id, server):
             self._leave_behind()
+
+    def _repairs(self, session: Session) -> bool:
+        """Whether it is still to be done here: another client may have taken the service."""
+        return self.repair and self.is_current(session)
 
     def _leave_behind(self) -> None:
         """Queues that only the router has stay with the old identity; once a day is enough to try that."""
