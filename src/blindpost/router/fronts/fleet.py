@@ -187,7 +187,7 @@ class Fronts:
         return min(able, key=lambda front: len(front.sessions), default=None)
 
     def flush(self) -> None:
-        for front in self.fronts:
+        for front in tuple(self.fronts):  # one whose channel fails leaves
             front.channel.flush()
 
     async def look(self) -> None:
