@@ -70,7 +70,9 @@ class Process:
             self._put_off.append((copy_context(), callback, args))
             return None
         self.steps += 1
-        self._loop.stepped(self)
+        self._loop.stood += 1
+        if self._loop.stood > STANDING_MAX:
+            raise LivelockError(f"{self.name} is busy for ever")
         try:
             outcome = callback(*args)
         except CrashedError:
@@ -144,6 +146,55 @@ def _end(task: asyncio.Task[Any]) -> None:
             return
 
 
+class _Handle(asyncio.Handle):
+    """What the loop calls soon: as the base class has it, without what is for debugging."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """What the loop calls at a time."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+
+
+class _Due(float):
+    """The time of a timer, and the timer: it is compared with others as often as anything is done here."""
+
+    __slots__ = ("timer",)
+    timer: _TimerHandle
+
+
 class Outside:
     """The loop for what belongs to no process: the network.
 
@@ -157,59 +208,71 @@ class Outside:
         self.time = loop.time
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.Handle:
-        return VirtualClock.call_soon(self._loop, callback, *args, context=self._context)
+        return self._loop.soon(callback, args, self._context)
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
-        return VirtualClock.call_at(self._loop, when, callback, *args, context=self._context)
+        return self._loop.at(when, callback, args, self._context)
 
 
 class SimulationLoop(VirtualClock):
     """A virtual clock that knows whose every step is."""
 
-    _ready: deque[Any]
-    _scheduled: list[Any]
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[_Due]
 
     def __init__(self) -> None:
         super().__init__()
         self.outside = Outside(self)
         self.processes: dict[Process, None] = {}
         """All that are not buried."""
-        self._stands_at = self._stands_for = 0.0
-
-    def stepped(self, process: Process) -> None:
-        """Count the steps since time moved on."""
-        if self._stands_at != self.time():
-            self._stands_at, self._stands_for = self.time(), 0
-        self._stands_for += 1
-        if self._stands_for > STANDING_MAX:
-            raise LivelockError(f"{process.name} is busy for ever")
+        self.stood = 0
+        """How many steps were taken since time moved on."""
 
     def _run_once(self) -> None:
         """What the base class does, without asking the system for events: there are none."""
-        ready, timers = self._ready, self._scheduled
-        while timers and timers[0]._cancelled:
-            heapq.heappop(timers)._scheduled = False
+        ready, timers, jumping = self._ready, self._scheduled, self._jumping
+        while timers and timers[0].timer._cancelled:
+            heapq.heappop(timers)
         if not ready:
             if not timers:
                 raise NothingWillHappenError("all tasks wait and no timer is set")
-            self._jumping.now = max(self._jumping.now, timers[0]._when)
-        due = self._jumping.now + self._clock_resolution
-        while timers and timers[0]._when < due:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False
-            ready.append(timer)
+            if timers[0] > jumping.now:
+                jumping.now = timers[0].timer._when
+                self.stood = 0
+        due = jumping.now + self._clock_resolution
+        while timers and timers[0] < due:
+            ready.append(heapq.heappop(timers).timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
 
+    def soon(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> asyncio.Handle:
+        self._check_closed()
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def at(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        due = _Due(when)
+        due.timer = timer = _TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, due)
+        return timer
+
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS)
         if process is None:
-            return super().call_soon(callback, *args, context=context)
-        handle = super().call_soon(process.step, callback, *args, context=context)
+            return self.soon(callback, args, context)
+        handle = self.soon(process.step, (callback, *args), context)
         if not process.alive:
             handle.cancel()
         return handle
@@ -217,10 +280,12 @@ class SimulationLoop(VirtualClock):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS)
         if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        handle = super().call_at(when, process.step, callback, *args, context=context)
+            return self.at(when, callback, args, context)
+        handle = self.at(when, process.step, (callback, *args), context)
         if not process.alive:
             handle.cancel()
         return handle
