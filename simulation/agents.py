@@ -147,7 +147,7 @@ class AgentParty(Party):
         self.copies = self.restores = False
         """Whether its file is copied before the next life, or that begins with the backup."""
         self._memory: Memory | None = None
-        self._connected_before: set[object] = set()
+        self.connected_before: frozenset[object] = frozenset()
         """The connections that it had when the run began."""
         self.was_restored = False
         self.out_of_step: set[str] = set()
@@ -174,8 +174,6 @@ class AgentParty(Party):
     async def live(self) -> None:
         self._speaking = {}
         self._hostile = random.Random(f"{self.run.seed}/{self.name}/{self.lives}/hostile").randbytes
-        if self.lives == 1 and self.path.exists():
-            self._connected_before = {row[0] for row in _lasting(self.path)[-1]}
         if self.copies:
             self.copies = False
             self._copy()
@@ -226,9 +224,9 @@ class AgentParty(Party):
 
     def _put_back(self) -> None:
         """The backup in place of the store, if it has the same queues."""
-        if self._memory is None or (lasting := _lasting(self.path)) != _lasting(self._backup):
+        if self._memory is None or (kept := lasting(self.path)) != lasting(self._backup):
             return
-        if {row[0] for row in lasting[-1]} - self.connected - self._connected_before:
+        if connections(kept) - self.connected - self.connected_before:
             return  # a connection is being made
         shutil.copy(self._backup, self.path)
         for left in ("-wal", "-shm"):
@@ -443,6 +441,11 @@ class AgentParty(Party):
         return [(host, bytes(rcv_id)) for host, rcv_id in rows]
 
 
-def _lasting(path: Path) -> list[list[tuple[object, ...]]]:
+def lasting(path: Path) -> list[list[tuple[object, ...]]]:
     with contextlib.closing(sqlite3.connect(path)) as file:
         return [file.execute(query).fetchall() for query in LASTING]
+
+
+def connections(kept: Sequence[Sequence[tuple[object, ...]]]) -> frozenset[object]:
+    """The ids of all connections."""
+    return frozenset(row[0] for row in kept[-1])

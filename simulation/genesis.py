@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -15,12 +16,15 @@ from pathlib import Path
 
 from blindpost.agent import Connection
 from blindpost.agent.routers.proxying import Fallback, ProxyOptions, ProxyPolicy
+from blindpost.agent.store.schema import MIGRATIONS
 from blindpost.crypto.credentials import Credentials, issue_router, make_authority
 from blindpost.crypto.entropy import system_entropy
 from blindpost.router.config import RouterRules
+from blindpost.store.contract import Durability
+from blindpost.store.sqlite import AGENT, SqliteStore
 from blindpost.testing.agents import EPOCH
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
-from simulation.agents import AgentParty
+from simulation.agents import AgentParty, connections, lasting
 from simulation.bots import BOT, PERSON, BotParty, PersonParty
 from simulation.callers import CallerParty
 from simulation.delivery import NAME as DS
@@ -58,12 +62,30 @@ class World:
     peers: dict[str, dict[str, str]] = field(default_factory=dict)
     queues: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
     """Which each agent receives from, by router."""
+    connected: dict[str, frozenset[object]] = field(default_factory=dict)
+    """The connections that each agent has."""
+    _files: dict[Path, dict[Path, bytes]] = field(default_factory=dict)
+    """What was read of each folder."""
+
+    def _copy(self, source: Path, target: Path, cast: Cast) -> None:
+        """The files of those who take part."""
+        if source not in self._files:
+            paths = [path for path in source.rglob("*") if path.is_file()]
+            self._files[source] = {path.relative_to(source): path.read_bytes() for path in paths}
+        names = (*cast.agents, *((NTF,) if cast.ntf else ()), *((BOT, PERSON) if cast.bots else ()))
+        wanted = {*ROUTERS, *(f"{name}.db" for name in names)}
+        for name in ROUTERS:
+            (target / name).mkdir(mode=0o700)
+        for place, content in self._files[source].items():
+            if place.parts[0] in wanted:
+                with open(os.open(target / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(content)
 
     def settle_in(self, run: Run, cast: Cast = ALL) -> None:
         """Copy the files to a run's folder, and make its parties."""
         source = self.notified if cast.ntf else self.folder
         if run.folder != source:
-            shutil.copytree(source, run.folder, dirs_exist_ok=True)
+            self._copy(source, run.folder, cast)
         run.absent = [place for name in self.queues.keys() - set(cast.agents) for place in self.queues[name]]
         addresses = {}
         for name in ROUTERS:
@@ -97,6 +119,7 @@ class World:
                 party.ntf_servers = [addresses[NTF]]
             known = self.peers.get(name, {})
             party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
+            party.connected_before = self.connected.get(name, frozenset())
         if cast.bots:
             bot = run.parties[BOT] = BotParty(run, [addresses[ROUTERS[1]]])
             run.parties[PERSON] = PersonParty(run, [addresses[ROUTERS[0]]], bot)
@@ -133,6 +156,10 @@ def _world(folder: Path, *, quick: bool) -> World:
     with stand_ins(quick=quick):
         run_simulated(_connect(world))
         _tidy(world.folder)
+        for name in AGENTS:
+            world.connected[name] = connections(lasting(world.folder / f"{name}.db"))
+        if quick:
+            _lay_out(world.folder, BOT, PERSON)
         shutil.copytree(world.folder, world.notified)
         run_simulated(_notify(world))
         _tidy(world.notified)
@@ -146,6 +173,12 @@ def _tidy(folder: Path) -> None:
             file.execute("DELETE FROM settings WHERE name = 'copy' OR name LIKE 'life%'")
     for left in (*folder.glob("*.db-*"), *folder.glob("*/lock.mdb")):
         left.unlink()
+
+
+def _lay_out(folder: Path, *names: str) -> None:
+    """Files of agents with tables and nothing in them: to lay them out costs more than a short run."""
+    for name in names:
+        SqliteStore.open(folder / f"{name}.db", MIGRATIONS, AGENT, Durability.OS).close()
 
 
 async def _connect(world: World) -> None:
