@@ -64,7 +64,7 @@ class World:
     """Which each agent receives from, by router."""
     connected: dict[str, frozenset[object]] = field(default_factory=dict)
     """The connections that each agent has."""
-    _files: dict[Path, dict[Path, bytes]] = field(default_factory=dict)
+    _files: dict[Path, dict[Path, bytes]] = field(default_factory=dict, repr=False)
     """What was read of each folder."""
 
     def _copy(self, source: Path, target: Path, cast: Cast) -> None:

@@ -219,6 +219,7 @@ class SimulationLoop(VirtualClock):
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[_Due]
+    _closed: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +251,8 @@ class SimulationLoop(VirtualClock):
     def soon(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context
     ) -> asyncio.Handle:
-        self._check_closed()
+        if self._closed:
+            raise RuntimeError("the loop is closed")
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -258,7 +260,8 @@ class SimulationLoop(VirtualClock):
     def at(
         self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context
     ) -> asyncio.TimerHandle:
-        self._check_closed()
+        if self._closed:
+            raise RuntimeError("the loop is closed")
         due = _Due(when)
         due.timer = timer = _TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, due)
