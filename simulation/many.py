@@ -19,6 +19,7 @@ from simulation.genesis import Genesis, make_genesis
 from simulation.run import FailedRunError
 from simulation.schedules import Schedule, draw, draw_long
 from simulation.simulate import fast_folder, simulate
+from simulation.tuning import keep_for_good, leave_out_locks
 
 PART = 20
 """So many seeds are given to a process at once; an interruption waits for them."""
@@ -122,7 +123,9 @@ def _begin(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     place = folder / str(os.getpid())
     place.mkdir()
+    leave_out_locks()
     _genesis = make_genesis(place)
+    keep_for_good()
 
 
 def _part(seeds: range, hours: float | None, journals: Path | None) -> Sums:

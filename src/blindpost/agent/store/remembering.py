@@ -7,6 +7,7 @@ everything; the few that change a row with every message say themselves what is 
 
 from __future__ import annotations
 
+import functools
 import re
 import sqlite3
 from collections.abc import Callable, Hashable
@@ -54,6 +55,11 @@ def may_change_messages(statement: str) -> bool:
     return written is not None and written[1] in MESSAGES
 
 
+@functools.lru_cache(_STATEMENTS_MAX)
+def _changes(statement: str) -> tuple[bool, bool]:
+    return may_change(statement), may_change_messages(statement)
+
+
 class RememberingConnection(sqlite3.Connection):
     """Used as any other connection; `known` is what functions of these tables add."""
 
@@ -61,7 +67,6 @@ class RememberingConnection(sqlite3.Connection):
         super().__init__(*arguments, **options)
         self._known: dict[_Place, Any] = {}
         self._of_messages: set[_Place] = set()
-        self._changing: dict[str, tuple[bool, bool]] = {}
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
         self._look(statement)
@@ -84,12 +89,7 @@ class RememberingConnection(sqlite3.Connection):
             raise
 
     def _look(self, statement: str) -> None:
-        found = self._changing.get(statement)
-        if found is None:
-            found = may_change(statement), may_change_messages(statement)
-            if len(self._changing) < _STATEMENTS_MAX:
-                self._changing[statement] = found
-        everything, messages = found
+        everything, messages = _changes(statement)
         if everything:
             self._forget_all()
         elif messages:
