@@ -195,6 +195,20 @@ class _Due(float):
     timer: _TimerHandle
 
 
+class _Task(asyncio.Task[Any]):
+    """Its place in a set does not depend on where it lies in memory."""
+
+    def __init__(self, number: int, coro: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class Outside:
     """The loop for what belongs to no process: the network.
 
@@ -226,6 +240,7 @@ class SimulationLoop(VirtualClock):
         self.outside = Outside(self)
         self.processes: dict[Process, None] = {}
         """All that are not buried."""
+        self._tasks = 0
         self.stood = 0
         """How many steps were taken since time moved on."""
 
@@ -297,9 +312,9 @@ class SimulationLoop(VirtualClock):
         self, coro: Any, *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
         process = PROCESS.get() if context is None else context.get(PROCESS)
-        task: asyncio.Task[Any] = super().create_task(
-            coro, name=process.name if process is not None else name, context=context
-        )
+        named = process.name if process is not None else name
+        self._tasks += 1
+        task: asyncio.Task[Any] = _Task(self._tasks, coro, loop=self, name=named, context=context)
         if process is not None:
             process.tasks[task] = None
             task.add_done_callback(lambda done: process.tasks.pop(done, None))

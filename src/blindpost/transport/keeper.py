@@ -30,13 +30,14 @@ class Keeper:
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
         self._freed = 0
-        self.sessions: set[Session] = set()
+        self.sessions: dict[Session, None] = {}
+        """In the order in which they were opened."""
 
     def opened(self, session: Session) -> None:
-        self.sessions.add(session)
+        self.sessions[session] = None
 
     def closed(self, session: Session) -> None:
-        self.sessions.discard(session)
+        self.sessions.pop(session, None)
         self._warm.pop(session, None)
         self._given_back(1)
         if not self._warm and self._timer is not None:
