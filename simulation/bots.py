@@ -152,8 +152,7 @@ class BotParty(_OnAgent):
         super().files_closed()
         workers = self._bot._workers
         if workers is not None:
-            with contextlib.suppress(OSError):
-                workers._deaths.close()
+            workers._deaths.close()
 
     def unsettled(self) -> str | None:
         if (why := super().unsettled()) is not None:

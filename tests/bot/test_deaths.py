@@ -107,3 +107,17 @@ def test_the_note_stays_small_while_something_is_always_being_handled(
     left = deaths._left_in(path.read_bytes())
     assert left == {deaths._name("first"), deaths._name("99")}
     noted.close()
+
+
+def test_what_comes_after_its_end_reaches_no_other_file(tmp_path: Path) -> None:
+    """The system gives the number of a closed file to the next one: that was a store once."""
+    noted = Deaths(cast(Agent, None), tmp_path / "handled")
+    noted.begin("message")
+    noted.close()
+    with (tmp_path / "store").open("wb") as store:
+        noted.close()
+        with pytest.raises(ValueError, match="closed file"):
+            noted.end("message")
+        store.write(b"untouched")
+    assert (tmp_path / "store").read_bytes() == b"untouched"
+    assert (tmp_path / "handled").stat().st_mode & 0o777 == 0o600

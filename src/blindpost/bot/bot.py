@@ -267,7 +267,11 @@ class Bot:
             self._chats = Chats(agent, self._profile(), now=self._now)
             self._job_came = asyncio.Event()
             deaths = Deaths(agent, self.store.with_name(f"{self.store.name}-handled"))
-            await deaths.load()
+            try:
+                await deaths.load()
+            except BaseException:
+                deaths.close()
+                raise
             self._workers = Workers(
                 self._chats,
                 self._handle,

@@ -33,14 +33,16 @@ class Deaths:
 
     def __init__(self, agent: Agent, path: Path) -> None:
         self._agent = agent
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        # An object and not a bare descriptor: what comes after its end must never reach another file.
+        self._file = open(path, "ab+", buffering=0, opener=_private)  # noqa: SIM115  # `close` ends it
         self._size = 0
         self._begun: set[bytes] = set()
         self._suspects: dict[str, int] = {}
 
     async def load(self) -> None:
         """Count what the last life left behind."""
-        left = _left_in(os.pread(self._file, os.fstat(self._file).st_size, 0))
+        self._file.seek(0)
+        left = _left_in(self._file.read())
         alone = len(left) == 1
 
         def count(tx: Transaction) -> dict[str, int]:
@@ -51,7 +53,7 @@ class Deaths:
             return {name: int(value) for name, value in tx.scan(DEATHS)}
 
         self._suspects = await self._agent.transact(count)
-        os.ftruncate(self._file, 0)
+        self._file.truncate(0)
 
     def is_suspect(self, key: str) -> bool:
         return _name(key) in self._suspects
@@ -66,8 +68,8 @@ class Deaths:
         """It was handled, or set aside, or the program closes in an orderly way."""
         self._note(_ENDED, key)
         if self._size > TRUNCATED_BYTES:
-            os.ftruncate(self._file, 0)
-            self._size = os.write(self._file, b"".join(_BEGUN + name + b"\n" for name in self._begun))
+            self._file.truncate(0)
+            self._size = self._file.write(b"".join(_BEGUN + name + b"\n" for name in self._begun))
 
     async def acquit(self, key: str) -> None:
         """The message that was suspected is done with."""
@@ -76,12 +78,16 @@ class Deaths:
             await self._agent.transact(lambda tx: tx.delete(DEATHS, name))
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _note(self, mark: bytes, key: str) -> None:
         name = _name(key).encode()
         (self._begun.add if mark == _BEGUN else self._begun.discard)(name)
-        self._size += os.write(self._file, mark + name + b"\n")
+        self._size += self._file.write(mark + name + b"\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _name(key: str) -> str:
