@@ -93,4 +93,6 @@ async def _run(
             compare_books(run)
         except ViolationError as violation:
             raise FailedRunError(str(violation), run.report()) from violation
+        except Exception as error:  # neither may anything break that looks on
+            raise FailedRunError(repr(error), run.report()) from error
     return run.report()

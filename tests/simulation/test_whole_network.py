@@ -27,6 +27,7 @@ from simulation.model import Model, ViolationError
 from simulation.network import Ending, Weather
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
+from simulation.run import FailedRunError, Run
 from simulation.schedules import KINDS, Cast, Schedule, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
@@ -332,3 +333,17 @@ def test_a_seed_takes_the_same_steps_in_another_process() -> None:
         for hash_seed in ("0", "1")
     }
     assert len(digests) == 1
+
+
+def test_what_breaks_while_a_run_is_looked_at_is_told_with_its_seed(
+    genesis: Genesis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end a stretch of thousands, and nobody knew which of them it was."""
+
+    def broken(self: Run) -> str | None:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(Run, "unsettled", broken)
+    with pytest.raises(FailedRunError, match=r"seed 1: OSError.*no such thing") as failed:
+        simulate(genesis, 1)
+    assert failed.value.report.trace
