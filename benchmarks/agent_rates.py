@@ -188,6 +188,7 @@ async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int)
     await sent(alice, bob, conns, count)
     for agent in (alice, bob):
         agent._ground.store.reading.sql.set_trace_callback(None)
+        vars(agent._ground.store._file).pop("sync", None)
     ours, theirs = (_per(*one, count) for one in zip(seen, syncs, strict=True))
     return ours, theirs
 
