@@ -320,7 +320,7 @@ async def test_nothing_is_imported_from_the_working_folder(
 ) -> None:
     trap = tmp_path / "trap"
     trap.mkdir()
-    (trap / "contextlib.py").write_text("raise SystemExit('imported from the working folder')\n")
+    (trap / "contextlib.py").write_text("raise SystemExit('imported from the current directory')\n")
     monkeypatch.chdir(trap)
     async with running(kind, folder) as server:
         assert await server.end(signal.SIGTERM) == 0

@@ -70,7 +70,7 @@ class _KemProcess:
         return generate_key_pair()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # Started with a safe path: the working folder is no place to take modules from.
+        # Started with a safe path: the current directory is no place to take modules from.
         here = [folder for folder in sys.path if folder]
         return subprocess.Popen(  # noqa: S603  # our own file
             [self._executable, "-P", str(WORKER), *here], stdin=subprocess.PIPE, stdout=subprocess.PIPE
