@@ -133,6 +133,15 @@ class Book:
         """What of this life the journal does not have yet."""
         return self._life - self._recorded[0]
 
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was recorded."""
+        return self.party.run.loop.time() - self._recorded_at
+
+    def overdue(self) -> Counter[str]:
+        """What it should have by now: a record is due each minute."""
+        return self.unrecorded() if self.silent_s > MINUTE_S + LATE_S else Counter()
+
     def ends(self) -> None:
         """The process is dead: a journal may lose what came after its last record, which was a minute ago at
         most."""
@@ -144,9 +153,8 @@ class Book:
         self.taken += self._life
         self.low += recorded
         self.high += recorded + perhaps
-        silent_s = self.party.run.loop.time() - self._recorded_at
-        if self.unrecorded() and silent_s > MINUTE_S + LATE_S:
-            self.party.run.violated(f"the journal of {self.party.name} lost {silent_s:.0f} seconds")
+        if self.overdue():
+            self.party.run.violated(f"the journal of {self.party.name} lost {self.silent_s:.0f} seconds")
 
     def closed(self) -> None:
         """The process was told to stop, and has written all."""

@@ -78,6 +78,9 @@ class Books:
         self._ended: set[tuple[bytes, int]] = set()
         self._waiting: set[tuple[bytes, int]] = set()
         self._totals: Counter[LedgerState] = Counter()
+        self._came: set[tuple[bytes, int]] = set()
+        self._nonces: set[bytes] = set()
+        """Of all that came: a router that forgot what it had told tells it again, under the same nonce."""
         self._tokens: set[bytes] = set()
         """All that there ever were."""
 
@@ -86,6 +89,11 @@ class Books:
         rows = store.store.reading.execute("SELECT token_id FROM tokens").fetchall()
         self._tokens |= {name for (name,) in rows}
         return ledger_counts(self._totals, len(self._tokens))
+
+    @property
+    def accepted_most(self) -> int:
+        """So many can be marked as accepted: what the push service accepted, and what came again since."""
+        return len(self._pushes.announced) + len(self._came) - len(self._nonces)
 
     def check(self, store: SqliteTables) -> str | None:
         """What is wrong with what is stored now; for after each commit, and before each life."""
@@ -99,11 +107,13 @@ class Books:
             return f"{totals[LedgerState.WAITING]} notifications are said to wait, {len(waiting)} do"
         if counts["notifications"] != len(rows):
             return f"{counts['notifications']} notifications are counted, {len(rows)} are stored"
-        if again := waiting & self._ended:
-            return f"{len(again)} notifications wait that had ended"
+        if repeated := waiting & self._ended:
+            return f"{len(repeated)} notifications wait that had ended"
         if any(totals[state] < self._totals[state] for state in ENDS):
             return "an end of a notification is not counted any more"
-        if totals[LedgerState.ACCEPTED] > len(self._pushes.announced):
+        self._came |= {(name, number) for name, number, _, _ in rows}
+        self._nonces |= {nonce for _, _, nonce, _ in rows}
+        if totals[LedgerState.ACCEPTED] > self.accepted_most:
             return "more notifications are marked as accepted than the push service accepted"
         moved = {end for end in ENDS if totals[end] != self._totals[end]}
         for name, number, nonce, waits in rows:
@@ -192,6 +202,10 @@ class NtfParty(Party):
         self._failing_writes = 0
 
     # What it looks like from outside
+
+    @property
+    def accepted_most(self) -> int:
+        return self._books.accepted_most
 
     @property
     def store(self) -> WatchedTables:

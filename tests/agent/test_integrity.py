@@ -63,3 +63,12 @@ def test_so_many_numbers_are_awaited_and_no_more(size: int, is_awaited: bool) ->
     found = placed(999, LAST, None, last + 1, OTHER, b"new", two_queues=True)
     gap = Placed(MsgSkipped(first, last), True, None)
     assert found == (Placed(MsgOk(), True, Awaited(first, last, LAST)) if is_awaited else gap)
+
+
+def test_before_the_first_message_of_a_new_ratchet_nothing_is_awaited() -> None:
+    """The peer's key has a number too, and nobody is told which."""
+    found = placed(4, LAST, None, 6, OTHER, b"6", two_queues=True, new_ratchet=True)
+    assert found == Placed(MsgSkipped(5, 5), True, None)
+    awaited = Awaited(2, 3, LAST)
+    found = placed(4, LAST, awaited, 6, OTHER, b"6", two_queues=True, new_ratchet=True)
+    assert found == Placed(MsgSkipped(5, 5), True, awaited)

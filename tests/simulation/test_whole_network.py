@@ -95,6 +95,23 @@ FOUND = {
             Step(11.788, "put", "dirk", ("dora", 2, False)),
         ],
     ),
+    "notifications that a restored router tells again": Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.0, "notifier crash", "ntf", (Point.LATER, Ending.SILENCE, 11, 3.0)),
+            Step(0.641, "send", "bob", ("alice", 2)),
+            Step(0.974, "restored backup", "router2", (20.0, 0.0)),
+        ],
+    ),
+    "new ratchets before a new queue was heard of": Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.0, "refused commits", "router2", (2,)),
+            Step(0.025, "switch", "alice", ("bob",)),
+            Step(2.594, "resync", "alice", ("bob",)),
+            Step(2.606, "stall", "alice", ("router2",)),
+        ],
+    ),
     "an attack by an agent that is closing": Schedule(
         Cast(("alice", "bob"), ntf=True),
         [

@@ -80,6 +80,7 @@ def received(
         message.prev_msg_hash,
         msg_hash,
         two_queues=any(queue.switch in _TWO_QUEUES for queue in whole.rcv),
+        new_ratchet=isinstance(message.message, EReady),
     )
     if place.awaited != before:
         awaited.put(tx, conn_id, place.awaited)

@@ -84,16 +84,19 @@ def placed(
     msg_hash: bytes,
     *,
     two_queues: bool,
+    new_ratchet: bool = False,
 ) -> Placed:
     """As `check_integrity`, also while a rotation is under way and messages come through two queues: a gap is
-    one when nothing can close it any more."""
+    one when nothing can close it any more. Before the first message of a new ratchet nothing is awaited: the
+    peer's key took a number and does not tell it, and what it sent before cannot be read any more."""
     if awaited is not None and awaited.first <= msg_id <= awaited.last:
         found = check_integrity(awaited.first - 1, awaited.prev_hash, msg_id, prev_hash)
         left = Awaited(msg_id + 1, awaited.last, msg_hash) if msg_id < awaited.last else None
         return Placed(found, False, left)
     found = check_integrity(last_id, last_hash, msg_id, prev_hash)
     if two_queues:
-        if isinstance(found, MsgSkipped) and awaited is None and found.last - found.first < AWAITED_MAX:
+        may_await = awaited is None and not new_ratchet
+        if may_await and isinstance(found, MsgSkipped) and found.last - found.first < AWAITED_MAX:
             return Placed(MsgOk(), True, Awaited(found.first, found.last, last_hash))
         return Placed(found, True, awaited)
     if awaited is not None and isinstance(found, MsgOk):
