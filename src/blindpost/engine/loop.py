@@ -222,8 +222,9 @@ class Engine(Generic[E]):
             await asyncio.sleep(GATHER_S)
 
     def _wake(self) -> None:
-        if self._sleeping is not None and not self._sleeping.done():
-            self._sleeping.set_result(None)
+        sleeping, self._sleeping = self._sleeping, None
+        if sleeping is not None and not sleeping.done():
+            sleeping.set_result(None)
 
     async def _turn(self, batch: list[E]) -> None:
         plan, meters = self._plan, self.meters

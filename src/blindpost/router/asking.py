@@ -91,8 +91,8 @@ def ask(
     return asked
 
 
-def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> None:
-    """Verify many requests at once, against what was loaded."""
+def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> list[Asked]:
+    """Verify many requests at once, against what was loaded; those that no front had verified."""
     pending: list[tuple[Asked, list[Check], list[Check]]] = []
     checks: list[Check] = []
     for one in asked:
@@ -118,6 +118,7 @@ def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> None:
             one.vouched = bool(by_service) and next(results)
         else:
             one.vouched = one.request.service_signature is None
+    return [one for one, _, _ in pending]
 
 
 def still_authorized(record: QueueRecord | None, verifier: Verifier, asked: Asked) -> bool:

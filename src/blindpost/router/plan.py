@@ -93,7 +93,7 @@ class RouterPlan:
         self.on_compare: Callable[[bytes, Domain, bool], None] | None = None
         """Called when a service subscribed: to what, and whether both sides agreed about its queues."""
         self.on_verified: Callable[[Sequence[Asked]], None] | None = None
-        """Called with the requests of a turn once they are verified."""
+        """Called with the requests of a turn that were verified here."""
 
     def _new_turn(self) -> Turn:
         self._view.empty()
@@ -122,9 +122,9 @@ class RouterPlan:
                 await self._want_own(wanted, event)
         await self._store.load(wanted, turn.view)
         parts = self._cut(batch, verifiable)
-        verify(turn.view, self._verifier, verifiable)
-        if self.on_verified is not None:
-            contained("noting what was verified", self.on_verified, verifiable)
+        verified = verify(turn.view, self._verifier, verifiable)
+        if verified and self.on_verified is not None:
+            contained("noting what was verified", self.on_verified, verified)
         needed = Needed()
         if self.rules.expire_on_send and self.rules.message_ttl_s is not None:
             needed.expire_before = turn.now - self.rules.message_ttl_s

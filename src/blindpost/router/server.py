@@ -127,6 +127,8 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
         )
         self.relays = Relays(relay_options, entropy, self._relay_answered, self.asker)
         self.engine: Engine[Event] = Engine(self.plan, self.plan.undo, budget)
+        self.draining = False
+        """Once it drains it takes nothing in."""
         self._now = now
         # Peers of version 6 get no key; what they offer is checked against this one and fails.
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
@@ -166,6 +168,8 @@ class Router(BlockConnections[RouterConnection, Outgoing]):
 
     def block_received(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
         """A block, and if a front read it the key that verified each of its transmissions."""
+        if self.draining:
+            return
         connection = self.by_session[session]
         client = connection.client
         items = self.admitted(session, parse_requests(Reader(payload), client.layout, client.version))

@@ -255,11 +255,11 @@ class LmdbTables:
             return
         self.store.write(lambda write: _apply(write, changes))
         for change in changes:
-            if isinstance(change, PutQueue):
+            if type(change) is PutQueue:
                 self._cache.pop(change.record.recipient_id, None)
                 self._unknown.pop(change.record.recipient_id, None)
                 self._cache[change.record.recipient_id] = change.record
-            elif isinstance(change, DeleteQueue):
+            elif type(change) is DeleteQueue:
                 self._cache.pop(change.record.recipient_id, None)
         _trim(self._cache)
 
@@ -372,12 +372,12 @@ def _notifications(read: Read, notifier_id: bytes) -> Iterator[Notification]:
 
 def _apply(write: Write, changes: Sequence[Change]) -> None:
     """Changes made by every message come first, without pattern matching, which costs as much as the rest."""
+    put_ends, put_message = write.putter(ENDS), write.putter(MESSAGES)
     for change in changes:
         if isinstance(change, PutEnds):
-            write.put(ENDS, change.recipient_id, ends_to_row(change.ends))
+            put_ends(change.recipient_id, ends_to_row(change.ends))
         elif isinstance(change, AddMessage):
-            key = message_key(change.recipient_id, change.number)
-            write.put(MESSAGES, key, message_to_row(change.message))
+            put_message(message_key(change.recipient_id, change.number), message_to_row(change.message))
         elif isinstance(change, DeleteMessage):
             write.delete(MESSAGES, message_key(change.recipient_id, change.number))
         else:

@@ -115,6 +115,10 @@ class Write(Read):
     def put(self, table: str, key: bytes, row: bytes) -> None:
         self._transaction.put(key, row, db=self._tables[table])
 
+    def putter(self, table: str) -> Callable[[bytes, bytes], object]:
+        """As `put`, for one table and many rows."""
+        return functools.partial(self._transaction.put, db=self._tables[table])
+
     def delete(self, table: str, key: bytes) -> None:
         self._transaction.delete(key, db=self._tables[table])
 

@@ -141,12 +141,17 @@ def transmission_of(
 
 def start_response(layout: Layout, corr_id: bytes, entity_id: bytes) -> Writer:
     """A transmission without authorization, complete up to the response that is to be written next."""
+    start = response_start(layout, corr_id, entity_id)
+    return Writer([start], len(start))
+
+
+def response_start(layout: Layout, corr_id: bytes, entity_id: bytes) -> bytes:
+    """What comes before a response."""
     session = layout.session_field if layout.session_sent else b""
     try:
-        start = b"\0%b%c%b%c%b" % (session, len(corr_id), corr_id, len(entity_id), entity_id)
+        return b"\0%b%c%b%c%b" % (session, len(corr_id), corr_id, len(entity_id), entity_id)
     except OverflowError as error:
         raise WireError(f"at most {SHORT_MAX} bytes fit here") from error
-    return Writer([start], len(start))
 
 
 def _short(data: bytes) -> bytes:

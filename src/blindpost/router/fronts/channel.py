@@ -84,18 +84,19 @@ class Channel:
             self.lags = True
         if not self._scheduled and not self._blocked:
             self._scheduled = True
-            self._loop.call_soon(self._flush_later)
+            self._loop.call_soon(self.flush)
 
     def tell(self, kind: int, number: int, body: Buffer = b"") -> None:
         """Send a frame with this body."""
         self.put(kind, number, [body], len(body))
 
-    def _flush_later(self) -> None:
-        self._scheduled = False
-        self.flush()
+    def hold(self) -> None:
+        """What is put from now on leaves with the next `flush`, which whoever holds it owes."""
+        self._scheduled = True
 
     def flush(self) -> None:
         """Hand to the system what it takes."""
+        self._scheduled = False
         if self._blocked or not self.is_open:
             return
         try:

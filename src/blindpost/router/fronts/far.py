@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from blindpost.router.fronts import frames
 from blindpost.router.server import Router
@@ -169,11 +169,11 @@ class FarSession(Session):
         """As last heard, and what was said since."""
         return self._waits
 
-    def say(self, parts: list[Buffer], size: int) -> None:
-        """Have the front send these answers."""
+    def say(self, parts: list[Buffer], size: int) -> bool:
+        """Have the front send these answers; whether the peer is congested now."""
         front = self._front
         if self.stage is not Stage.OPEN or front is None:
-            return
+            return self.congested
         channel = front.channel
         self.last_sent = channel.heard_at
         channel.put(frames.SAY, self.number, parts, size)
@@ -185,6 +185,8 @@ class FarSession(Session):
             self._over = self._unseen > self._window
         if self._lags or self._over or channel.lags:
             self._waits += size
+            return self.congested
+        return False
 
     def learn(self, entity_id: bytes, key: PublicKey) -> None:
         """Tell the front with which key to verify what comes about a queue."""
@@ -242,10 +244,10 @@ class FarSession(Session):
         """Nearly everything that a front says: a block, with the keys that verified its transmissions."""
         if self.stage is Stage.OPEN and self._front is not None:
             self.last_received = self._front.channel.heard_at
-            handler = self.handler
-            assert isinstance(handler, Router), "the room of an established session"
+            # Not asserted: to ask a class that is abstract costs more than all else here.
+            room = cast(Router, self.handler)
             try:
-                handler.block_received(self, payload, keys)
+                room.block_received(self, payload, keys)
             except Exception:
                 self._failed()
 

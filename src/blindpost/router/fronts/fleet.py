@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from blindpost.crypto.credentials import Credentials
+from blindpost.engine.containment import contained
 from blindpost.router.fronts import frames
 from blindpost.router.fronts.channel import Channel, GarbageError
 from blindpost.router.fronts.far import FarSession
@@ -186,9 +187,15 @@ class Fronts:
         able = [front for front in self.fronts if front.channel.takes_descriptors]
         return min(able, key=lambda front: len(front.sessions), default=None)
 
+    def hold(self) -> None:
+        """Until `flush` no front is sent anything."""
+        for front in self.fronts:
+            front.channel.hold()
+
     def flush(self) -> None:
-        for front in tuple(self.fronts):  # one whose channel fails leaves
-            front.channel.flush()
+        # A front that is gone is taken off the list meanwhile; the others must not wait because of it.
+        for front in tuple(self.fronts):
+            contained("writing to a front", front.channel.flush)
 
     async def look(self) -> None:
         """Ask every front whether it is there; those that ended are let go of."""

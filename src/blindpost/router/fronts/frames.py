@@ -49,10 +49,10 @@ class Late(NamedTuple):
     message: StoredMessage
 
 
-def put_short(parts: list[Buffer], start: Writer, rest: bytes) -> int:
-    """Append a transmission of one part and a few bytes; how many bytes."""
-    size = start.size + len(rest)
-    parts.append(b"".join((_ANSWER.pack(_PLAIN, size), *start.parts, rest)))
+def put_short(parts: list[Buffer], start: bytes, rest: bytes) -> int:
+    """Append a transmission of two short parts; how many bytes."""
+    size = len(start) + len(rest)
+    parts.append(_ANSWER.pack(_PLAIN, size) + start + rest)
     return _ANSWER.size + size
 
 

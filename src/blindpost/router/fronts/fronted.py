@@ -20,7 +20,7 @@ from blindpost.wire.batch import SMP_BATCH_LIMIT
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import OK
-from blindpost.wire.transmission import start_response
+from blindpost.wire.transmission import response_start
 from blindpost.wire.value import Buffer
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class Fronted(Router):
         super().__init__(*arguments, **options)
         self.plan.on_verified = self._verified
 
-    def _verified(self, verifiable: Sequence[Asked]) -> None:
+    def _verified(self, verified: Sequence[Asked]) -> None:
         """Fronts learn the keys of what was verified here, so that the next time they can do it."""
-        for one in verifiable:
+        for one in verified:
             request, keys = one.request, one.keys
             if not one.authorized or not request.authorization or not keys or len(keys) != 1:
                 continue
@@ -56,29 +56,33 @@ class Fronted(Router):
             self.lag(connection)
 
     def send(self, outbox: Sequence[Outgoing]) -> None:
-        super().send(outbox)
-        self.fronts.flush()
+        # One write for each front, without another turn of the loop.
+        self.fronts.hold()
+        try:
+            super().send(outbox)
+        finally:
+            self.fronts.flush()
 
     def _say(self, connection: RouterConnection, said: Sequence[Outgoing]) -> None:
         session, client = connection.session, connection.client
         assert isinstance(session, FarSession)
         parts: list[Buffer] = []
-        size = 0
+        size, congested = 0, False
         for one in said:
             _, corr_id, entity_id, response = one
             if type(response) is Delivery:
                 size += frames.put_late(parts, corr_id, entity_id, *response)
             elif type(response) is OK:
                 # Two of three answers are OK: they take a shorter way.
-                size += frames.put_short(parts, start_response(client.layout, corr_id, entity_id), OK.TAG)
+                size += frames.put_short(parts, response_start(client.layout, corr_id, entity_id), OK.TAG)
             else:
                 size += frames.put_written(parts, self._transmission(client, one))
             if size >= frames.SAID_MAX:
-                session.say(parts, size)
+                congested = session.say(parts, size)
                 parts, size = [], 0
         if parts:
-            session.say(parts, size)
-        if session.congested:
+            congested = session.say(parts, size)
+        if congested:
             self.lag(connection)
 
     def _transmission(self, client: RouterClient, one: Outgoing) -> Writer:

@@ -39,7 +39,7 @@ EVENT_BATCHES: dict[type, Meter] = {
 
 
 class GuardedRouter(Router):
-    """A router that counts new queues per address, and takes nothing in once it drains."""
+    """A router that counts new queues per address."""
 
     def __init__(
         self,
@@ -60,11 +60,6 @@ class GuardedRouter(Router):
             limits=limits,
         )
         self.guard = limits.meters
-        self.draining = False
-
-    def block_received(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
-        if not self.draining:
-            super().block_received(session, payload, keys)
 
     def service_requested(self, session: Session, request: FindService) -> None:
         """Presenting a certificate may add a row, so it counts like a new queue."""
