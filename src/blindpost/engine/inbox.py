@@ -108,16 +108,13 @@ class Inbox(Generic[E]):
         """An event of `source` that stands for this many commands and bytes."""
         waiting = self._waiting.get(source)
         if waiting is None:
-            key = source.account
-            waiting = self._waiting[source] = _Waiting(source, _Account(source if key is None else key))
+            waiting = self._waiting[source] = _Waiting(source, self._account_of(source))
         if not waiting.events:
             self._line_up(waiting)
         waiting.events.append((event, commands, size))
         waiting.commands += commands
         waiting.size += size
-        budget = self._budget
-        if waiting.commands >= budget.source_commands or waiting.size >= budget.source_bytes:
-            self._pause(waiting)
+        self._pause_if_full(waiting)
 
     def put_back(self, events: Sequence[tuple[int, E]]) -> None:
         """Return events of the last batch, by their places in it, ahead of all others of their sources.
@@ -137,9 +134,7 @@ class Inbox(Generic[E]):
             waiting.events.appendleft((event, commands, size))
             waiting.commands += commands
             waiting.size += size
-            budget = self._budget
-            if waiting.commands >= budget.source_commands or waiting.size >= budget.source_bytes:
-                self._pause(waiting)
+            self._pause_if_full(waiting)
 
     def charge(self, place: int, work: float) -> None:
         """An event of the last batch asked for more work than it stands for."""
@@ -199,11 +194,12 @@ class Inbox(Generic[E]):
             turns.append(account)
         else:
             del self._accounts[account.key]
-        if waiting.paused:
-            self._let_go(waiting)
-        if not waiting.events:
-            self._waiting.pop(waiting.source, None)
+        self._settle(waiting)
         return brought
+
+    def _account_of(self, source: Source) -> _Account[E]:
+        key = source.account
+        return _Account(source if key is None else key)
 
     def _line_up(self, waiting: _Waiting[E]) -> None:
         """A source has its first waiting event: its account takes turns."""
@@ -223,15 +219,21 @@ class Inbox(Generic[E]):
         self._turns = deque(account for account in waiting if id(account) not in owing)
         self._indebted = deque(account for account in waiting if id(account) in owing)
 
-    def _pause(self, waiting: _Waiting[E]) -> None:
-        """Its queue is full."""
-        if not waiting.paused:
+    def _pause_if_full(self, waiting: _Waiting[E]) -> None:
+        budget = self._budget
+        full = waiting.commands >= budget.source_commands or waiting.size >= budget.source_bytes
+        if full and not waiting.paused:
             waiting.paused = True
             waiting.source.hold(FULL)
 
-    def _let_go(self, waiting: _Waiting[E]) -> None:
-        """It may bring more once half of its queue is free."""
+    def _settle(self, waiting: _Waiting[E]) -> None:
         budget = self._budget
-        if waiting.commands <= budget.source_commands // 2 and waiting.size <= budget.source_bytes // 2:
+        if (
+            waiting.paused
+            and waiting.commands <= budget.source_commands // 2
+            and waiting.size <= budget.source_bytes // 2
+        ):
             waiting.paused = False
             waiting.source.let_go(FULL)
+        if not waiting.events:
+            self._waiting.pop(waiting.source, None)
