@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import shutil
 import sqlite3
@@ -60,13 +61,14 @@ from simulation.party import Party, Surroundings
 ACK_AGAIN_S = 5.0
 OUT_OF_STEP = "ratchet is not synchronized"
 """What a program is told of a message about queues that came while ratchets are agreed; it is sent again."""
-FORGOTTEN = "a receipt for a message that is not known"
-"""What the program of a restored agent is told of receipts for what was sent since the backup."""
+FORGOTTEN = ("a receipt for a message that is not known", "RCVD: not a user message")
+"""What the program of a restored agent is told of receipts for what was sent since the backup: a key may have
+the number now."""
 # An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
 # was not answered is seen by the message that its router keeps.
 UNDER_WAY = (
     "SELECT (SELECT count(*) FROM commands WHERE command_tag <> 'ACK')"
-    " + (SELECT count(*) FROM snd_message_deliveries)"
+    " + (SELECT count(*) FROM snd_message_deliveries WHERE conn_id NOT IN (SELECT value FROM json_each(?)))"
     " + (SELECT count(*) FROM rcv_queues WHERE deleted OR to_subscribe)"
 )
 
@@ -147,6 +149,8 @@ class AgentParty(Party):
         self.copies = self.restores = False
         """Whether its file is copied before the next life, or that begins with the backup."""
         self._memory: Memory | None = None
+        self.alone: frozenset[str] = frozenset()
+        """Connections whose peer takes no part: what is sent there again fills a queue, and waits."""
         self.connected_before: frozenset[object] = frozenset()
         """The connections that it had when the run began."""
         self.was_restored = False
@@ -294,7 +298,7 @@ class AgentParty(Party):
                 self.run.note(f"{self.name} is told what is wrong with a message: {error}")
             case Failed(_, ProtocolError() as error) if OUT_OF_STEP in str(error):
                 self.run.note(f"{self.name} is told that a step of a rotation must wait: {error}")
-            case Failed(_, InternalError() as error) if self.was_restored and FORGOTTEN in str(error):
+            case Failed(_, InternalError() | ProtocolError() as error) if self._has_forgotten(error):
                 self.run.note(f"{self.name} is told of a receipt for what it has forgotten")
             case Failed(_, error) | AgentFailed(error) if PLANNED not in str(error):
                 self.run.violated(f"{self.name} is told of a failure: {error!r}")
@@ -393,13 +397,16 @@ class AgentParty(Party):
         except AgentError as error:
             self.run.note(f"{self.name} could not attack: {error}")
 
+    def _has_forgotten(self, error: AgentError) -> bool:
+        return self.was_restored and any(words in str(error) for words in FORGOTTEN)
+
     # What it looks like from outside
 
     def unsettled(self) -> str | None:
         """What is still under way, if anything."""
         if not self.alive or self._store is None:
             return "it is not alive"
-        (waiting,) = self._store.reading.sql.execute(UNDER_WAY).fetchone()
+        (waiting,) = self._store.reading.sql.execute(UNDER_WAY, (json.dumps(sorted(self.alone)),)).fetchone()
         if waiting:
             return f"{waiting} commands, deliveries or queues are under way"
         if self.agent._core.commands.tasks:

@@ -119,6 +119,7 @@ class World:
                 party.ntf_servers = [addresses[NTF]]
             known = self.peers.get(name, {})
             party.peers = {peer: known[peer] for peer in cast.peers[name] if peer in known}
+            party.alone = frozenset(known.values()) - frozenset(party.peers.values())
             party.connected_before = self.connected.get(name, frozenset())
         if cast.bots:
             bot = run.parties[BOT] = BotParty(run, [addresses[ROUTERS[1]]])
