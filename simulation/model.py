@@ -26,7 +26,7 @@ class Channel:
     excused: set[int] = field(default_factory=set)
     """Those that were under way when a router lost what it kept: they may come or not."""
     came: list[int] = field(default_factory=list)
-    """Those that came, once each, in order."""
+    """Those that came, once each, in order; what a restored agent forgot may come late if it says so."""
     acknowledging: set[int] = field(default_factory=set)
     """Those that the program began to acknowledge: if it died then, they may come again or not."""
     acknowledged: set[int] = field(default_factory=set)
@@ -87,7 +87,8 @@ class Model:
         if number in channel.acknowledged:
             raise ViolationError(f"{body!r} came again after its acknowledgement was answered")
         if number not in channel.came:
-            if channel.came and number < channel.came[-1]:
+            told_so = channel.torn and outcome != "MsgOk"
+            if channel.came and number < channel.came[-1] and not told_so:
                 raise ViolationError(f"{body!r} came after {channel.came[-1]}: out of order")
             channel.came.append(number)
             channel.outcomes[outcome] = channel.outcomes.get(outcome, 0) + 1

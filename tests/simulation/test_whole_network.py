@@ -207,6 +207,9 @@ def test_what_the_model_refuses_of_a_restored_agent() -> None:
         model.came("bob", bodies[0], "MsgOk")
     model.came("bob", later, "MsgSkipped")
     channel.acknowledged.add(4)
+    with pytest.raises(ViolationError, match="out of order"):
+        model.came("bob", bodies[2], "MsgOk")
+    model.came("bob", bodies[2], "MsgBadId")
     with pytest.raises(ViolationError, match="came again"):
         model.came("bob", later, "MsgDuplicate")  # it was said after the backup
     model.restored("bob", bobs)
