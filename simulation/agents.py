@@ -9,7 +9,7 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from blindpost.agent import (
@@ -66,7 +66,7 @@ FORGOTTEN = ("a receipt for a message that is not known", "RCVD: not a user mess
 the number now."""
 # An ACK that was answered on a full disk is forgotten lazily: its row goes with the next command. One that
 # was not answered is seen by the message that its router keeps.
-UNDER_WAY = (
+_UNDER_WAY = (
     "SELECT (SELECT count(*) FROM commands WHERE command_tag <> 'ACK')"
     " + (SELECT count(*) FROM snd_message_deliveries WHERE conn_id NOT IN (SELECT value FROM json_each(?)))"
     " + (SELECT count(*) FROM rcv_queues WHERE deleted OR to_subscribe)"
@@ -406,8 +406,7 @@ class AgentParty(Party):
         """What is still under way, if anything."""
         if not self.alive or self._store is None:
             return "it is not alive"
-        (waiting,) = self._store.reading.sql.execute(UNDER_WAY, (json.dumps(sorted(self.alone)),)).fetchone()
-        if waiting:
+        if waiting := under_way(self._store, self.alone):
             return f"{waiting} commands, deliveries or queues are under way"
         if self.agent._core.commands.tasks:
             return "commands are under way"
@@ -451,6 +450,12 @@ class AgentParty(Party):
 def lasting(path: Path) -> list[list[tuple[object, ...]]]:
     with contextlib.closing(sqlite3.connect(path)) as file:
         return [file.execute(query).fetchall() for query in LASTING]
+
+
+def under_way(store: AgentStore, alone: Collection[str] = ()) -> int:
+    """How many commands, deliveries and queues wait for something; not what waits for an absent peer."""
+    (waiting,) = store.reading.sql.execute(_UNDER_WAY, (json.dumps(sorted(alone)),)).fetchone()
+    return int(waiting)
 
 
 def connections(kept: Sequence[Sequence[tuple[object, ...]]]) -> frozenset[object]:

@@ -15,7 +15,7 @@ from blindpost.client.options import SmpOptions
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.testing.agents import ReusedPairs
-from simulation.agents import UNDER_WAY, let_go, unsubscribed
+from simulation.agents import let_go, under_way, unsubscribed
 from simulation.model import ViolationError
 from simulation.party import Party, Surroundings
 
@@ -106,8 +106,7 @@ class _OnAgent(Party):
         if not self.ready:
             return "it is not open"
         assert self._store is not None
-        (waiting,) = self._store.reading.sql.execute(UNDER_WAY).fetchone()
-        if waiting:
+        if waiting := under_way(self._store):
             return f"{waiting} commands, deliveries or queues are under way"
         return unsubscribed(self._agent)
 
