@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.testing.apns import Fault
 from simulation.bots import Talk
 from simulation.faults import Point, Step
 from simulation.genesis import Genesis, make_genesis
@@ -112,6 +113,10 @@ FOUND = {
             Step(2.606, "stall", "alice", ("router2",)),
         ],
     ),
+    "a receipt that comes before the router's answer, and an old queue that is gone": Schedule(
+        Cast(("bob", "carol"), ntf=True, fronts={"router1": 1}),
+        [Step(7.719, "switch", "carol", ("bob",)), Step(7.72, "send", "bob", ("carol", 3))],
+    ),
     "an attack by an agent that is closing": Schedule(
         Cast(("alice", "bob"), ntf=True),
         [
@@ -146,12 +151,30 @@ FOUND = {
     ),
 }
 """What earlier runs found, in us or in the simulation."""
+FOUND_BY = {
+    8049272: Schedule(
+        Cast(("bob", "carol"), ntf=True, fronts={"router2": 2}),
+        [
+            Step(0.0, "weather", "network", (WORST, 40.0)),
+            Step(0.016, "renewed service", "bob"),
+            Step(0.344, "switch", "carol", ("bob",)),
+            Step(0.344, "resync", "bob", ("carol",)),
+            Step(22.063, "doubtful pushes", "apple", (Fault.SILENCE, 90.0)),
+        ],
+    ),
+}
+"""The same where it depends on the seed: an acknowledgement for a queue that was left."""
 
 
 @pytest.mark.parametrize("what", FOUND)
 def test_what_was_found_before(genesis: Genesis, what: str) -> None:
     for seed in (19, 336, 40823):
         simulate(genesis, seed, FOUND[what])
+
+
+@pytest.mark.parametrize("seed", FOUND_BY)
+def test_what_a_seed_found_before(genesis: Genesis, seed: int) -> None:
+    simulate(genesis, seed, FOUND_BY[seed])
 
 
 @pytest.mark.timeout(300)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from blindpost.agent.errors import ConnectionCode, ConnError, network_error, prohibited, refused_with
+from blindpost.agent.errors import (
+    AgentError,
+    ConnectionCode,
+    ConnError,
+    network_error,
+    prohibited,
+    refused_with,
+)
 from blindpost.agent.events import ReceiptStatus
 from blindpost.agent.messages.sending import enqueue
-from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, Whole
+from blindpost.agent.model import ConnId, ConnType, MessageKind, RcvQueue, RcvSwitch, Whole
 from blindpost.agent.notifications.reading import Reading
 from blindpost.agent.routers.sessions import Sessions
 from blindpost.agent.store import commands, connections, messages, queues
@@ -119,5 +126,13 @@ class Acks:
             self._ground.spawn(self._sessions.hand_over(session, [(queue.rcv_id, response)]))
         elif isinstance(response, ClientError | TransportError):
             error = network_error(server, response)
-            if not refused_with(error, Code.NO_MSG):
+            if not refused_with(error, Code.NO_MSG) and not self._is_gone(queue, error):
                 raise error
+
+    def _is_gone(self, queue: RcvQueue, error: AgentError) -> bool:
+        """Whether the router has no such queue because we left it: it was deleted with its messages, and the
+        answer to that was lost or is under way."""
+        if not refused_with(error, Code.AUTH):
+            return False
+        found = queues.find_rcv_number(self._ground.store.reading, queue.conn_id, queue.number)
+        return found is None or found.deleted or found.switch is RcvSwitch.RECEIVED_MESSAGE

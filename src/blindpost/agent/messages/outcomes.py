@@ -54,7 +54,11 @@ def failed(
     tx: Tx, whole: Whole, queue: SndQueue, pending: PendingDelivery, error: AgentError, *, news: bool
 ) -> Again:
     """The message was not taken: try again, or give it up and say so. A host
-    that is still wrong is no news; a queue that is still full is."""
+    that is still wrong is no news; a queue that is still full is. One that is not wanted any more, since its
+    receipt came or its queue is left, has not failed."""
+    if not messages.is_waiting(tx, pending.delivery_id):
+        deletion.delivered(tx, whole.conn_id)
+        return Again.NO
     age_s, retention = tx.now - pending.created_at, tx.config.retention
     found = verdict(pending.kind, error, age_s, retention, receives=bool(whole.rcv))
     if found.again is not Again.NO:

@@ -234,6 +234,12 @@ def set_sent(db: Db, conn_id: ConnId, internal_id: int) -> bool:
     return done.rowcount == 1
 
 
+def is_waiting(db: Db, delivery_id: int) -> bool:
+    """Whether a delivery is still wanted: a receipt may have told that its message arrived."""
+    query = "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries WHERE snd_message_delivery_id = ?)"
+    return bool(db.sql.execute(query, (delivery_id,)).fetchone()[0])
+
+
 def is_elsewhere(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) -> bool:
     """Whether a message was taken through another queue, or still waits for one."""
     query = (
