@@ -125,7 +125,7 @@ class Model:
                 channel.excused |= channel.missing
                 channel.torn = True
             if way[1] == name:
-                before = memory.received.get(way, Channel())
+                before = copy.deepcopy(memory.received.get(way, Channel()))  # it may be restored once more
                 channel.excused |= set(channel.came) - set(before.came)
                 channel.came, channel.acknowledged = before.came, before.acknowledged
                 channel.acknowledging = before.acknowledging

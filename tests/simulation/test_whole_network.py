@@ -237,6 +237,9 @@ def test_what_the_model_refuses_of_a_restored_agent() -> None:
         model.came("bob", later, "MsgDuplicate")  # it was said after the backup
     model.restored("bob", bobs)
     assert (channel.came, channel.acknowledged) == ([1], {1})
+    channel.acknowledged.add(2)
+    model.restored("bob", bobs)  # once more from the same backup
+    assert (channel.came, channel.acknowledged) == ([1], {1})
     channel.taken.add(5)
     assert model.say("alice", "bob") == b"alice>bob 5"
     assert model.missing() == ["alice>bob 5"]
