@@ -162,8 +162,18 @@ FOUND_BY = {
             Step(22.063, "doubtful pushes", "apple", (Fault.SILENCE, 90.0)),
         ],
     ),
+    8067742: Schedule(
+        Cast(("bob", "carol")),
+        [
+            Step(0.0, "send", "bob", ("carol", 1)),
+            Step(13.202, "send", "bob", ("carol", 1)),
+            Step(13.227, "send", "bob", ("carol", 1)),
+            Step(13.227, "crash", "router2", (Point.AFTER_COMMIT, Ending.RESET, 1, 60.0)),
+        ],
+    ),
 }
-"""The same where it depends on the seed: an acknowledgement for a queue that was left."""
+"""The same where it depends on the seed: an acknowledgement for a queue that was left, and a message that is
+sent again although its receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -228,6 +228,8 @@ class _Worker:
             retry = fast if outcome is Again.FAST or self.room_told else slow
             with self._line.resting() if retry is slow else nullcontext():
                 await self._pause(retry.delay_s)
+            if not messages.is_waiting(self._ground.store.reading, pending.delivery_id):
+                return  # it arrived: its receipt came
             fast = fast.next() if retry is fast else fast
             slow = slow.next() if retry is slow else slow
             with self._ground.transaction() as tx:
