@@ -92,7 +92,7 @@ def ask(
 
 
 def verify(view: View, verifier: Verifier, asked: Iterable[Asked]) -> list[Asked]:
-    """Verify many requests at once, against what was loaded; those that no front had verified."""
+    """Verify many requests at once, against what was loaded. Told are those that no front had verified."""
     pending: list[tuple[Asked, list[Check], list[Check]]] = []
     checks: list[Check] = []
     for one in asked:

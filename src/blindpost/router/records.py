@@ -290,7 +290,7 @@ def is_expired_row(row: Buffer, before: int) -> bool:
 
 def message_key(recipient_id: bytes, number: int) -> bytes:
     """Messages of one queue are adjacent and in order."""
-    return b"%c%b%b" % (len(recipient_id), recipient_id, number.to_bytes(_NUMBER_SIZE, "big"))
+    return message_prefix(recipient_id) + number.to_bytes(_NUMBER_SIZE, "big")
 
 
 def message_prefix(recipient_id: bytes) -> bytes:

@@ -255,11 +255,11 @@ class LmdbTables:
             return
         self.store.write(lambda write: _apply(write, changes))
         for change in changes:
-            if type(change) is PutQueue:
+            if isinstance(change, PutQueue):
                 self._cache.pop(change.record.recipient_id, None)
                 self._unknown.pop(change.record.recipient_id, None)
                 self._cache[change.record.recipient_id] = change.record
-            elif type(change) is DeleteQueue:
+            elif isinstance(change, DeleteQueue):
                 self._cache.pop(change.record.recipient_id, None)
         _trim(self._cache)
 

@@ -17,6 +17,7 @@ from blindpost.agent.messages import outcomes
 from blindpost.agent.messages.layers import seal_confirmation, seal_message
 from blindpost.agent.messages.verdicts import Again
 from blindpost.agent.model import ConnId, MessageKind, QueueStatus, SndQueue
+from blindpost.agent.queues import deletion
 from blindpost.agent.routers.proxying import QueueSender
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.grouping import Group
@@ -229,7 +230,9 @@ class _Worker:
             with self._line.resting() if retry is slow else nullcontext():
                 await self._pause(retry.delay_s)
             if not messages.is_waiting(self._ground.store.reading, pending.delivery_id):
-                return  # it arrived: its receipt came
+                with self._ground.transaction() as tx:
+                    deletion.delivered(tx, self._conn_id)
+                return  # its receipt came, or its queue was left
             fast = fast.next() if retry is fast else fast
             slow = slow.next() if retry is slow else slow
             with self._ground.transaction() as tx:
