@@ -59,8 +59,9 @@ class Process:
         self._dies_after = self.steps + steps
 
     def spare(self) -> None:
-        """Do not die after all."""
-        self._dies_after = self.on_death = None
+        """Do not die after all, unless that has begun."""
+        if self.alive:
+            self._dies_after = self.on_death = None
 
     def step(self, callback: Callable[[*Ts], T], *args: *Ts) -> T | None:
         """One step, unless the process is dead; what cannot be done now is done when it goes on."""

@@ -441,6 +441,8 @@ class Run:
         for party in self.parties.values():
             if party.process is not None:
                 party.spare()
+        await asyncio.sleep(LOOK_S)  # whoever died in this very moment is started again
+        for party in self.parties.values():
             if not party.alive:
                 raise ViolationError(f"{party.name} was not started again")
             party.mended()

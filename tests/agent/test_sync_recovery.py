@@ -324,6 +324,96 @@ def test_both_start_at_once_and_the_peer_gives_up(
 
 
 @pytest.mark.claim("CON-62")
+@pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "is started again"])
+def test_the_first_message_under_a_new_ratchet_is_lost(tmp_path: Path, restarts: bool) -> None:
+    """Both have agreed and neither hears of it: whoever offered keys offers others, the peer only answers."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.lost.append("EREADY")
+            await alice.conn.synchronize(force=True)
+            await pair.quiet(80)
+            assert [friend.state for friend in (alice, bob)] == [SyncState.AGREED] * 2
+            if restarts:
+                await alice.restart()
+            await pair.quiet(80)
+            if restarts:
+                assert alice.state is SyncState.AGREED, "a new life waits for as long as the one before"
+                await pair.quiet(80)
+            await in_step(pair)
+            await pair.talk("after")
+            await pair.quiet(90_000)
+            assert [asked.who for asked in wire.of("R")] == ["alice", "bob"] * 2
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_an_answer_to_keys_that_were_offered_before(tmp_path: Path) -> None:
+    """The second keys are lost, and the peer answers the first: each has a ratchet that the other lacks."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await bob.stop()
+            await alice.conn.synchronize(force=True)
+            await pair.quiet()
+            wire.lost.append("R")
+            await alice.conn.synchronize(force=True)
+            await pair.quiet()
+            await bob.start()
+            await alice.until(lambda: alice.state is SyncState.AGREED)
+            await pair.quiet(60)
+            assert [friend.state for friend in (alice, bob)] == [SyncState.AGREED] * 2
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_keys_of_which_nothing_ever_comes_are_offered_a_few_times(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, wire = pair.alice, pair.wire
+            wire.lost.extend(["EREADY"] * 100)
+            await alice.conn.synchronize(force=True)
+            times = synchronisation.REPEAT_AFTER_S
+            await pair.quiet(sum(times) + 600)
+            assert [asked.who for asked in wire.of("R")] == ["alice", "bob"] * (1 + len(times))
+            await pair.quiet(2 * times[-1])
+            assert len(wire.of("R")) == 2 + 2 * len(times), "no more"
+            wire.lost.clear()
+            await alice.conn.synchronize(force=True)
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_an_answer_begins_another_wait(tmp_path: Path) -> None:
+    """Keys that are answered late are not offered again at once."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await bob.stop()
+            await alice.conn.synchronize(force=True)
+            await pair.quiet(100)
+            wire.hold("EREADY")
+            await bob.start()
+            await alice.until(lambda: alice.state is SyncState.AGREED)
+            await pair.quiet(100)
+            assert [asked.who for asked in wire.of("R")] == ["alice", "bob"]
+            wire.let("EREADY")
+            await in_step(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
 def test_own_keys_sent_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:

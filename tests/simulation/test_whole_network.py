@@ -152,6 +152,15 @@ FOUND = {
 }
 """What earlier runs found, in us or in the simulation."""
 FOUND_BY = {
+    8051517: Schedule(
+        Cast(("alice", "bob"), ntf=True, ds=True),
+        [
+            Step(0.0, "restored agent", "bob", (True, 0.01, 5.0)),
+            Step(0.0, "crash", "alice", (Point.BEFORE_COMMIT, Ending.CLOSED, 1, 60.0)),
+            Step(35.031, "restored agent", "bob", (True, 1.0, 0.0)),
+            Step(35.056, "restored backup", "router2", (20.0, 5.0)),
+        ],
+    ),
     8049272: Schedule(
         Cast(("bob", "carol"), ntf=True, fronts={"router2": 2}),
         [
@@ -160,6 +169,15 @@ FOUND_BY = {
             Step(0.344, "switch", "carol", ("bob",)),
             Step(0.344, "resync", "bob", ("carol",)),
             Step(22.063, "doubtful pushes", "apple", (Fault.SILENCE, 90.0)),
+        ],
+    ),
+    8069289: Schedule(
+        Cast(("bob", "carol")),
+        [
+            Step(9.277, "send", "bob", ("carol", 1)),
+            Step(11.013, "crash", "bob", (Point.BEFORE_COMMIT, Ending.CLOSED, 4, 0.1)),
+            Step(13.102, "crash", "router1", (Point.BEFORE_COMMIT, Ending.SILENCE, 1, 0.1)),
+            Step(13.102, "send", "bob", ("carol", 1)),
         ],
     ),
     8067742: Schedule(
@@ -172,7 +190,8 @@ FOUND_BY = {
         ],
     ),
 }
-"""The same where it depends on the seed: an acknowledgement for a queue that was left, and a message that is
+"""The same where it depends on the seed: ratchets that never agree, an agent that dies in the moment in which
+it is looked whether all live, an acknowledgement for a queue that was left, and a message that is
 sent again although its receipt came."""
 
 

@@ -558,6 +558,13 @@ BEGIN
 END;
 """
 
+_OFFERED_SYNC = """
+ALTER TABLE connections ADD COLUMN ratchet_sync_offered INTEGER NOT NULL DEFAULT 0;
+UPDATE connections SET ratchet_sync_offered = 1 WHERE ratchet_sync_state = 'started';
+DROP INDEX connections_started_sync;
+CREATE INDEX connections_offered_sync ON connections (conn_id) WHERE ratchet_sync_offered = 1;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _NOTIFICATIONS,
@@ -567,6 +574,7 @@ MIGRATIONS = (
     _STARTED_SYNC,
     _ABORTED,
     _WHOLE_MESSAGES,
+    _OFFERED_SYNC,
 )
 
 

@@ -26,12 +26,14 @@ from blindpost.wire.agent.envelopes import RatchetKey
 from blindpost.wire.agent.messages import EReady
 from blindpost.wire.agent.sizes import PQ_AGENT_VERSION
 from blindpost.wire.e2e import E2EParams
+from blindpost.wire.frozen import dataclass
 
 ANSWERS_MAX, ANSWERS_WITHIN_S = 3, 600
 """So many keys of a peer are answered in so many seconds while others are agreed."""
 REPEAT_CHECK_S = 30.0
 REPEAT_AFTER_S = (120.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0)
-"""Keys that the peer does not answer are offered again after these times, and then no more."""
+"""Keys are offered again if nothing comes of them in these times, and then no more."""
+UNDER_WAY = (SyncState.STARTED, SyncState.AGREED)
 SYNC_AGENT_VERSION = 3
 """From here on a peer knows ratchet keys."""
 
@@ -41,6 +43,25 @@ _WORDS = {
     RatchetErrorKind.EARLIER: "RATCHET_EARLIER",
     RatchetErrorKind.SKIPPED: "RATCHET_SKIPPED",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """For how long nothing has come of the keys that were offered, and how often they were offered again."""
+
+    state: SyncState
+    since: float
+    times: int = 0
+
+    @staticmethod
+    def going_on(before: _Wait | None, state: SyncState, now: float) -> _Wait:
+        """An answer begins another wait; offers are counted until the ratchets are in step."""
+        if before is None:
+            return _Wait(state, now)
+        return before if before.state is state else _Wait(state, now, before.times)
+
+    def is_due(self, now: float) -> bool:
+        return self.times < len(REPEAT_AFTER_S) and now - self.since >= REPEAT_AFTER_S[self.times]
 
 
 class Synchronisation:
@@ -83,23 +104,24 @@ class Synchronisation:
         self._ground.store.forget_copy()
 
     async def keep_going(self) -> None:
-        """Offer keys again that the peer has not answered: it may have taken them for a mistake, since they
-        crossed its own, and wait for others."""
-        waiting: dict[ConnId, tuple[float, int]] = {}
+        """Whoever offered keys offers others until the ratchets are in step: its keys, the answer to them or
+        the first message under the new ratchet may be lost, and what it took for the answer may answer keys
+        that it offered before."""
+        waiting: dict[ConnId, _Wait] = {}
         while True:
             await asyncio.sleep(REPEAT_CHECK_S)
-            now, found = self._ground.now(), connections.started_sync(self._ground.store.reading)
-            waiting = {conn_id: waiting.get(conn_id, (now, 0)) for conn_id in found}
-            for conn_id, (since, times) in list(waiting.items()):
-                if times < len(REPEAT_AFTER_S) and now - since >= REPEAT_AFTER_S[times]:
-                    waiting[conn_id] = (now, times + 1)
+            now, found = self._ground.now(), connections.offered_sync(self._ground.store.reading)
+            waiting = {conn_id: _Wait.going_on(waiting.get(conn_id), state, now) for conn_id, state in found}
+            for conn_id, wait in list(waiting.items()):
+                if wait.is_due(now):
+                    waiting[conn_id] = _Wait(SyncState.STARTED, now, wait.times + 1)
                     await self._offer_again(conn_id)
 
     async def _offer_again(self, conn_id: ConnId) -> None:
         async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
             with self._ground.transaction(kem) as tx:
                 record = connections.find(tx, conn_id)
-                if record is None or record.sync_state is not SyncState.STARTED:
+                if record is None or record.sync_state not in UNDER_WAY:
                     return
                 if not is_waiting(tx, conn_id, MessageKind.RATCHET_INFO):
                     _step(tx, connections.load_whole(tx, conn_id), SyncEvent.FORCED)
@@ -175,6 +197,7 @@ def _step(
                 version = tx.config.versions.e2e.high
                 own = _new_params(tx, record, version)
                 ratchets.set_params(tx, record.conn_id, own)
+                connections.set_sync_offered(tx, record.conn_id, True)
                 enqueue_ratchet_key(tx, whole, own.public(version))
             case SyncEffect.MAKE_KEYS:
                 assert peer is not None
@@ -193,8 +216,9 @@ def _step(
                 _agree(tx, whole, own, peer)
             case SyncEffect.TELL:
                 tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, error))
-    if record.sync_state is SyncState.AGREED and move.to is SyncState.OK:
+    if record.sync_state is not SyncState.OK and move.to is SyncState.OK:
         ratchets.forget_params(tx, record.conn_id)
+        connections.set_sync_offered(tx, record.conn_id, False)
     if record.sync_state.send_prohibited and not move.to.send_prohibited:
         in_step(tx, record.conn_id)
 
