@@ -14,7 +14,6 @@ from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
 from blindpost.agent.queues.making import new_snd_queue
 from blindpost.agent.store import connections, messages, queues
 from blindpost.agent.store.database import AgentStore, Memo
-from blindpost.agent.store.schema import MIGRATIONS
 from blindpost.crypto.ids_hash import QueueSet
 from blindpost.store.sqlite import StoreInUseError
 from blindpost.testing.network import MemoryNetwork
@@ -199,19 +198,3 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(Exception, match="not a Blindpost database"):
         AgentStore.open(path)
-
-
-def test_a_store_of_before_knows_which_connections_offered_ratchet_keys() -> None:
-    sql, scripts = sqlite3.connect(":memory:"), [str(each) for each in MIGRATIONS]
-    [new] = (place for place, script in enumerate(scripts) if "ADD COLUMN ratchet_sync_offered" in script)
-    for script in scripts[:new]:
-        sql.executescript(script)
-    put = (
-        "INSERT INTO connections"
-        " (conn_id, user_id, conn_mode, smp_agent_version, pq_support, ratchet_sync_state)"
-        " VALUES (?, 1, 'INV', 7, 1, ?)"
-    )
-    sql.executemany(put, [(state.value, state.value) for state in SyncState])
-    sql.executescript(scripts[new])
-    offered = sql.execute("SELECT conn_id FROM connections WHERE ratchet_sync_offered = 1")
-    assert offered.fetchall() == [("started",)]

@@ -44,7 +44,7 @@ IN_CLEAR = {
     r"(rcv|snd)_queue_id|replace_(rcv|snd)_queue_id|internal_(rcv_|snd_)?id|external_snd_id|rcpt_internal_id",
     r"last_(internal|external)\w*_id|snd_message_delivery_id|\w+_hash_id|msg_n",
     r"conn_mode|queue_mode|ntf_mode|msg_type|msg_flags|command_tag|\w*status|\w+_state|\w+_version",
-    r"enable_ntfs|pq_support|pq_encryption|auto_allow|deleted|\w+_primary|accepted|user_ack|sent|failed|\w+_offered",
+    r"enable_ntfs|pq_support|pq_encryption|auto_allow|deleted|\w+_primary|accepted|user_ack|sent|failed",
     r"\w+_assoc|to_subscribe|delete_errors|receive_attempts|(ntf|smp)_failed|service_queue_count",
     r"service_queue_ids_hash|padded_msg_len|retry_int_(slow|fast)|tkn_period|updated_by_supervisor",
     r"first_id|last_id|event_id",

@@ -152,6 +152,22 @@ FOUND = {
 }
 """What earlier runs found, in us or in the simulation."""
 FOUND_BY = {
+    260: Schedule(
+        Cast(("bob", "carol"), fronts={"router1": 2}),
+        [
+            Step(18.126, "weather", "network", (Weather(delay_s=4.0, cuts=0.8, stalls=0.3), 5.0)),
+            Step(18.126, "switch", "carol", ("bob",)),
+            Step(33.931, "switch", "carol", ("bob",)),
+        ],
+    ),
+    201295: Schedule(
+        Cast(("bob", "carol"), ntf=True),
+        [
+            Step(44.456, "restored backup", "router2", (20.0, 0.0)),
+            Step(44.651, "resync", "bob", ("carol",)),
+            Step(44.651, "crash", "carol", (Point.AFTER_COMMIT, Ending.CLOSED, 4, 60.0)),
+        ],
+    ),
     8051517: Schedule(
         Cast(("alice", "bob"), ntf=True, ds=True),
         [
@@ -190,9 +206,9 @@ FOUND_BY = {
         ],
     ),
 }
-"""The same where it depends on the seed: ratchets that never agree, an agent that dies in the moment in which
-it is looked whether all live, an acknowledgement for a queue that was left, and a message that is
-sent again although its receipt came."""
+"""The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
+agree, an agent that dies in the moment in which it is looked whether all live, an acknowledgement for a queue
+that was left, and a message that is sent again although its receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -129,9 +129,10 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             assert new is not None
             queues.set_status(tx, new, QueueStatus.SECURED)
             rows.deliver_also(tx, old, new)
+            tx.wake_delivery(new)
         case SenderEffect.SEND_QTEST:
             assert new is not None
-            if not rows.is_waiting(tx, conn_id, MessageKind.QTEST):
+            if not rows.is_waiting(tx, conn_id, MessageKind.QTEST, queue=new):
                 enqueue(tx, turn.whole, QTest((new.sender_address,)), queues=[new])
         case SenderEffect.USE_QUEUE:
             assert new is not None

@@ -62,7 +62,7 @@ class SenderEffect(Enum):
     MAKE_SEND_QUEUE = "store a send queue with new keys"
     SEND_QKEY = "send QKEY to all send queues"
     SECURE_QUEUE = "count the new queue as secured"
-    SEND_QTEST = "send QTEST to the new queue only, unless one is on its way"
+    SEND_QTEST = "send QTEST to the new queue only, unless one is on its way there"
     USE_QUEUE = "count the new queue as active and make it the primary one"
     DROP_OLD = "stop sending to the old queue and remove it"
     TELL_STARTED = "tell the application: started"

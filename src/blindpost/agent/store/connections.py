@@ -143,16 +143,11 @@ def unclaimed(db: Db) -> list[ConnId]:
     return [conn_id for (conn_id,) in db.sql.execute("SELECT conn_id FROM unclaimed_connections")]
 
 
-def set_sync_offered(db: Db, conn_id: ConnId, offered: bool) -> None:
-    """Whether we offered ratchet keys since the ratchets were in step for the last time."""
-    query = "UPDATE connections SET ratchet_sync_offered = ? WHERE conn_id = ?"
-    db.sql.execute(query, (int(offered), conn_id))
-
-
-def offered_sync(db: Db) -> list[tuple[ConnId, SyncState]]:
-    """Connections that have offered ratchet keys and are not in step yet."""
+def unsettled_sync(db: Db) -> list[tuple[ConnId, SyncState]]:
+    """Connections whose ratchets are being synchronised."""
     query = (
-        "SELECT conn_id, ratchet_sync_state FROM connections WHERE ratchet_sync_offered = 1 AND deleted = 0"
+        "SELECT conn_id, ratchet_sync_state FROM connections"
+        " WHERE ratchet_sync_state IN ('started', 'agreed') AND deleted = 0"
     )
     return [(conn_id, SyncState(state)) for conn_id, state in db.sql.execute(query)]
 

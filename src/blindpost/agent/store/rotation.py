@@ -15,14 +15,16 @@ def switching(db: Db) -> list[tuple[ConnId, int | None]]:
     return db.sql.execute(query).fetchall()
 
 
-def is_waiting(db: Db, conn_id: ConnId, kind: MessageKind) -> bool:
-    """Whether a message of this kind has not been delivered yet."""
+def is_waiting(db: Db, conn_id: ConnId, *kinds: MessageKind, queue: SndQueue | None = None) -> bool:
+    """Whether a message of one of these kinds has not been delivered yet, to this queue or any."""
     query = (
         "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries d JOIN messages m"
         " ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
-        " WHERE d.conn_id = ? AND m.msg_type = ? AND d.failed = 0)"
+        " WHERE d.conn_id = ?1 AND m.msg_type = ?2 AND d.failed = 0"
+        " AND (?3 IS NULL OR d.snd_queue_id = ?3))"
     )
-    return bool(db.sql.execute(query, (conn_id, kind.value)).fetchone()[0])
+    number = None if queue is None else queue.number
+    return any(db.sql.execute(query, (conn_id, kind.value, number)).fetchone()[0] for kind in kinds)
 
 
 KEPT = 2

@@ -558,11 +558,10 @@ BEGIN
 END;
 """
 
-_OFFERED_SYNC = """
-ALTER TABLE connections ADD COLUMN ratchet_sync_offered INTEGER NOT NULL DEFAULT 0;
-UPDATE connections SET ratchet_sync_offered = 1 WHERE ratchet_sync_state = 'started';
+_UNSETTLED_SYNC = """
 DROP INDEX connections_started_sync;
-CREATE INDEX connections_offered_sync ON connections (conn_id) WHERE ratchet_sync_offered = 1;
+CREATE INDEX connections_unsettled_sync ON connections (conn_id)
+    WHERE ratchet_sync_state IN ('started', 'agreed');
 """
 
 MIGRATIONS = (
@@ -574,7 +573,7 @@ MIGRATIONS = (
     _STARTED_SYNC,
     _ABORTED,
     _WHOLE_MESSAGES,
-    _OFFERED_SYNC,
+    _UNSETTLED_SYNC,
 )
 
 

@@ -33,6 +33,8 @@ ANSWERS_MAX, ANSWERS_WITHIN_S = 3, 600
 REPEAT_CHECK_S = 30.0
 REPEAT_AFTER_S = (120.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0)
 """Keys are offered again if nothing comes of them in these times, and then no more."""
+AGREED_S = 600.0
+"""For so long at least it is waited for a message under a new ratchet: the peer may be away."""
 UNDER_WAY = (SyncState.STARTED, SyncState.AGREED)
 SYNC_AGENT_VERSION = 3
 """From here on a peer knows ratchet keys."""
@@ -47,7 +49,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """For how long nothing has come of the keys that were offered, and how often they were offered again."""
+    """Since when a synchronisation is where it is, and how often keys were offered again."""
 
     state: SyncState
     since: float
@@ -61,7 +63,10 @@ class _Wait:
         return before if before.state is state else _Wait(state, now, before.times)
 
     def is_due(self, now: float) -> bool:
-        return self.times < len(REPEAT_AFTER_S) and now - self.since >= REPEAT_AFTER_S[self.times]
+        if self.times == len(REPEAT_AFTER_S):
+            return False
+        after_s = REPEAT_AFTER_S[self.times]
+        return now - self.since >= (after_s if self.state is SyncState.STARTED else max(after_s, AGREED_S))
 
 
 class Synchronisation:
@@ -104,27 +109,28 @@ class Synchronisation:
         self._ground.store.forget_copy()
 
     async def keep_going(self) -> None:
-        """Whoever offered keys offers others until the ratchets are in step: its keys, the answer to them or
-        the first message under the new ratchet may be lost, and what it took for the answer may answer keys
-        that it offered before."""
+        """Offer keys until the ratchets are in step: keys, the answer to them or the first message under the
+        new ratchet may be lost, and what was taken for the answer may be one to keys offered before."""
         waiting: dict[ConnId, _Wait] = {}
         while True:
             await asyncio.sleep(REPEAT_CHECK_S)
-            now, found = self._ground.now(), connections.offered_sync(self._ground.store.reading)
+            now, found = self._ground.now(), connections.unsettled_sync(self._ground.store.reading)
             waiting = {conn_id: _Wait.going_on(waiting.get(conn_id), state, now) for conn_id, state in found}
             for conn_id, wait in list(waiting.items()):
-                if wait.is_due(now):
+                if wait.is_due(now) and await self._offer_again(conn_id):
                     waiting[conn_id] = _Wait(SyncState.STARTED, now, wait.times + 1)
-                    await self._offer_again(conn_id)
 
-    async def _offer_again(self, conn_id: ConnId) -> None:
+    async def _offer_again(self, conn_id: ConnId) -> bool:
+        """Unless the peer has not been sent what we have for it, or something has come of it meanwhile."""
         async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
             with self._ground.transaction(kem) as tx:
                 record = connections.find(tx, conn_id)
                 if record is None or record.sync_state not in UNDER_WAY:
-                    return
-                if not is_waiting(tx, conn_id, MessageKind.RATCHET_INFO):
-                    _step(tx, connections.load_whole(tx, conn_id), SyncEvent.FORCED)
+                    return False
+                if is_waiting(tx, conn_id, MessageKind.RATCHET_INFO, MessageKind.EREADY):
+                    return False
+                _step(tx, connections.load_whole(tx, conn_id), SyncEvent.FORCED)
+                return True
 
 
 def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
@@ -197,7 +203,6 @@ def _step(
                 version = tx.config.versions.e2e.high
                 own = _new_params(tx, record, version)
                 ratchets.set_params(tx, record.conn_id, own)
-                connections.set_sync_offered(tx, record.conn_id, True)
                 enqueue_ratchet_key(tx, whole, own.public(version))
             case SyncEffect.MAKE_KEYS:
                 assert peer is not None
@@ -216,9 +221,8 @@ def _step(
                 _agree(tx, whole, own, peer)
             case SyncEffect.TELL:
                 tx.emit(RatchetSync(tx.handle(record.conn_id), move.to, error))
-    if record.sync_state is not SyncState.OK and move.to is SyncState.OK:
+    if record.sync_state is SyncState.AGREED and move.to is SyncState.OK:
         ratchets.forget_params(tx, record.conn_id)
-        connections.set_sync_offered(tx, record.conn_id, False)
     if record.sync_state.send_prohibited and not move.to.send_prohibited:
         in_step(tx, record.conn_id)
 
