@@ -207,12 +207,12 @@ class RouterParty(Party):
         self.counts["queue that lost its service"] += len(chosen)
         await associate_in(self.store, chosen, None)
 
-    async def members(self, service_id: bytes, domain: Domain = Domain.MESSAGES) -> QueueSet | None:
-        """What the router counts for a service."""
+    async def members(self, service_id: bytes, domain: Domain = Domain.MESSAGES) -> QueueSet:
+        """What the router counts for a service; nothing for one that it forgot."""
         view = View(Undo())
         await self.store.load(Wanted(services={service_id}), view)
         service = view.services.get(service_id)
-        return None if service is None else service.members(domain)
+        return QueueSet() if service is None else service.members(domain)
 
     async def _expire(self) -> None:
         while True:
