@@ -306,10 +306,12 @@ class AgentParty(Party):
                 self.run.note(f"{self.name} is told: rotation {direction.value} {phase.value}")
             case RatchetSync(conn, state, _):
                 self.run.note(f"{self.name} is told: ratchets {state.value}")
-                for peer in self.out_of_step & {peer for peer in self.peers if self.peers[peer] == conn.id}:
-                    if state is SyncState.OK:
+                for peer in [peer for peer in self.peers if self.peers[peer] == conn.id]:
+                    if state is SyncState.OK and peer in self.out_of_step:
                         self.out_of_step.discard(peer)
                         self.model.in_step(self.name, peer)
+                    if state is SyncState.REQUIRED and self.was_restored:
+                        await self.synchronise(peer, force=False)  # a router kept what the peer sent before
             case Connected(conn):
                 self.connected.add(conn.id)
                 self.run.note(f"{self.name} is connected")
@@ -371,10 +373,10 @@ class AgentParty(Party):
             self.run.note(f"{self.name} could not join: {error}")
             return None
 
-    async def synchronise(self, peer: str) -> None:
+    async def synchronise(self, peer: str, *, force: bool = True) -> None:
         """Agree with this peer on a new ratchet."""
         try:
-            await self.conn(peer).synchronize(force=True)
+            await self.conn(peer).synchronize(force=force)
         except (AgentError, StoreFailedError) as error:
             self.run.note(f"{self.name} may not synchronise: {error}")
 

@@ -236,14 +236,18 @@ async def test_events_of_a_service_in_their_order(tmp_path: Path) -> None:
         assert agent.told.words[-2:] == ["SERVICE_UP", "SERVICE_ALL"], "nobody else wants it any more"
 
 
+@pytest.mark.parametrize("makes", [False, True], ids=["waits", "makes a queue"])
 @virtual
-async def test_a_service_that_was_taken_comes_back_with_one_command(tmp_path: Path) -> None:
-    """On the session that lost it the router would answer SUBS from what it remembers there: nothing."""
+async def test_a_service_that_was_taken_comes_back_with_one_command(tmp_path: Path, makes: bool) -> None:
+    """On the session that lost it the router would answer SUBS from what it remembers there: nothing. A queue
+    that was made there meanwhile is subscribed, and the others are not."""
     async with agent_world(tmp_path, 40, services=True, options=SMALL) as world:
         agent = world.agent
         service = await subscribed(world)
         other = await another_with_its_identity(world, tmp_path)
         await other.close()
+        if makes:
+            agent.subs.created(agent.session(world.server), replace(world.refs[0], service_associated=True))
         await world.send(b"meanwhile")
         with commands_sent() as calls:
             await world.until_received(40)

@@ -66,6 +66,25 @@ def test_a_takeover_ends_what_the_service_had_but_not_what_the_connection_has_it
 
 
 @pytest.mark.parametrize("domain", Domain)
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_a_connection_that_serves_its_service_again_gets_what_nobody_got(
+    domain: Domain, subscribed: bool
+) -> None:
+    desk = Desk(KNOWN)
+    client = desk.client()
+    client.service_subs.fill(domain, ServiceSub(subscribed, NO_QUEUES))
+    desk.decide(lambda turn: association.register(turn, client, domain))
+    assert desk.state.services(domain).holder(SERVICE_ID) is client
+    assert client.walks.get(domain) == (Walk() if subscribed else None), "before SUBS nothing is due"
+    assert desk.turn.to_serve == ([client] if subscribed else [])
+    assert (desk.sent, desk.counted) == ([], {})
+    client.walks.fill(domain, Walk(b"here"))
+    desk.decide(lambda turn: association.register(turn, client, domain))
+    assert client.walks.get(domain) == Walk(b"here")
+    assert desk.turn.to_serve == []
+
+
+@pytest.mark.parametrize("domain", Domain)
 @pytest.mark.parametrize("event", [END(), DELD()])
 def test_a_queue_that_leaves_is_told_to_its_service_unless_that_caused_it(
     domain: Domain, event: END | DELD

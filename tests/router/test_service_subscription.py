@@ -260,6 +260,24 @@ async def test_a_displaced_connection_takes_over_again_by_sub_but_not_by_subs(ru
     assert await queues[0].ask(new, ACK(queues[0].last_id)) == NO_MSG
 
 
+async def test_a_displaced_connection_gets_what_came_while_nobody_served(running: RunningRouter) -> None:
+    """The other one is gone: with one queue that it subscribes it serves all of them again."""
+    credentials, queues = await left(running, [0, 0])
+    old, new, sender = (
+        await back(running, credentials),
+        await back(running, credentials),
+        await open_line(running),
+    )
+    await old.subs()
+    await new.subs()
+    assert isinstance((await old.event(old.service_id)).response, ENDS)
+    await new.stream.close()
+    await until(lambda: total(running) == 0)
+    await queues[0].send(sender, b"one")
+    assert await sub(old, queues[1]) == SOK(old.service_id)
+    assert await pushed(old, queues[0]) == b"one"
+
+
 @pytest.mark.both_stores
 @pytest.mark.claim("SVC-34")
 async def test_queues_are_not_counted_twice(running: RunningRouter, tmp_path: Path) -> None:

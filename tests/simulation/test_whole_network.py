@@ -168,6 +168,26 @@ FOUND_BY = {
             Step(44.651, "crash", "carol", (Point.AFTER_COMMIT, Ending.CLOSED, 4, 60.0)),
         ],
     ),
+    302527: Schedule(
+        Cast(("bob", "carol")),
+        [
+            Step(16.811, "send", "bob", ("carol", 1)),
+            Step(16.811, "lazy program", "carol", (5.0,)),
+            Step(18.488, "send", "bob", ("carol", 1)),
+            Step(20.680, "restored agent", "carol", (True, 20.0, 0.0)),
+            Step(20.692, "restored backup", "router2", (20.0, 5.0)),
+        ],
+    ),
+    700921: Schedule(
+        Cast(("alice", "bob"), ntf=True, fronts={"router1": 2}),
+        [
+            Step(0.0, "clock jump", "ntf", (-60.0,)),
+            Step(0.0, "front dies", "router1", (0, Ending.CLOSED, 20)),
+            Step(2.157, "crash", "alice", (Point.LATER, Ending.SILENCE, 7, 0.1)),
+            Step(18.352, "resync", "bob", ("alice",)),
+            Step(18.749, "connect", "alice", ("bob",)),
+        ],
+    ),
     8051517: Schedule(
         Cast(("alice", "bob"), ntf=True, ds=True),
         [
@@ -207,8 +227,9 @@ FOUND_BY = {
     ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
-agree, an agent that dies in the moment in which it is looked whether all live, an acknowledgement for a queue
-that was left, and a message that is sent again although its receipt came."""
+agree, a program that does not ask for new ones, messages for a service that had lost it to its own former
+connection, an agent that dies in the moment in which it is looked whether all live, an acknowledgement for a
+queue that was left, and a message that is sent again although its receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

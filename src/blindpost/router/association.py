@@ -66,13 +66,20 @@ def register(turn: Turn, client: RouterClient, domain: Domain) -> None:
     """Make this connection serve its service; the previous one gets ENDS and nothing more.
 
     A walk redelivers what was in flight or due to the previous connection, even if the takeover came from
-    a command about a single queue.
+    a command about a single queue. If that one is gone, it delivers what came to nobody since.
     """
     assert client.service is not None
-    service_id = client.service.service_id
-    loser = turn.state.services(domain).take_over(service_id, client)
-    if loser is None:
-        return
+    service_id, holders = client.service.service_id, turn.state.services(domain)
+    returns = holders.holder(service_id) is None and client.service_sub(domain).subscribed
+    loser = holders.take_over(service_id, client)
+    if loser is not None:
+        _displace(turn, loser, domain, service_id)
+    if loser is not None or returns:
+        walk_again(client, domain)
+        turn.serve(client)
+
+
+def _displace(turn: Turn, loser: RouterClient, domain: Domain, service_id: bytes) -> None:
     held = loser.service_sub(domain)
     loser.service_subs.put(domain, replace(held, members=NO_QUEUES))
     loser.walks.pop(domain)
@@ -85,8 +92,6 @@ def register(turn: Turn, client: RouterClient, domain: Domain) -> None:
     turn.push(loser, service_id, ENDS(held.members.count, held.members.ids_hash))
     turn.count(SERVICE_METERS[domain].ended, held.members.count)
     turn.count(Meter.SUB_ENDS)
-    walk_again(client, domain)
-    turn.serve(client)
 
 
 def count_in(turn: Turn, client: RouterClient, domain: Domain, entity_id: bytes) -> None:

@@ -147,18 +147,26 @@ class SessionWork(Batches):
         services, user_id, server = self.context.services, self.key.user_id, self.key.server
         taken, self._taken, self._return = self._taken, {}, None
         is_service = taken.pop(SERVICE, None) is not None and services.has_service(user_id)
-        if is_service and self.table.active_service is None:
+        if is_service and (self._is_where_lost or self.table.active_service is None):
             self._leave_session()
+            self.table.service_ended()
             self.table.ask_service(services.expected(user_id, server) or ServiceSub(b"", QueueSet()))
         self.table.ask(taken.items())
         self.start()
+
+    @property
+    def _is_where_lost(self) -> bool:
+        """Whether we are on the session that lost the service. Queues that were made there since are
+        subscribed, and make it look as if the service was."""
+        current = self.context.sessions.current(self.key)
+        return current is not None and current.number == self._returned[0]
 
     def _leave_session(self) -> None:
         """A session that lost its service does not get it back by SUBS, and what the router counts for it
         there is no longer what is stored: only a new one is told that."""
         sessions = self.context.sessions
         current = sessions.current(self.key)
-        if current is not None and current.number == self._returned[0]:
+        if current is not None and self._is_where_lost:
             sessions.retire(self.key)
             sessions.dismiss(current)
             self._returns = True
