@@ -38,6 +38,7 @@ from blindpost.agent import (
 from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
+from blindpost.agent.store.connections import unsettled_sync
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.subscriptions import servers_with_queues, servers_with_service
 from blindpost.agent.store.subscriptions import service as service_at
@@ -427,6 +428,13 @@ class AgentParty(Party):
         if self.device is not None and (why := self.device.unsettled()) is not None:
             return why
         return unsubscribed(self.agent, service=self.service)
+
+    @property
+    def offers_keys(self) -> bool:
+        """Whether it waits for a new ratchet on a connection that was made by the way: if a router forgot it
+        the peer may not have it, and keys are offered in vain."""
+        assert self._store is not None
+        return any(conn_id not in self.peers.values() for conn_id, _ in unsettled_sync(self._store.reading))
 
     def services(self) -> list[tuple[str, bytes, QueueSet]]:
         """Where it is a service, under which id and with which queues."""
