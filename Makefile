@@ -43,8 +43,8 @@ test: $(READY) browser ## the whole test suite
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model
 	BLINDPOST_SEEDS=5000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/router/test_simulation.py
 
-simulate: $(READY) ## the whole network in one run: SEED, SEEDS of them in JOBS processes (SUMS: a file to continue from), or HOURS of virtual time; JOURNALS: a folder whose journals go through the pipeline; a failure is told as a story
-	$(BIN)/python -m simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) --jobs $(or $(JOBS),1) $(if $(SUMS),--sums $(SUMS)) $(if $(HOURS),--hours $(HOURS)) $(if $(JOURNALS),--journals $(JOURNALS))
+simulate: $(READY) ## the whole network in one run: SEED, SEEDS of them in JOBS processes (SUMS: a file to continue from), or HOURS of virtual time, or HARD=1; JOURNALS: a folder whose journals go through the pipeline; a failure is told as a story
+	$(BIN)/python -m simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) --jobs $(or $(JOBS),1) $(if $(SUMS),--sums $(SUMS)) $(if $(HOURS),--hours $(HOURS)) $(if $(HARD),--hard) $(if $(JOURNALS),--journals $(JOURNALS))
 
 simulate-long: $(READY) ## ten thousand short runs of the whole network, a long one, and the bugs that they must find
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),10000) --jobs $(or $(JOBS),$(WORKERS))

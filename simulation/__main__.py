@@ -13,8 +13,9 @@ from pathlib import Path
 
 from simulation.genesis import Genesis, make_genesis
 from simulation.journals import TRUTH
-from simulation.many import journey, run_all, schedule_of
+from simulation.many import Manner, journey, run_all
 from simulation.run import FailedRunError
+from simulation.schedules import Schedule
 from simulation.shrinking import shrunk
 from simulation.simulate import fast_folder, simulate
 from simulation.story import story
@@ -24,7 +25,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation", description="The whole network in one run.")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many (1)")
-    parser.add_argument("--hours", type=float, help="one long run of so many virtual hours for each seed")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--hours", type=float, help="one long run of so many virtual hours for each seed")
+    kind.add_argument(
+        "--hard", action="store_true", help="short runs with more in them, and more of the rare"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
     parser.add_argument("--sums", type=Path, help="a file that keeps sums, to continue after an interruption")
     parser.add_argument(
@@ -40,7 +45,7 @@ def main() -> int:
         print(f"{journals} exists and has no journals of runs: name a new folder", file=sys.stderr)
         return 2
     if chosen.story or chosen.seeds == 1:
-        failed = _alone(chosen.seed, chosen.hours, journals, always=chosen.story)
+        failed = _alone(chosen.seed, Manner(chosen.hours, chosen.hard), journals, always=chosen.story)
     else:
         failed = _many(chosen)
     return failed or (0 if journals is None else _compare(journals))
@@ -48,7 +53,7 @@ def main() -> int:
 
 def _many(chosen: argparse.Namespace) -> int:
     try:
-        stretch = journey(chosen.seed, chosen.seeds, chosen.hours, chosen.sums)
+        stretch = journey(chosen.seed, chosen.seeds, Manner(chosen.hours, chosen.hard), chosen.sums)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -60,19 +65,19 @@ def _many(chosen: argparse.Namespace) -> int:
     for seed, what in sorted(sums.failed.items()):
         print(f"seed {seed}: {what}")
     if sums.failed:
-        _alone(min(sums.failed), chosen.hours, None, always=False)
+        _alone(min(sums.failed), stretch.manner, None, always=False)
     return 1 if sums.failed or not complete else 0
 
 
-def _alone(seed: int, hours: float | None, journals: Path | None, *, always: bool) -> int:
+def _alone(seed: int, manner: Manner, journals: Path | None, *, always: bool) -> int:
     """One seed in this process, and its story if it fails or is wanted."""
     folder = fast_folder()
     try:
-        genesis, schedule = make_genesis(folder), schedule_of(seed, hours)
+        genesis, schedule = make_genesis(folder), manner.schedule(seed)
         try:
             report = simulate(genesis, seed, schedule, journals)
         except FailedRunError as failure:
-            _tell(genesis, seed, hours, failure)
+            _tell(genesis, seed, schedule, failure)
             return 1
         if always:
             print(story(schedule, report))
@@ -100,9 +105,9 @@ def _compare(journals: Path) -> int:
     return 1 if wrong else 0
 
 
-def _tell(genesis: Genesis, seed: int, hours: float | None, failure: FailedRunError) -> None:
+def _tell(genesis: Genesis, seed: int, schedule: Schedule, failure: FailedRunError) -> None:
     print(f"seed {seed}: {failure.what}\nlooking for a shorter schedule ...", file=sys.stderr)
-    shorter, last = shrunk(genesis, seed, schedule_of(seed, hours), failure)
+    shorter, last = shrunk(genesis, seed, schedule, failure)
     print(story(shorter, last.report))
 
 

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from simulation.genesis import Genesis, make_genesis
 from simulation.run import FailedRunError
-from simulation.schedules import Schedule, draw, draw_long
+from simulation.schedules import Schedule, draw, draw_hard, draw_long
 from simulation.simulate import fast_folder, simulate
 from simulation.tuning import keep_for_good, leave_out_locks
 
@@ -58,13 +58,26 @@ class Sums:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What kind of run each seed is: a short one, unless it is long or hard."""
+
+    hours: float | None = None
+    hard: bool = False
+
+    def schedule(self, seed: int) -> Schedule:
+        if self.hours is not None:
+            return draw_long(seed, self.hours)
+        return draw_hard(seed) if self.hard else draw(seed)
+
+
 @dataclass
 class Journey:
     """A stretch of seeds and how far it has come; a file keeps it, so that it can be continued."""
 
     first: int
     seeds: int
-    hours: float | None
+    manner: Manner
     done: list[int] = field(default_factory=list)
     """The first seed of each part that is done."""
     sums: Sums = field(default_factory=Sums)
@@ -77,34 +90,30 @@ class Journey:
 
     def save(self, path: Path) -> None:
         fresh = path.with_name(path.name + ".new")
-        fresh.write_text(json.dumps({**vars(self), "sums": vars(self.sums)}))
+        fresh.write_text(json.dumps({**vars(self), "manner": asdict(self.manner), "sums": vars(self.sums)}))
         fresh.replace(path)
 
 
-def journey(first: int, seeds: int, hours: float | None, path: Path | None) -> Journey:
+def journey(first: int, seeds: int, manner: Manner, path: Path | None) -> Journey:
     """A new one, or the one in the file; `ValueError` if that is another one."""
     if path is None or not path.exists():
-        return Journey(first, seeds, hours)
+        return Journey(first, seeds, manner)
     kept = json.loads(path.read_text())
-    if (kept["first"], kept["seeds"], kept["hours"]) != (first, seeds, hours):
+    if (kept["first"], kept["seeds"], kept["manner"]) != (first, seeds, asdict(manner)):
         of = f"{kept['seeds']} seeds from {kept['first']}"
         raise ValueError(f"{path} keeps the sums of {of}: continue that stretch, or take another file")
     sums = kept["sums"]
     sums["counts"] = Counter(sums["counts"])
     sums["failed"] = {int(seed): what for seed, what in sums["failed"].items()}
-    return Journey(first, seeds, hours, kept["done"], Sums(**sums))
+    return Journey(first, seeds, manner, kept["done"], Sums(**sums))
 
 
-def schedule_of(seed: int, hours: float | None) -> Schedule:
-    return draw(seed) if hours is None else draw_long(seed, hours)
-
-
-def run_part(genesis: Genesis, seeds: range, hours: float | None, journals: Path | None = None) -> Sums:
+def run_part(genesis: Genesis, seeds: range, manner: Manner, journals: Path | None = None) -> Sums:
     sums = Sums()
     for seed in seeds:
         sums.seeds += 1
         try:
-            report = simulate(genesis, seed, schedule_of(seed, hours), journals)
+            report = simulate(genesis, seed, manner.schedule(seed), journals)
         except FailedRunError as failure:
             sums.failed[seed] = failure.what
             continue
@@ -128,8 +137,8 @@ def _begin(folder: Path) -> None:
     keep_for_good()
 
 
-def _part(seeds: range, hours: float | None, journals: Path | None) -> Sums:
-    return run_part(_genesis, seeds, hours, journals)
+def _part(seeds: range, manner: Manner, journals: Path | None) -> Sums:
+    return run_part(_genesis, seeds, manner, journals)
 
 
 def run_all(chosen: Journey, jobs: int, path: Path | None, journals: Path | None = None) -> bool:
@@ -142,7 +151,7 @@ def run_all(chosen: Journey, jobs: int, path: Path | None, journals: Path | None
     try:
         while True:
             while len(waiting) < 2 * jobs and (part := next(parts, None)) is not None:
-                waiting[pool.submit(_part, part, chosen.hours, journals)] = part
+                waiting[pool.submit(_part, part, chosen.manner, journals)] = part
             if not waiting:
                 return True
             finished, _ = wait(waiting, TOLD_EVERY_S, FIRST_COMPLETED)

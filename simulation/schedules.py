@@ -350,6 +350,17 @@ ALL_DRAWS = {**DRAWS, **NTF_DRAWS, **DS_DRAWS, **FRONT_DRAWS}
 KINDS = frozenset(ALL_DRAWS)
 LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40, "ask": 0, "bot crash": 0}
 """In a long run little happens at once: messages are to be under way when something does."""
+HARD_WEIGHTS: Mapping[str, int] = {
+    **{kind: weight for kind, weight in WEIGHTS.items() if kind not in {"renewed certificate", "restart"}},
+    "resync": 6,
+    "switch": 7,
+    "restored backup": 5,
+    "restored agent": 6,
+    "full disk": 4,
+    "lazy program": 3,
+    "deaf": 3,
+}
+"""In a hard run what was agreed on is lost and agreed on again, while queues move."""
 OF_AGENTS = frozenset(
     {
         "send",
@@ -368,7 +379,7 @@ OF_OWNERS = frozenset({"write", "take over", "re-key"})
 OF_BOTS = frozenset({"ask", "bot crash"})
 NOT_OF_BOTS = frozenset({"restored backup"})
 """What bots are told of a router that forgot is not in the model."""
-SHORT_STEPS = 8
+SHORT_STEPS, HARD_STEPS = 8, 12
 PAUSES_S = (0.0, 0.0, 0.001, 0.02, 0.3, 2.0, 15.0)
 BOTS_BEGIN_S = (0.0, 1.0, 1.0)
 """While the person joins the bot's address, or when it has."""
@@ -405,6 +416,11 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(PAUSES_S) * chance.uniform(0.5, 1.5)
     return Schedule(cast, drawn)
+
+
+def draw_hard(seed: int | str) -> Schedule:
+    """As a short run, with more in it, and more of what is seldom right by chance."""
+    return draw(seed, HARD_STEPS, HARD_WEIGHTS)
 
 
 def _fronts_of(seed: int | str, owners: Sequence[str]) -> dict[str, int]:

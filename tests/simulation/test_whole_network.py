@@ -23,13 +23,13 @@ from simulation.bots import Talk
 from simulation.faults import Point, Step
 from simulation.genesis import Genesis, make_genesis
 from simulation.hostile import Attack
-from simulation.many import PART, Sums, journey, progress
+from simulation.many import PART, Manner, Sums, journey, progress
 from simulation.model import Model, ViolationError
 from simulation.network import Ending, Weather
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
 from simulation.run import FailedRunError, Run
-from simulation.schedules import KINDS, Cast, Schedule, draw_long
+from simulation.schedules import KINDS, Cast, Schedule, draw, draw_hard, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
@@ -372,20 +372,33 @@ def test_what_a_bot_may_not_say() -> None:
 
 def test_a_stretch_is_continued_where_it_was_interrupted(tmp_path: Path) -> None:
     kept = tmp_path / "sums.json"
-    stretch = journey(5, 2 * PART + 3, None, kept)
+    stretch = journey(5, 2 * PART + 3, Manner(), kept)
     first, second, last = stretch.parts()
     assert (first, last) == (range(5, 5 + PART), range(5 + 2 * PART, 8 + 2 * PART))
     stretch.done.append(second.start)
     stretch.sums.add(Sums(PART, 3600.0, 7, counts=Counter({"cut": 2}), failed={30: "lost"}))
     stretch.save(kept)
-    again = journey(5, 2 * PART + 3, None, kept)
+    again = journey(5, 2 * PART + 3, Manner(), kept)
     assert list(again.parts()) == [first, last]
     assert "minutes left" in progress(again)
-    assert "no part" in progress(journey(6, PART, None, None)), "a slow machine"
+    assert "no part" in progress(journey(6, PART, Manner(), None)), "a slow machine"
     again.sums.add(Sums(PART, 1800.0, 1, counts=Counter({"cut": 1, "stall": 1})))
     assert again.sums == Sums(2 * PART, 5400.0, 8, 0.0, Counter({"cut": 3, "stall": 1}), {30: "lost"})
-    with pytest.raises(ValueError, match="another file"):
-        journey(6, 2 * PART + 3, None, kept)
+    for other in [(6, 2 * PART + 3, Manner()), (5, 2 * PART, Manner()), (5, 2 * PART + 3, Manner(hard=True))]:
+        with pytest.raises(ValueError, match="another file"):
+            journey(*other, kept)
+
+
+def test_what_kind_of_run_a_seed_is() -> None:
+    short, hard, long = Manner(), Manner(hard=True), Manner(hours=1.0)
+    assert [step.at_s for step in short.schedule(7).steps] == [step.at_s for step in draw(7).steps]
+    assert len(hard.schedule(7).steps) > len(short.schedule(7).steps)
+    assert long.schedule(7).steps[-1].at_s > 1800
+
+
+def test_some_hard_runs(genesis: Genesis) -> None:
+    for seed in range(12):
+        simulate(genesis, seed, draw_hard(seed))
 
 
 def test_a_dead_process_does_nothing_more() -> None:
