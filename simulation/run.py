@@ -37,7 +37,8 @@ from simulation.stand_ins import is_quick
 
 T = TypeVar("T")
 
-CONVERGES_S = 3 * 3600.0
+CONVERGES_S = 12 * 3600.0
+"""Keys that nobody answers are replaced after seven hours."""
 """All must be well so long after the last fault."""
 NOTICED_S = 4000.0
 """By then everybody has noticed which connections are silent for good."""

@@ -33,9 +33,9 @@ ANSWERS_MAX, ANSWERS_WITHIN_S = 3, 600
 REPEAT_CHECK_S = 30.0
 REPEAT_AFTER_S = (120.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0)
 """Keys are offered again if nothing comes of them in these times, and then no more."""
-AGREED_S = 600.0
-"""For so long at least it is waited for a message under a new ratchet: the peer may be away."""
-UNDER_WAY = (SyncState.STARTED, SyncState.AGREED)
+SAME_KEYS = 3
+"""So often they are the same: a peer that was away may take others that it finds behind them for a mistake,
+and ignores the same ones."""
 SYNC_AGENT_VERSION = 3
 """From here on a peer knows ratchet keys."""
 
@@ -63,10 +63,7 @@ class _Wait:
         return before if before.state is state else _Wait(state, now, before.times)
 
     def is_due(self, now: float) -> bool:
-        if self.times == len(REPEAT_AFTER_S):
-            return False
-        after_s = REPEAT_AFTER_S[self.times]
-        return now - self.since >= (after_s if self.state is SyncState.STARTED else max(after_s, AGREED_S))
+        return self.times < len(REPEAT_AFTER_S) and now - self.since >= REPEAT_AFTER_S[self.times]
 
 
 class Synchronisation:
@@ -117,19 +114,21 @@ class Synchronisation:
             now, found = self._ground.now(), connections.unsettled_sync(self._ground.store.reading)
             waiting = {conn_id: _Wait.going_on(waiting.get(conn_id), state, now) for conn_id, state in found}
             for conn_id, wait in list(waiting.items()):
-                if wait.is_due(now) and await self._offer_again(conn_id):
-                    waiting[conn_id] = _Wait(SyncState.STARTED, now, wait.times + 1)
+                if wait.is_due(now) and await self._offer_again(conn_id, wait):
+                    state = wait.state if wait.times < SAME_KEYS else SyncState.STARTED
+                    waiting[conn_id] = _Wait(state, now, wait.times + 1)
 
-    async def _offer_again(self, conn_id: ConnId) -> bool:
+    async def _offer_again(self, conn_id: ConnId, wait: _Wait) -> bool:
         """Unless the peer has not been sent what we have for it, or something has come of it meanwhile."""
         async with self._ground.locked(conn_id), self._ground.kem_source() as kem:
             with self._ground.transaction(kem) as tx:
                 record = connections.find(tx, conn_id)
-                if record is None or record.sync_state not in UNDER_WAY:
+                if record is None or record.sync_state is not wait.state:
                     return False
                 if is_waiting(tx, conn_id, MessageKind.RATCHET_INFO, MessageKind.EREADY):
                     return False
-                _step(tx, connections.load_whole(tx, conn_id), SyncEvent.FORCED)
+                event = SyncEvent.UNANSWERED if wait.times < SAME_KEYS else SyncEvent.FORCED
+                _step(tx, connections.load_whole(tx, conn_id), event)
                 return True
 
 
@@ -215,6 +214,13 @@ def _step(
                 own = ratchets.find_params(tx, record.conn_id)
                 if own is None:
                     raise InternalError("the ratchet keys that were sent are not in the store")
+            case SyncEffect.REPEAT_KEYS:
+                assert own is not None
+                enqueue_ratchet_key(tx, whole, own.public(_version(tx, record.conn_id, move.to)))
+            case SyncEffect.REPEAT_READY:
+                ratchet = ratchets.find_ratchet(tx, record.conn_id)
+                if ratchet is not None and ratchet.snd is not None:
+                    enqueue(tx, whole, EReady(record.last_external_id), despite_sync=True)
             case SyncEffect.AGREE:
                 assert peer is not None
                 assert own is not None
@@ -230,6 +236,12 @@ def _step(
 def _new_params(tx: Tx, record: ConnRecord, version: int) -> PrivateParams:
     entropy = tx.config.entropy
     return proposed_params(version, pq=record.pq_support, entropy=entropy, kem=tx.kem)
+
+
+def _version(tx: Tx, conn_id: ConnId, state: SyncState) -> int:
+    """Of keys that are sent again: the one that the new ratchet has, if there is one."""
+    ratchet = ratchets.find_ratchet(tx, conn_id) if state is SyncState.AGREED else None
+    return tx.config.versions.e2e.high if ratchet is None else ratchet.current
 
 
 def _agree(tx: Tx, whole: Whole, own: PrivateParams, peer: E2EParams) -> None:

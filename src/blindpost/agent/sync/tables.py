@@ -20,6 +20,7 @@ class SyncEvent(Enum):
 
     ASKED = "the application asks to synchronise"
     FORCED = "the application insists on it"
+    UNANSWERED = "nothing came of our ratchet keys in time"
     KEY = "new ratchet keys came from the peer"
     KEY_ONCE_MORE = "new ratchet keys came, and keys were agreed often enough in a short time"
     KEY_AGAIN = "ratchet keys came that were processed before"
@@ -36,6 +37,8 @@ class SyncEffect(Enum):
     OFFER_KEYS = "make ratchet keys, keep them, and send them to the peer"
     SEND_KEYS = "send our ratchet keys to the peer"
     TAKE_KEPT_KEYS = "take the ratchet keys that were kept"
+    REPEAT_KEYS = "send the same ratchet keys to the peer again"
+    REPEAT_READY = "as the sender of the new ratchet, send EREADY again"
     AGREE = "replace the ratchet, keep our keys; as its sender, send EREADY"
     TELL = "tell the application the new state"
 
@@ -46,6 +49,7 @@ _UNDER_WAY = Refused("a synchronisation is under way")
 _REFLECTED = Refused("the peer's ratchet keys are our own")
 
 _STARTED: Move[SyncState, SyncEffect] = Move(SyncState.STARTED, (_D.OFFER_KEYS,))
+_REPEATED: Move[SyncState, SyncEffect] = Move(SyncState.STARTED, (_D.TAKE_KEPT_KEYS, _D.REPEAT_KEYS))
 _ANSWERED: Move[SyncState, SyncEffect] = Move(
     SyncState.AGREED, (_D.MAKE_KEYS, _D.SEND_KEYS, _D.AGREE, _D.TELL)
 )
@@ -66,6 +70,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _NOT_NEEDED,
                 _E.FORCED: _STARTED,
+                _E.UNANSWERED: Move(SyncState.OK),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.OK),
@@ -80,6 +85,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _STARTED,
                 _E.FORCED: _STARTED,
+                _E.UNANSWERED: Move(SyncState.ALLOWED),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.ALLOWED),
@@ -94,6 +100,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _STARTED,
                 _E.FORCED: _STARTED,
+                _E.UNANSWERED: Move(SyncState.REQUIRED),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
                 _E.KEY_AGAIN: Move(SyncState.REQUIRED),
@@ -108,6 +115,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _UNDER_WAY,
                 _E.FORCED: _STARTED,
+                _E.UNANSWERED: _REPEATED,
                 _E.KEY: _TAKEN,
                 _E.KEY_ONCE_MORE: _TAKEN,
                 _E.KEY_AGAIN: Move(SyncState.STARTED),
@@ -122,6 +130,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
             {
                 _E.ASKED: _UNDER_WAY,
                 _E.FORCED: _STARTED,
+                _E.UNANSWERED: Move(SyncState.AGREED, (_D.TAKE_KEPT_KEYS, _D.REPEAT_KEYS, _D.REPEAT_READY)),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _TAKEN,
                 _E.KEY_AGAIN: Move(SyncState.AGREED),
