@@ -35,7 +35,7 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
-from blindpost.agent.notifications.routers import NtfError
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
 from blindpost.agent.store.connections import unsettled_sync

@@ -38,8 +38,7 @@ from simulation.stand_ins import is_quick
 T = TypeVar("T")
 
 CONVERGES_S = 12 * 3600.0
-"""Keys that nobody answers are replaced after seven hours."""
-"""All must be well so long after the last fault."""
+"""All must be well so long after the last fault: keys that nobody answers are replaced after seven hours."""
 NOTICED_S = 4000.0
 """By then everybody has noticed which connections are silent for good."""
 NOTICED_SHARE = 0.3

@@ -32,6 +32,7 @@ from blindpost.agent import (
     SmpError,
     SyncState,
 )
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.work.keeping import dump_event, load_event
 from blindpost.client.errors import ProxyFailedError, RefusedError, ResponseTimeoutError
 from blindpost.testing.network import MemoryNetwork
@@ -124,6 +125,7 @@ ERRORS: list[AgentError] = [
     CommandError(CommandCode.LARGE, "too long"),
     ConnError(ConnectionCode.NOT_AVAILABLE),
     ProtocolError(ProtocolCode.A_CRYPTO, "no", detail="DECRYPT_AES"),
+    NtfError(SERVER, RefusedError(Code.AUTH)),
     SmpError(SERVER, RefusedError(Code.AUTH)),
     ProxyError(SERVER, ProxyFailedError(PROXY(ProxyCode.NO_SESSION))),
     BrokerError(SERVER, ResponseTimeoutError()),

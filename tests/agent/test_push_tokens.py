@@ -11,8 +11,8 @@ import pytest
 
 from blindpost.agent import AgentError, CommandError, PushMode, PushRefusedError
 from blindpost.agent.failures import Kind
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.notifications.model import ACTIVE, REGISTERED
-from blindpost.agent.notifications.routers import NtfError
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.client.calls import Call

@@ -556,6 +556,34 @@ def test_an_answer_that_is_sent_again_has_the_version_of_the_new_ratchet(
 
 
 @pytest.mark.claim("CON-62")
+def test_who_waits_for_an_answer_takes_the_last_keys_of_the_peer(tmp_path: Path) -> None:
+    """The peer sends again what it has; what it had before that is a copy that comes late."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            for _ in range(2):
+                await alice.conn.synchronize(force=True)
+                await pair.quiet()
+                await in_step(pair)
+            before, last = [asked.ratchet_key for asked in wire.of("R") if asked.who == "bob"]
+            assert before is not None
+            assert last is not None
+            wire.lost.append("R")
+            await alice.conn.synchronize(force=True)
+            for keys, state in ((before, SyncState.STARTED), (last, SyncState.AGREED)):
+                with bob.rt.ground.transaction() as tx:
+                    enqueue_ratchet_key(tx, bob.whole, keys.e2e)
+                await pair.quiet()
+                assert alice.state is state
+            await pair.quiet(180)
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
 def test_own_keys_sent_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -571,6 +599,10 @@ def test_own_keys_sent_back(tmp_path: Path) -> None:
             await alice.until(lambda: alice.errors)
             assert alice.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
             assert alice.state is SyncState.STARTED
+            with bob.rt.ground.transaction() as tx:
+                enqueue_ratchet_key(tx, bob.whole, own.e2e)
+            await pair.quiet()
+            assert alice.state is SyncState.STARTED, "nor when they come again"
             await alice.restart()
             await in_step(pair)
             await pair.talk("after")

@@ -104,14 +104,12 @@ from blindpost.agent.model import (
     SyncState,
 )
 from blindpost.agent.notifications.errors import (
+    NtfError,
     PushRefusedError,
 )
 from blindpost.agent.notifications.model import (
     PushMode,
     Token,
-)
-from blindpost.agent.notifications.routers import (
-    NtfError,
 )
 from blindpost.agent.routers.proxying import (
     Fallback,

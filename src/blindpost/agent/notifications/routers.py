@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blindpost.agent.errors import AgentError, NetworkError, network_error
+from blindpost.agent.errors import AgentError, network_error
 from blindpost.agent.failures import Kind
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.routers.sessions import SessionKey, SessionMode, circuit_name
 from blindpost.agent.work.ground import Ground
 from blindpost.client.calls import Call, Failure
-from blindpost.client.errors import ClientError, RefusedError, error_text
+from blindpost.client.errors import ClientError, RefusedError
 from blindpost.client.ntf import NtfClient
 from blindpost.client.options import Options
 from blindpost.client.socks import SocksNetwork
@@ -20,29 +21,9 @@ from blindpost.transport.network import Network
 from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import Command
 from blindpost.wire.ntf.responses import Response
-from blindpost.wire.smp.errors import Code, SMPError
 
 NOBODY = 0
 """Notification routers are asked for the device, not for one of its users."""
-
-
-class NtfError(NetworkError):
-    """A notification router refused."""
-
-    family = "NTF"
-
-    def __init__(self, server: Server, failure: RefusedError) -> None:
-        super().__init__(server, failure)
-        self.error: SMPError = failure.error
-
-    @property
-    def word(self) -> str:
-        return f"NTF {error_text(self.error)}"
-
-    @property
-    def is_auth(self) -> bool:
-        """Whether the router does not know the token or subscription, or not with this key."""
-        return self.error is Code.AUTH
 
 
 def ntf_error(server: Server, failure: Failure) -> AgentError:

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from blindpost.agent.errors import AgentError, prohibited
 from blindpost.agent.notifications import supervisor
-from blindpost.agent.notifications.errors import PushRefusedError
+from blindpost.agent.notifications.errors import NtfError, PushRefusedError
 from blindpost.agent.notifications.model import (
     ACTIVE,
     CHECK,
@@ -25,7 +25,7 @@ from blindpost.agent.notifications.model import (
     PushMode,
     Token,
 )
-from blindpost.agent.notifications.routers import NtfError, NtfRouters, ntf_error
+from blindpost.agent.notifications.routers import NtfRouters, ntf_error
 from blindpost.agent.notifications.tables import (
     DEEDS,
     STILL_CHECKED,

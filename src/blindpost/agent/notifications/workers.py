@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from blindpost.agent.errors import AgentError, CriticalError, network_error
 from blindpost.agent.events import AgentFailed
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.notifications.model import (
     SMP_STEPS,
     NotifierKeys,
@@ -20,7 +21,7 @@ from blindpost.agent.notifications.model import (
     Step,
     Token,
 )
-from blindpost.agent.notifications.routers import NtfError, NtfRouters
+from blindpost.agent.notifications.routers import NtfRouters
 from blindpost.agent.notifications.tables import HEALTHY
 from blindpost.agent.routers.sessions import SessionKey, Sessions, SmpCall
 from blindpost.agent.store import ntf_subscriptions as rows

@@ -133,28 +133,35 @@ class Synchronisation:
 
 
 def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
-    """The peer's ratchet keys; they are processed once, however often they come."""
+    """The peer's ratchet keys; they are processed once, however often they come, unless they are all we have
+    for an answer."""
     conn_id, peer = whole.conn_id, envelope.e2e
     if whole.type is not ConnType.DUPLEX:
         raise ProtocolError(ProtocolCode.A_QUEUE, "ratchet keys for a connection that is not duplex")
     key_hash = hash_of(peer)
-    if ratchet_keys.is_processed(tx, conn_id, key_hash):
-        _step(tx, whole, SyncEvent.KEY_AGAIN)
-        return
-    if peer.version not in tx.config.versions.e2e:
-        raise ProtocolError(ProtocolCode.A_VERSION)
-    kept = ratchets.find_params(tx, conn_id)
-    often = ratchet_keys.count_since(tx, conn_id, tx.now - ANSWERS_WITHIN_S) >= ANSWERS_MAX
-    event = SyncEvent.KEY_ONCE_MORE if often else SyncEvent.KEY
-    if kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash:
-        event = SyncEvent.KEY_REFLECTED
-    ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
+    event = _key_event(tx, conn_id, key_hash)
+    if event not in (SyncEvent.KEY_REPEATED, SyncEvent.KEY_AGAIN):
+        if peer.version not in tx.config.versions.e2e:
+            raise ProtocolError(ProtocolCode.A_VERSION)
+        ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
     try:
         _step(tx, whole, event, peer)
     except MoveRefusedError as error:
         raise _crypto_error("RATCHET_SYNC", error.why) from error
     except CryptoError as error:
         raise _crypto_error("RATCHET_SYNC", str(error)) from error
+
+
+def _key_event(tx: Tx, conn_id: ConnId, key_hash: bytes) -> SyncEvent:
+    kept = ratchets.find_params(tx, conn_id)
+    reflected = kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash
+    if ratchet_keys.is_processed(tx, conn_id, key_hash):
+        is_last = not reflected and ratchet_keys.is_last(tx, conn_id, key_hash)
+        return SyncEvent.KEY_REPEATED if is_last else SyncEvent.KEY_AGAIN
+    if reflected:
+        return SyncEvent.KEY_REFLECTED
+    often = ratchet_keys.count_since(tx, conn_id, tx.now - ANSWERS_WITHIN_S) >= ANSWERS_MAX
+    return SyncEvent.KEY_ONCE_MORE if often else SyncEvent.KEY
 
 
 def ready_received(tx: Tx, whole: Whole, message: EReady, *, had_sending_chain: bool) -> None:

@@ -3,7 +3,7 @@
 Where both sides start at once and one of them again, keys come that are not an answer to ours. They are
 answered too, since the peer may wait for that. If both sides did so they would never end: after some answers
 in a short time, a side with unanswered keys treats the peer's as the answer to them. Then both have the last
-keys of both.
+keys of both. The last keys of a peer are also those that it sends again: who waits for an answer takes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class SyncEvent(Enum):
     UNANSWERED = "nothing came of our ratchet keys in time"
     KEY = "new ratchet keys came from the peer"
     KEY_ONCE_MORE = "new ratchet keys came, and keys were agreed often enough in a short time"
-    KEY_AGAIN = "ratchet keys came that were processed before"
+    KEY_REPEATED = "the last ratchet keys that were processed came again"
+    KEY_AGAIN = "ratchet keys came that were processed before those"
     KEY_REFLECTED = "our own ratchet keys came back"
     READ = "a message was decrypted"
     MISSED = "a message was not decrypted; the next one may be"
@@ -73,6 +74,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.UNANSWERED: Move(SyncState.OK),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
+                _E.KEY_REPEATED: Move(SyncState.OK),
                 _E.KEY_AGAIN: Move(SyncState.OK),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: Move(SyncState.OK),
@@ -88,6 +90,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.UNANSWERED: Move(SyncState.ALLOWED),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
+                _E.KEY_REPEATED: Move(SyncState.ALLOWED),
                 _E.KEY_AGAIN: Move(SyncState.ALLOWED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,
@@ -103,6 +106,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.UNANSWERED: Move(SyncState.REQUIRED),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _ANSWERED,
+                _E.KEY_REPEATED: Move(SyncState.REQUIRED),
                 _E.KEY_AGAIN: Move(SyncState.REQUIRED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,
@@ -118,6 +122,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.UNANSWERED: _REPEATED,
                 _E.KEY: _TAKEN,
                 _E.KEY_ONCE_MORE: _TAKEN,
+                _E.KEY_REPEATED: _TAKEN,
                 _E.KEY_AGAIN: Move(SyncState.STARTED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: Move(SyncState.STARTED),
@@ -133,6 +138,7 @@ SYNC: Machine[SyncState, SyncEvent, SyncEffect] = Machine(
                 _E.UNANSWERED: Move(SyncState.AGREED, (_D.TAKE_KEPT_KEYS, _D.REPEAT_KEYS, _D.REPEAT_READY)),
                 _E.KEY: _ANSWERED,
                 _E.KEY_ONCE_MORE: _TAKEN,
+                _E.KEY_REPEATED: Move(SyncState.AGREED),
                 _E.KEY_AGAIN: Move(SyncState.AGREED),
                 _E.KEY_REFLECTED: _REFLECTED,
                 _E.READ: _IN_STEP,

@@ -40,6 +40,7 @@ from blindpost.agent.events import (
 )
 from blindpost.agent.failures import Kind
 from blindpost.agent.model import ConnId, SyncState
+from blindpost.agent.notifications.errors import NtfError
 from blindpost.client.errors import ProxyFailedError, RefusedError
 from blindpost.transport.errors import ConnectError
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
@@ -156,6 +157,9 @@ def _write_error(writer: Writer, error: AgentError) -> None:
         case SmpError() | ProxyError():
             _texts(writer, error.family, RouterAddress(Scheme.SMP, error.server).text)
             write_error(writer, error.error)
+        case NtfError():
+            _texts(writer, "NTF", RouterAddress(Scheme.NTF, error.server).text)
+            write_error(writer, error.error)
         case BrokerError():
             address = RouterAddress(Scheme.SMP, error.server).text
             _texts(writer, "BROKER", address, error.code.value, error.kind.value, said)
@@ -178,6 +182,8 @@ def _read_error(reader: Reader) -> AgentError:
             return ProtocolError(code, said, detail=_read_text(reader))
         case "SMP":
             return SmpError(_read_server(reader), RefusedError(read_error(reader)))
+        case "NTF":
+            return NtfError(_read_server(reader), RefusedError(read_error(reader)))
         case "PROXY":
             return ProxyError(_read_server(reader), ProxyFailedError(read_error(reader)))
         case "BROKER":
