@@ -82,8 +82,8 @@ def subscribe_service(
     if not held.members.count:
         turn.count(SERVICE_METERS[domain].subscribed)
     turn.count(SERVICE_METERS[domain].queues, max(0, members.count - held.members.count))
-    client.service_subs.put(domain, ServiceSub(True, members))
     register(turn, client, domain)
+    client.service_subs.put(domain, ServiceSub(True, members))
     client.walks.put(domain, Walk(announced=domain is Domain.MESSAGES))
     turn.serve(client)
     return SOKS(members.count, members.ids_hash)
