@@ -99,9 +99,9 @@ def journey(first: int, seeds: int, manner: Manner, path: Path | None) -> Journe
     if path is None or not path.exists():
         return Journey(first, seeds, manner)
     kept = json.loads(path.read_text())
-    if (kept["first"], kept["seeds"], kept["manner"]) != (first, seeds, asdict(manner)):
+    if (kept["first"], kept["seeds"], kept.get("manner")) != (first, seeds, asdict(manner)):
         of = f"{kept['seeds']} seeds from {kept['first']}"
-        raise ValueError(f"{path} keeps the sums of {of}: continue that stretch, or take another file")
+        raise ValueError(f"{path} keeps the sums of other runs ({of}): continue those, or take another file")
     sums = kept["sums"]
     sums["counts"] = Counter(sums["counts"])
     sums["failed"] = {int(seed): what for seed, what in sums["failed"].items()}

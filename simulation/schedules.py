@@ -351,7 +351,7 @@ KINDS = frozenset(ALL_DRAWS)
 LONG_WEIGHTS: Mapping[str, int] = {**WEIGHTS, "send": 40, "ask": 0, "bot crash": 0}
 """In a long run little happens at once: messages are to be under way when something does."""
 HARD_WEIGHTS: Mapping[str, int] = {
-    **{kind: weight for kind, weight in WEIGHTS.items() if kind not in {"renewed certificate", "restart"}},
+    **WEIGHTS,
     "resync": 6,
     "switch": 7,
     "restored backup": 5,
@@ -419,7 +419,7 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
 
 
 def draw_hard(seed: int | str) -> Schedule:
-    """As a short run, with more in it, and more of what is seldom right by chance."""
+    """As a short run, with more in it, and more of what is rare."""
     return draw(seed, HARD_STEPS, HARD_WEIGHTS)
 
 

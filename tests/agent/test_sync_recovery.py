@@ -571,11 +571,17 @@ def test_who_waits_for_an_answer_takes_the_last_keys_of_the_peer(tmp_path: Path)
             assert last is not None
             wire.lost.append("R")
             await alice.conn.synchronize(force=True)
-            for keys, state in ((before, SyncState.STARTED), (last, SyncState.AGREED)):
+            unknown = replace(last.e2e, version=99)
+            for keys, state in (
+                (before.e2e, SyncState.STARTED),
+                (unknown, SyncState.STARTED),
+                (last.e2e, SyncState.AGREED),
+            ):
                 with bob.rt.ground.transaction() as tx:
-                    enqueue_ratchet_key(tx, bob.whole, keys.e2e)
+                    enqueue_ratchet_key(tx, bob.whole, keys)
                 await pair.quiet()
                 assert alice.state is state
+            assert alice.errors == ["AGENT A_VERSION"]
             await pair.quiet(180)
             await in_step(pair)
             await pair.talk("after")

@@ -27,7 +27,7 @@ from blindpost.wire.smp.commands import ACK, DEL, SEND, SUB
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.responses import ALLS, END, ENDS, ERR, MSG, NMSG, OK, SOK, SOKS, Response
 from blindpost.wire.smp.transmissions import Received, parse_responses
-from tests.support.router.lines import Said, client_of, create, open_line, pushed, quiet
+from tests.support.router.lines import Line, Queue, Said, client_of, create, open_line, pushed, quiet
 from tests.support.router.routers import RunningRouter, running_router
 from tests.support.router.services import (
     NOTIFIER,
@@ -239,16 +239,18 @@ async def test_no_ends_without_another_connection(running: RunningRouter, tmp_pa
     assert running.router.plan.meters[Meter.RCV_SERVICE_SUB_ENDS] == 0
 
 
-async def test_a_displaced_connection_takes_over_again_by_sub_but_not_by_subs(running: RunningRouter) -> None:
+async def displaced(running: RunningRouter) -> tuple[list[Queue], ServiceLine, ServiceLine, Line]:
+    """Two queues of a service, the connection that lost it, the one that took it, and a sender."""
     credentials, queues = await left(running, [0, 0])
-    old, new, sender = (
-        await back(running, credentials),
-        await back(running, credentials),
-        await open_line(running),
-    )
+    old, new = await back(running, credentials), await back(running, credentials)
     await old.subs()
     assert await new.subs() == set_of(queues)
     assert isinstance((await old.event(old.service_id)).response, ENDS)
+    return queues, old, new, await open_line(running)
+
+
+async def test_a_displaced_connection_takes_over_again_by_sub_but_not_by_subs(running: RunningRouter) -> None:
+    queues, old, new, sender = await displaced(running)
     assert await old.subs() == NO_QUEUES
     await queues[0].send(sender, b"one")
     assert await pushed(new, queues[0]) == b"one"
@@ -262,15 +264,7 @@ async def test_a_displaced_connection_takes_over_again_by_sub_but_not_by_subs(ru
 
 async def test_a_displaced_connection_gets_what_came_while_nobody_served(running: RunningRouter) -> None:
     """The other one is gone: with one queue that it subscribes it serves all of them again."""
-    credentials, queues = await left(running, [0, 0])
-    old, new, sender = (
-        await back(running, credentials),
-        await back(running, credentials),
-        await open_line(running),
-    )
-    await old.subs()
-    await new.subs()
-    assert isinstance((await old.event(old.service_id)).response, ENDS)
+    queues, old, new, sender = await displaced(running)
     await new.stream.close()
     await until(lambda: total(running) == 0)
     await queues[0].send(sender, b"one")

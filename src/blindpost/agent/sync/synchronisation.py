@@ -128,7 +128,8 @@ class Synchronisation:
                 if is_waiting(tx, conn_id, MessageKind.RATCHET_INFO, MessageKind.EREADY):
                     return False
                 event = SyncEvent.UNANSWERED if wait.times < SAME_KEYS else SyncEvent.FORCED
-                _step(tx, connections.load_whole(tx, conn_id), event)
+                with tx.attempt(conn_id):  # one that fails must not keep the others waiting
+                    _step(tx, connections.load_whole(tx, conn_id), event)
                 return True
 
 
@@ -140,9 +141,10 @@ def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
         raise ProtocolError(ProtocolCode.A_QUEUE, "ratchet keys for a connection that is not duplex")
     key_hash = hash_of(peer)
     event = _key_event(tx, conn_id, key_hash)
+    # The hash says nothing about the version: the same keys may come with another one.
+    if event is not SyncEvent.KEY_AGAIN and peer.version not in tx.config.versions.e2e:
+        raise ProtocolError(ProtocolCode.A_VERSION)
     if event not in (SyncEvent.KEY_REPEATED, SyncEvent.KEY_AGAIN):
-        if peer.version not in tx.config.versions.e2e:
-            raise ProtocolError(ProtocolCode.A_VERSION)
         ratchet_keys.remember(tx, conn_id, key_hash, tx.now)
     try:
         _step(tx, whole, event, peer)
