@@ -110,7 +110,7 @@ def test_roles_and_the_messages_of_each(tmp_path: Path) -> None:
                 await synchronised(pair, starter)
                 offered, answered = wire.of("R")
                 assert offered.who == starter.path.stem != answered.who
-                hashes = {asked.who: hash_of(key_of(asked).e2e) for asked in (offered, answered)}
+                hashes = {asked.who: hash_of(asked.keys) for asked in (offered, answered)}
                 first, second = wire.of("EREADY")
                 assert hashes[first.who] > hashes[second.who]
                 assert {asked.who: ready_of(asked) for asked in (first, second)} == last
@@ -295,7 +295,7 @@ def test_repeated_ratchet_keys(tmp_path: Path) -> None:
                 other, again = (alice, offered) if friend is bob else (bob, answered)
                 for _ in range(2):
                     with other.rt.ground.transaction() as tx:
-                        enqueue_ratchet_key(tx, other.whole, key_of(again).e2e)
+                        enqueue_ratchet_key(tx, other.whole, again.keys)
                 await pair.quiet()
                 assert friend.state is SyncState.OK
                 assert ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id) == ratchet

@@ -15,13 +15,14 @@ from blindpost.agent.messages.sending import enqueue_ratchet_key
 from blindpost.agent.model import Whole
 from blindpost.agent.store import connections, ratchet_keys, ratchets
 from blindpost.agent.sync import synchronisation
-from blindpost.agent.sync.renewal import hash_of
+from blindpost.agent.sync.renewal import ad_of, hash_of, sign_of
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet import encrypt_header
 from blindpost.crypto.ratchet_state import Ratchet
 from blindpost.crypto.x3dh import proposed_params
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import RatchetKey
+from blindpost.wire.e2e import E2EParams
 from tests.support.agent.friends import Friend, Friends, friends
 from tests.support.agent.parties import RecordedPairs
 from tests.support.agent.ratchets import seeded
@@ -276,8 +277,7 @@ def test_new_keys_after_keys_are_agreed(tmp_path: Path) -> None:
             params = proposed_params(3, pq=False, entropy=seeded("new"), kem=RecordedPairs())
             ready = wire.of("EREADY")[0].who
             sender, receiver = (alice, bob) if ready == "bob" else (bob, alice)
-            with sender.rt.ground.transaction() as tx:
-                enqueue_ratchet_key(tx, sender.whole, params.public(3))
+            send_keys(sender, params.public(3))
             await receiver.until(lambda: len(receiver.syncs) > 1)
             assert receiver.syncs[:2] == ["agreed", "agreed"]
             wire.let("EREADY")
@@ -348,6 +348,11 @@ async def lose_second(pair: Friends, word: str) -> None:
     await pair.quiet()
 
 
+def send_keys(friend: Friend, keys: E2EParams, about: bytes = b"") -> None:
+    with friend.rt.ground.transaction() as tx:
+        enqueue_ratchet_key(tx, friend.whole, keys, about)
+
+
 @pytest.mark.claim("CON-62")
 def test_the_first_message_under_a_new_ratchet_is_lost(tmp_path: Path) -> None:
     """Both have agreed and neither hears of it: it is sent again, with the keys."""
@@ -362,7 +367,7 @@ def test_the_first_message_under_a_new_ratchet_is_lost(tmp_path: Path) -> None:
             await pair.quiet(120)
             await in_step(pair)
             await pair.talk("after")
-            assert len({str(asked.ratchet_key) for asked in wire.of("R")}) == 2, "the same keys"
+            assert len({str(asked.keys) for asked in wire.of("R")}) == 2, "the same keys"
             said = len(wire.of("R"))
             await pair.quiet(90_000)
             assert len(wire.of("R")) == said
@@ -398,7 +403,7 @@ def test_an_answer_is_lost(tmp_path: Path) -> None:
             await pair.quiet(180)
             await in_step(pair)
             await pair.talk("after")
-            assert len({str(asked.ratchet_key) for asked in wire.of("R")}) == 2, "the same keys"
+            assert len({str(asked.keys) for asked in wire.of("R")}) == 2, "the same keys"
 
     run_virtual(main())
 
@@ -480,7 +485,7 @@ def test_a_peer_that_was_away_finds_the_same_keys(tmp_path: Path, monkeypatch: p
             await bob.stop()
             await alice.conn.synchronize(force=True)
             await pair.quiet(MEANWHILE_S - 60)
-            offered = [str(asked.ratchet_key) for asked in wire.of("R")]
+            offered = [str(asked.keys) for asked in wire.of("R")]
             assert len(offered) == 1 + SAME
             assert len(set(offered)) == 1
             await bob.start()
@@ -500,7 +505,7 @@ def test_keys_that_nobody_answers_are_replaced_in_the_end(tmp_path: Path) -> Non
             await bob.stop()
             await alice.conn.synchronize(force=True)
             await pair.quiet(MEANWHILE_S + 300)
-            offered = [str(asked.ratchet_key) for asked in wire.of("R")]
+            offered = [str(asked.keys) for asked in wire.of("R")]
             assert len(offered) == 2 + SAME
             assert len(set(offered)) == 2
             await bob.start()
@@ -541,23 +546,66 @@ def test_an_answer_that_is_sent_again_has_the_version_of_the_new_ratchet(
             alice, bob, wire = pair.alice, pair.bob, pair.wire
             params = proposed_params(version, pq=False, entropy=seeded("older"), kem=RecordedPairs())
             await bob.stop()
-            with alice.rt.ground.transaction() as tx:
-                enqueue_ratchet_key(tx, alice.whole, params.public(version))
+            send_keys(alice, params.public(version))
             await pair.quiet()
             await alice.stop()
             await bob.start()
             await pair.quiet(300)
-            answers = [asked.ratchet_key for asked in wire.of("R") if asked.who == "bob"]
-            assert len(answers) == 2
-            assert [answer.e2e.version for answer in answers if answer is not None] == [version] * 2
+            answers = [asked.keys for asked in wire.of("R") if asked.who == "bob"]
+            assert [answer.version for answer in answers] == [version] * 2
             await alice.start()
 
     run_virtual(main())
 
 
 @pytest.mark.claim("CON-62")
-def test_who_waits_for_an_answer_takes_the_last_keys_of_the_peer(tmp_path: Path) -> None:
-    """The peer sends again what it has; what it had before that is a copy that comes late."""
+def test_known_keys_are_an_answer_if_the_peer_has_agreed_on_ours(tmp_path: Path) -> None:
+    """Bob knows Alice's keys when he offers others, and she takes these for the answer to hers."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await lose_second(pair, "R")
+            assert (alice.state, bob.state) == (SyncState.STARTED, SyncState.AGREED)
+            await bob.conn.synchronize(force=True)
+            await pair.quiet(60)
+            assert (alice.state, bob.state) == (SyncState.AGREED, SyncState.STARTED)
+            await pair.quiet(180)
+            await in_step(pair)
+            await pair.talk("after")
+            assert len({str(asked.keys) for asked in wire.of("R")}) == 3, "the same keys"
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_a_copy_of_keys_that_comes_late_is_no_answer(tmp_path: Path) -> None:
+    """What follows it is read, since the ratchet stays what it was."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            await alice.conn.synchronize(force=True)
+            await pair.quiet()
+            await in_step(pair)
+            known = next(asked.keys for asked in wire.of("R") if asked.who == "bob")
+            wire.lost.append("R")
+            await alice.conn.synchronize(force=True)
+            await pair.quiet()
+            send_keys(bob, known)
+            await bob.conn.send(b"behind it")
+            await alice.got(b"behind it")
+            assert alice.state is SyncState.STARTED
+            await pair.quiet(180)
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_what_a_peer_may_say_of_known_keys(tmp_path: Path) -> None:
+    """That it has agreed on them with the keys that we offer; anything else changes nothing."""
 
     async def main() -> None:
         async with friends(tmp_path) as pair:
@@ -566,22 +614,29 @@ def test_who_waits_for_an_answer_takes_the_last_keys_of_the_peer(tmp_path: Path)
                 await alice.conn.synchronize(force=True)
                 await pair.quiet()
                 await in_step(pair)
-            before, last = [asked.ratchet_key for asked in wire.of("R") if asked.who == "bob"]
-            assert before is not None
-            assert last is not None
+            before = ratchet_of(alice).ad
+            first, second = [asked.keys for asked in wire.of("R") if asked.who == "bob"]
             wire.lost.append("R")
             await alice.conn.synchronize(force=True)
-            unknown = replace(last.e2e, version=99)
-            for keys, state in (
-                (before.e2e, SyncState.STARTED),
-                (unknown, SyncState.STARTED),
-                (last.e2e, SyncState.AGREED),
+            offered = ratchets.find_params(alice.rt.ground.store.reading, alice.conn.id)
+            assert offered is not None
+            agreed_on = sign_of(ad_of(offered, first))
+            for keys, about in (
+                (second, agreed_on),
+                (first, b""),
+                (first, sign_of(before)),
+                (first, agreed_on + b"?"),
+                (replace(first, version=99), agreed_on),
             ):
-                with bob.rt.ground.transaction() as tx:
-                    enqueue_ratchet_key(tx, bob.whole, keys)
+                send_keys(bob, keys, about)
                 await pair.quiet()
-                assert alice.state is state
+                assert alice.state is SyncState.STARTED
             assert alice.errors == ["AGENT A_VERSION"]
+            assert ratchet_of(alice).ad == before
+            send_keys(bob, first, agreed_on)
+            await pair.quiet()
+            assert alice.state is SyncState.AGREED
+            assert ratchet_of(alice).ad == ad_of(offered, first)
             await pair.quiet(180)
             await in_step(pair)
             await pair.talk("after")
@@ -597,16 +652,13 @@ def test_own_keys_sent_back(tmp_path: Path) -> None:
             wire.hold("R")
             await alice.conn.synchronize(force=True)
             await alice.until(lambda: wire.words("R"))
-            own = wire.of("R")[0].ratchet_key
-            assert own is not None
+            own = wire.of("R")[0].keys
             wire.held.pop("R")
-            with bob.rt.ground.transaction() as tx:
-                enqueue_ratchet_key(tx, bob.whole, own.e2e)
+            send_keys(bob, own)
             await alice.until(lambda: alice.errors)
             assert alice.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
             assert alice.state is SyncState.STARTED
-            with bob.rt.ground.transaction() as tx:
-                enqueue_ratchet_key(tx, bob.whole, own.e2e)
+            send_keys(bob, own)
             await pair.quiet()
             assert alice.state is SyncState.STARTED, "nor when they come again"
             await alice.restart()

@@ -225,6 +225,17 @@ FOUND_BY = {
             Step(13.227, "crash", "router2", (Point.AFTER_COMMIT, Ending.RESET, 1, 60.0)),
         ],
     ),
+    31002692: Schedule(
+        Cast(("bob", "carol"), ds=True),
+        [
+            Step(20.976, "send", "bob", ("carol", 1)),
+            Step(36.723, "deaf", "router1", ("router2", 90.0)),
+            Step(36.723, "restored agent", "bob", (True, 1.0, 5.0)),
+            Step(87.525, "send", "bob", ("carol", 2)),
+            Step(87.858, "send", "bob", ("carol", 3)),
+            Step(88.234, "resync", "carol", ("bob",)),
+        ],
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
 agree, a program that does not ask for new ones, messages for a service that had lost it to its own former

@@ -47,6 +47,7 @@ from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.addresses import RouterAddress, Scheme, Server
 from blindpost.wire.agent.envelopes import RatchetKey, read_agent_envelope
 from blindpost.wire.agent.messages import AgentMessage, AnyAgentMessage, read_agent_message
+from blindpost.wire.e2e import E2EParams
 from blindpost.wire.keys import PublicKey
 from blindpost.wire.primitives import decode_whole
 from blindpost.wire.smp.commands import KEY, SEND, Command
@@ -126,6 +127,12 @@ class Asked:
     key: PublicKey | None = None
     """The key that KEY gives."""
     ratchet_key: RatchetKey | None = None
+
+    @property
+    def keys(self) -> E2EParams:
+        """Of a message with ratchet keys."""
+        assert self.ratchet_key is not None
+        return self.ratchet_key.e2e
 
     @property
     def number(self) -> int:

@@ -50,8 +50,6 @@ KINDS: dict[type[AMessage], MessageKind] = {
     QTest: MessageKind.QTEST,
     EReady: MessageKind.EREADY,
 }
-RATCHET_INFO = encode(AgentRatchetInfo(b""), write_agent_message)
-"""What goes along with ratchet keys."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -115,11 +113,12 @@ def enqueue_confirmation(
     return _ratcheted(tx, record, kind, plain, sizes.conn_info, [queue], record.pq_support, True)
 
 
-def enqueue_ratchet_key(tx: Tx, whole: Whole, params: E2EParams) -> Enqueued:
+def enqueue_ratchet_key(tx: Tx, whole: Whole, params: E2EParams, about: bytes = b"") -> Enqueued:
     """Store ratchet keys for the peer. They take a number and a place in the chain, but no ratchet."""
     record = connections.load(tx, whole.conn_id)
-    envelope = RatchetKey(tx.config.versions.agent.high, params, RATCHET_INFO)
-    msg_hash = hashlib.sha256(RATCHET_INFO).digest()
+    info = ratchet_info(about)
+    envelope = RatchetKey(tx.config.versions.agent.high, params, info)
+    msg_hash = hashlib.sha256(info).digest()
     internal_id, snd_id = record.next_snd
     body = encode(envelope, write_agent_envelope)
     kind = MessageKind.RATCHET_INFO
@@ -128,6 +127,11 @@ def enqueue_ratchet_key(tx: Tx, whole: Whole, params: E2EParams) -> Enqueued:
     )
     _store(tx, record, message, None, targets(whole.snd))
     return Enqueued(internal_id, False)
+
+
+def ratchet_info(about: bytes) -> bytes:
+    """What goes along with ratchet keys."""
+    return encode(AgentRatchetInfo(about), write_agent_message)
 
 
 def _ratcheted(

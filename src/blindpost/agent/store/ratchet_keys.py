@@ -18,16 +18,6 @@ def is_processed(db: Db, conn_id: ConnId, key_hash: bytes) -> bool:
     return bool(db.sql.execute(query, (conn_id, _blind(db, key_hash))).fetchone()[0])
 
 
-def is_last(db: Db, conn_id: ConnId, key_hash: bytes) -> bool:
-    """Whether no other keys were processed after these."""
-    query = (
-        "SELECT hash FROM processed_ratchet_key_hashes WHERE conn_id = ?"
-        " ORDER BY processed_ratchet_key_hash_id DESC LIMIT 1"
-    )
-    row = db.sql.execute(query, (conn_id,)).fetchone()
-    return row is not None and bytes(row[0]) == _blind(db, key_hash)
-
-
 def count_since(db: Db, conn_id: ConnId, since: int) -> int:
     """How many keys were processed since then."""
     query = "SELECT count(*) FROM processed_ratchet_key_hashes WHERE conn_id = ? AND created_at >= ?"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from blindpost.crypto.entropy import Entropy
 from blindpost.crypto.ratchet_state import Ratchet, receiving_ratchet, sending_ratchet
 from blindpost.crypto.x3dh import (
@@ -31,6 +33,22 @@ def hash_of(params: E2EParams) -> bytes:
     return sync_hash(params.key1, params.key2)
 
 
+def sign_of(ad: bytes) -> bytes:
+    """Of two keys that a ratchet was made from. Who sends its keys again says with it which keys of the peer
+    they were agreed with: a copy of them that comes late does not say so."""
+    return hashlib.sha256(b"ratchet keys agreed" + ad).digest()
+
+
+def ad_of(own: PrivateParams, peer: E2EParams) -> bytes:
+    """What the ratchet from these keys has as its associated data."""
+    first, second = own.key1.public.raw, peer.key1.raw
+    return first + second if _role(own, peer) is SyncRole.SENDER else second + first
+
+
+def _role(own: PrivateParams, peer: E2EParams) -> SyncRole:
+    return sync_role(sync_hash(own.key1.public, own.key2.public), hash_of(peer))
+
+
 def renewed(
     own: PrivateParams, peer: E2EParams, own_max: int, *, pq_support: bool, entropy: Entropy
 ) -> Renewed:
@@ -38,7 +56,7 @@ def renewed(
 
     A KEM is only proposed by either side: its secret enters with the second message, not here.
     """
-    role = sync_role(sync_hash(own.key1.public, own.key2.public), hash_of(peer))
+    role = _role(own, peer)
     if role is SyncRole.SENDER:
         agreed = agree_as_sender(own, peer)
         fresh = generate_x448(entropy)

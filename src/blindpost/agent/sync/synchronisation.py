@@ -1,6 +1,6 @@
 """Ratchet synchronisation: two ratchets that no longer fit are replaced, and the connection stays what it is.
 
-What happens when is in `sync_tables`; here it is done.
+What happens when is in `tables`; here it is done.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.events import RatchetSync
 from blindpost.agent.machines import MoveRefusedError
-from blindpost.agent.messages.sending import enqueue, enqueue_ratchet_key
+from blindpost.agent.messages.sending import enqueue, enqueue_ratchet_key, ratchet_info
 from blindpost.agent.model import ConnId, ConnRecord, ConnType, MessageKind, SyncState, Whole
 from blindpost.agent.rotation.rotation import in_step
 from blindpost.agent.store import connections, ratchet_keys, ratchets
 from blindpost.agent.store.rotation import is_waiting
-from blindpost.agent.sync.renewal import hash_of, renewed
+from blindpost.agent.sync.renewal import ad_of, hash_of, renewed, sign_of
 from blindpost.agent.sync.tables import FAILURES, SYNC, SyncEffect, SyncEvent
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.transactions import Tx
@@ -134,13 +134,13 @@ class Synchronisation:
 
 
 def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
-    """The peer's ratchet keys; they are processed once, however often they come, unless they are all we have
-    for an answer."""
+    """The peer's ratchet keys; they are processed once, however often they come, unless the peer says that it
+    has agreed on them and on ours."""
     conn_id, peer = whole.conn_id, envelope.e2e
     if whole.type is not ConnType.DUPLEX:
         raise ProtocolError(ProtocolCode.A_QUEUE, "ratchet keys for a connection that is not duplex")
     key_hash = hash_of(peer)
-    event = _key_event(tx, conn_id, key_hash)
+    event = _key_event(tx, conn_id, envelope)
     # The hash says nothing about the version: the same keys may come with another one.
     if event is not SyncEvent.KEY_AGAIN and peer.version not in tx.config.versions.e2e:
         raise ProtocolError(ProtocolCode.A_VERSION)
@@ -154,12 +154,14 @@ def key_received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
         raise _crypto_error("RATCHET_SYNC", str(error)) from error
 
 
-def _key_event(tx: Tx, conn_id: ConnId, key_hash: bytes) -> SyncEvent:
-    kept = ratchets.find_params(tx, conn_id)
+def _key_event(tx: Tx, conn_id: ConnId, envelope: RatchetKey) -> SyncEvent:
+    kept, key_hash = ratchets.find_params(tx, conn_id), hash_of(envelope.e2e)
     reflected = kept is not None and sync_hash(kept.key1.public, kept.key2.public) == key_hash
     if ratchet_keys.is_processed(tx, conn_id, key_hash):
-        is_last = not reflected and ratchet_keys.is_last(tx, conn_id, key_hash)
-        return SyncEvent.KEY_REPEATED if is_last else SyncEvent.KEY_AGAIN
+        if kept is None or reflected:
+            return SyncEvent.KEY_AGAIN
+        agreed = ratchet_info(sign_of(ad_of(kept, envelope.e2e)))
+        return SyncEvent.KEY_REPEATED if envelope.info == agreed else SyncEvent.KEY_AGAIN
     if reflected:
         return SyncEvent.KEY_REFLECTED
     often = ratchet_keys.count_since(tx, conn_id, tx.now - ANSWERS_WITHIN_S) >= ANSWERS_MAX
@@ -225,7 +227,8 @@ def _step(
                     raise InternalError("the ratchet keys that were sent are not in the store")
             case SyncEffect.REPEAT_KEYS:
                 assert own is not None
-                enqueue_ratchet_key(tx, whole, own.public(_version(tx, record.conn_id, move.to)))
+                version, about = _repeating(tx, record.conn_id, move.to)
+                enqueue_ratchet_key(tx, whole, own.public(version), about)
             case SyncEffect.REPEAT_READY:
                 ratchet = ratchets.find_ratchet(tx, record.conn_id)
                 if ratchet is not None and ratchet.snd is not None:
@@ -247,10 +250,11 @@ def _new_params(tx: Tx, record: ConnRecord, version: int) -> PrivateParams:
     return proposed_params(version, pq=record.pq_support, entropy=entropy, kem=tx.kem)
 
 
-def _version(tx: Tx, conn_id: ConnId, state: SyncState) -> int:
-    """Of keys that are sent again: the one that the new ratchet has, if there is one."""
+def _repeating(tx: Tx, conn_id: ConnId, state: SyncState) -> tuple[int, bytes]:
+    """The version of keys that are sent again, and what is said about them: if a ratchet was made from them,
+    its version, and with which keys of the peer."""
     ratchet = ratchets.find_ratchet(tx, conn_id) if state is SyncState.AGREED else None
-    return tx.config.versions.e2e.high if ratchet is None else ratchet.current
+    return (tx.config.versions.e2e.high, b"") if ratchet is None else (ratchet.current, sign_of(ratchet.ad))
 
 
 def _agree(tx: Tx, whole: Whole, own: PrivateParams, peer: E2EParams) -> None:

@@ -3,7 +3,10 @@
 Where both sides start at once and one of them again, keys come that are not an answer to ours. They are
 answered too, since the peer may wait for that. If both sides did so they would never end: after some answers
 in a short time, a side with unanswered keys treats the peer's as the answer to them. Then both have the last
-keys of both. The last keys of a peer are also those that it sends again: who waits for an answer takes them.
+keys of both.
+
+A peer that has agreed on keys and hears nothing sends its own again and says so. Who offered the others takes
+them, even if it knew them. Other copies of known keys mean nothing: what no router answers is sent twice.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ class SyncEvent(Enum):
     UNANSWERED = "nothing came of our ratchet keys in time"
     KEY = "new ratchet keys came from the peer"
     KEY_ONCE_MORE = "new ratchet keys came, and keys were agreed often enough in a short time"
-    KEY_REPEATED = "the last ratchet keys that were processed came again"
-    KEY_AGAIN = "ratchet keys came that were processed before those"
+    KEY_REPEATED = "processed ratchet keys came again, agreed by the peer with those that we offer"
+    KEY_AGAIN = "processed ratchet keys came again"
     KEY_REFLECTED = "our own ratchet keys came back"
     READ = "a message was decrypted"
     MISSED = "a message was not decrypted; the next one may be"
