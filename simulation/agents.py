@@ -238,7 +238,7 @@ class AgentParty(Party):
             self.path.with_name(self.path.name + left).unlink(missing_ok=True)
         self.counts["agent that forgot what it knew"] += 1
         self.run.note(f"{self.name} has forgotten what came after its backup")
-        self.model.restored(self.name, self._memory)
+        self.model.restored(self.name, self.peers, self._memory)
         self.out_of_step = set(self.peers)
         self.was_restored = True
 

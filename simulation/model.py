@@ -117,9 +117,12 @@ class Model:
             {way: channel.said for way, channel in channels if way[0] == name},
         )
 
-    def restored(self, name: str, memory: Memory) -> None:
+    def restored(self, name: str, peers: Iterable[str], memory: Memory) -> None:
         """An agent goes back to what it knew then, and its program with it: it was not given what came since,
-        and what it sent since may be lost. It must say so."""
+        and what it sent since may be lost. It must say so, also to a program that has said nothing yet."""
+        for peer in peers:
+            self.channel(name, peer)
+            self.channel(peer, name)
         for way, channel in self.channels.items():
             if name in way:
                 channel.excused |= channel.missing

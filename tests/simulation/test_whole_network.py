@@ -225,6 +225,16 @@ FOUND_BY = {
             Step(13.227, "crash", "router2", (Point.AFTER_COMMIT, Ending.RESET, 1, 60.0)),
         ],
     ),
+    32002383: Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.0, "crash", "router2", (Point.AFTER_COMMIT, Ending.SILENCE, 3, 0.1)),
+            Step(2.621, "restored agent", "bob", (True, 1.0, 0.0)),
+            Step(2.773, "resync", "bob", ("alice",)),
+            Step(2.955, "switch", "alice", ("bob",)),
+            Step(27.300, "send", "alice", ("bob", 1)),
+        ],
+    ),
     31002692: Schedule(
         Cast(("bob", "carol"), ds=True),
         [
@@ -300,7 +310,7 @@ def test_what_the_model_refuses_of_a_restored_agent() -> None:
     later = model.say("alice", "bob")
     model.came("bob", bodies[1], "MsgOk")
     channel.acknowledged.add(2)
-    model.restored("alice", alices)
+    model.restored("alice", ["bob"], alices)
     assert model.missing() == []
     model.came("bob", bodies[0], "MsgDuplicate")
     with pytest.raises(ViolationError, match="came again"):
@@ -312,14 +322,15 @@ def test_what_the_model_refuses_of_a_restored_agent() -> None:
     model.came("bob", bodies[2], "MsgBadId")
     with pytest.raises(ViolationError, match="came again"):
         model.came("bob", later, "MsgDuplicate")  # it was said after the backup
-    model.restored("bob", bobs)
+    model.restored("bob", ["alice", "carol"], bobs)
     assert (channel.came, channel.acknowledged) == ([1], {1})
     channel.acknowledged.add(2)
-    model.restored("bob", bobs)  # once more from the same backup
+    model.restored("bob", ["alice", "carol"], bobs)  # once more from the same backup
     assert (channel.came, channel.acknowledged) == ([1], {1})
     channel.taken.add(5)
     assert model.say("alice", "bob") == b"alice>bob 5"
     assert model.missing() == ["alice>bob 5"]
+    model.came("bob", model.say("carol", "bob"), "MsgSkipped")  # her agent has said something, as agents do
     model.in_step("bob", "alice")
     assert model.missing() == []
     model.mended("alice", "bob")
