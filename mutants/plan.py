@@ -25,6 +25,7 @@ DS = (
 AGENT = (
     "test_decisions test_integrity test_hostile_peers test_machines test_push_tables test_subscription_table"
 )
+SYNC = "test_sync test_sync_recovery test_copies test_hostile_peers test_integrity"
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 
@@ -61,4 +62,5 @@ GATES: dict[str, tuple[str, ...]] = {
         _tests("agent", AGENT),
     ),
     **_gates("agent", "messages.integrity", _tests("agent", "test_integrity test_hostile_peers")),
+    **_gates("agent", "sync.synchronisation sync.renewal", _tests("agent", SYNC)),
 }

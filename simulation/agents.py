@@ -293,7 +293,9 @@ class AgentParty(Party):
                 self._failed(conn, [msg_id], error)
             case SendsFailed(conn, msg_ids, error):
                 self._failed(conn, msg_ids, error)
-            case Failed(_, NtfError() as error) if error.is_auth and self._replaces_token:
+            case Failed(_, NtfError() as error) | AgentFailed(NtfError() as error) if (
+                error.is_auth and self._replaces_token
+            ):
                 self.counts["notifications refused while a token is replaced"] += 1
             case Failed(_, ProtocolError() as error) if self.attacked:
                 self.run.note(f"{self.name} is told what is wrong with a message: {error}")

@@ -43,6 +43,8 @@ async def test_nothing_sent_from_a_restored_file_is_lost(world: World) -> None:
         await Peer(older).expect(RatchetSync, lambda event: event.state is SyncState.OK)
         await older.connection(conn_id).send(b"from the copy")
         assert (await bob.expect(Received)).msg.body == b"from the copy"
+    async with opened() as once_more:
+        await once_more.connection(conn_id).send(b"as any other")
 
 
 @virtual

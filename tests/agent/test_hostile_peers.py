@@ -28,7 +28,7 @@ from blindpost.agent import (
     ReceiptStatus,
     Received,
 )
-from blindpost.agent.messages.layers import open_client_envelope, seal_confirmation, seal_message
+from blindpost.agent.messages.layers import open_client_envelope, seal_confirmation
 from blindpost.agent.model import RcvSwitch, SndQueue
 from blindpost.agent.store import messages, queues, ratchets
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -259,24 +259,23 @@ async def test_refused_confirmations_leave_the_invitation_usable(tmp_path: Path)
 
 
 @virtual
-async def test_ratchet_keys_before_a_peer_is_let_in_are_refused(tmp_path: Path) -> None:
+async def test_what_comes_before_a_peer_is_let_in_is_refused(tmp_path: Path) -> None:
     """A ratchet exists by then, but nobody to answer: it stays, and the peer can still be let in."""
     async with two_parties(tmp_path) as (alice, bob):
         link = await alice.agent.invite(auto_allow=False)
         await bob.agent.join(str(link))
         waiting = await alice.expect(ConfirmationReceived)
-        (queue,) = queues.rcv_queues(alice.rt.ground.store.reading, link.conn.id)
-        (theirs,) = queues.snd_queues(bob.rt.ground.store.reading, bob.agent.connections()[0].id)
+        forger = Forger(alice, link.conn, bob, bob.agent.connections()[0])
+        assert forger.ratchet.snd is not None
+        forger.ratchet = replace(forger.ratchet, snd=replace(forger.ratchet.snd, header_key=bytes(32)))
         keys = PrivateParams(generate_x448(system_entropy), generate_x448(system_entropy))
-        key = encode(RatchetKey(7, keys.public(3), b""), write_agent_envelope)
-        content = Message(1_750_000_000, True, seal_message(theirs, key, system_entropy))
-        msg_id, before = b"m" * 24, rows(alice)
-        sealed = BoxKey(queue.dh_secret).seal_padded(
-            nonce_of(msg_id), encode(content, write_message), DELIVERED_SIZE
-        )
-        await alice.rt.reception.process(queue, MSG(msg_id, sealed))
-        assert (await alice.expect(Failed)).error.word == "AGENT A_QUEUE"
+        offer = forger.boxed(encode(RatchetKey(7, keys.public(3), b""), write_agent_envelope))
+        before = rows(alice)
+        assert words(await forger.deliver(offer)) == ["AGENT A_QUEUE"]
         assert rows(alice) == before
+        assert words(await forger.deliver(forger.good())) == ["AGENT A_CRYPTO RATCHET_HEADER"]
+        changed = [one for one, was in zip(rows(alice), before, strict=True) if one != was]
+        assert changed == [rows(alice)[1]], "only that something has come through the queue"
         await waiting.confirmation.allow()
         await alice.expect(Connected)
         await bob.expect(Connected)

@@ -291,14 +291,17 @@ def test_repeated_ratchet_keys(tmp_path: Path) -> None:
             told = bob.syncs
             for friend in (bob, alice):
                 await friend.restart()
-                ratchet = ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id)
+                reading, conn_id = friend.rt.ground.store.reading, friend.conn.id
+                ratchet = ratchets.find_ratchet(reading, conn_id)
+                processed = ratchet_keys.count_since(reading, conn_id, 0)
                 other, again = (alice, offered) if friend is bob else (bob, answered)
                 for _ in range(2):
                     with other.rt.ground.transaction() as tx:
                         enqueue_ratchet_key(tx, other.whole, again.keys)
                 await pair.quiet()
                 assert friend.state is SyncState.OK
-                assert ratchets.find_ratchet(friend.rt.ground.store.reading, friend.conn.id) == ratchet
+                assert ratchets.find_ratchet(reading, conn_id) == ratchet
+                assert ratchet_keys.count_since(reading, conn_id, 0) == processed
                 assert not friend.errors
             assert len(wire.of("R")) == 2 + 4, "no answers"
             assert bob.syncs == told

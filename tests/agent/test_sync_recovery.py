@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import SyncState
+from blindpost.agent import AgentFailed, Failed, SyncState
 from blindpost.agent.messages.sending import enqueue_ratchet_key
 from blindpost.agent.model import Whole
 from blindpost.agent.store import connections, ratchet_keys, ratchets
@@ -274,10 +274,9 @@ def test_new_keys_after_keys_are_agreed(tmp_path: Path) -> None:
             await alice.conn.synchronize(force=True)
             await alice.until(lambda: alice.state is SyncState.AGREED)
             await bob.until(lambda: wire.words("EREADY"))
-            params = proposed_params(3, pq=False, entropy=seeded("new"), kem=RecordedPairs())
             ready = wire.of("EREADY")[0].who
             sender, receiver = (alice, bob) if ready == "bob" else (bob, alice)
-            send_keys(sender, params.public(3))
+            send_keys(sender, new_keys("new"))
             await receiver.until(lambda: len(receiver.syncs) > 1)
             assert receiver.syncs[:2] == ["agreed", "agreed"]
             wire.let("EREADY")
@@ -300,6 +299,17 @@ def strict(friend: Friend) -> Callable[[Tx, Whole, RatchetKey], None]:
         elif not ratchet_keys.is_processed(tx, whole.conn_id, hash_of(envelope.e2e)):
             ratchet_keys.remember(tx, whole.conn_id, hash_of(envelope.e2e), tx.now)
             connections.set_sync_state(tx, whole.conn_id, SyncState.REQUIRED)
+
+    return received
+
+
+def deaf(friend: Friend) -> Callable[[Tx, Whole, RatchetKey], None]:
+    """This one takes no notice of ratchet keys."""
+    real = synchronisation.key_received
+
+    def received(tx: Tx, whole: Whole, envelope: RatchetKey) -> None:
+        if tx.sql is not friend.rt.ground.store.reading.sql:
+            real(tx, whole, envelope)
 
     return received
 
@@ -346,6 +356,10 @@ async def lose_second(pair: Friends, word: str) -> None:
     wire.lost.append(word)
     wire.let(word)
     await pair.quiet()
+
+
+def new_keys(name: str) -> E2EParams:
+    return proposed_params(3, pq=False, entropy=seeded(name), kem=RecordedPairs()).public(3)
 
 
 def send_keys(friend: Friend, keys: E2EParams, about: bytes = b"") -> None:
@@ -444,6 +458,7 @@ def test_keys_of_which_nothing_ever_comes_are_offered_a_few_times(tmp_path: Path
             assert 2 * len(AFTER_S) <= offered <= 4 * (1 + len(AFTER_S))
             await pair.quiet(2 * AFTER_S[-1])
             assert len(wire.of("R")) == offered, "no more"
+            assert not alice.of(AgentFailed)
             wire.lost.clear()
             await alice.conn.synchronize(force=True)
             await in_step(pair)
@@ -467,9 +482,32 @@ def test_no_keys_are_offered_while_the_last_word_is_on_its_way(tmp_path: Path, w
             rows = one.rt.ground.store.reading.sql.execute("SELECT count(*) FROM snd_message_deliveries")
             assert rows.fetchone() == (1,)
             wire.refusing.clear()
+            wire.lost.append(word)
             await other.start()
+            await pair.quiet(300)
             await in_step(pair)
             await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_who_is_in_step_or_gone_when_keys_are_due_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something may come of the keys between the look at all connections and the turn of one."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, wire = pair.alice, pair.wire
+            seen = [(conn_id, SyncState.STARTED) for conn_id in (alice.conn.id, "gone")]
+            monkeypatch.setattr(connections, "unsettled_sync", lambda _: seen)
+            await pair.quiet(2 * sum(AFTER_S))
+            await alice.rt.sync.finish_as_copy([conn_id for conn_id, _ in seen])
+            await pair.quiet()
+            assert not wire.of("R")
+            assert not alice.of(AgentFailed)
+            assert alice.state is SyncState.OK
 
     run_virtual(main())
 
@@ -638,6 +676,74 @@ def test_what_a_peer_may_say_of_known_keys(tmp_path: Path) -> None:
             assert alice.state is SyncState.AGREED
             assert ratchet_of(alice).ad == ad_of(offered, first)
             await pair.quiet(180)
+            await in_step(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_so_many_keys_are_answered_in_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next ones are taken for an answer to the last of our own."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            monkeypatch.setattr(synchronisation, "key_received", deaf(alice))
+
+            async def offered(name: str) -> int:
+                """How many keys Bob has sent after these."""
+                told = len(bob.syncs)
+                send_keys(alice, new_keys(name))
+                await bob.until(lambda: len(bob.syncs) > told)
+                await pair.quiet()
+                return len([asked for asked in wire.of("R") if asked.who == "bob"])
+
+            most = synchronisation.ANSWERS_MAX
+            assert [await offered(f"keys {number}") for number in range(5)] == [1, 2, most, most, most]
+            await pair.quiet(synchronisation.ANSWERS_WITHIN_S)
+            so_far = len([asked for asked in wire.of("R") if asked.who == "bob"])
+            assert await offered("later") == so_far + 1
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_keys_that_are_not_in_the_store_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.lost.append("R")
+            await alice.conn.synchronize(force=True)
+            await pair.quiet()
+            with alice.rt.ground.transaction() as tx:
+                ratchets.forget_params(tx, alice.conn.id)
+            send_keys(bob, new_keys("for nothing"))
+            await alice.until(lambda: alice.errors)
+            assert [str(event.error) for event in alice.of(Failed)] == [
+                "INTERNAL: the ratchet keys that were sent are not in the store"
+            ]
+            assert alice.state is SyncState.STARTED
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-62")
+def test_own_keys_sent_back_when_others_are_agreed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("EREADY")
+            await alice.conn.synchronize(force=True)
+            await agreed(pair)
+            said, ready = wire.of("R"), wire.of("EREADY")[0].who
+            one, other = (alice, bob) if ready == "alice" else (bob, alice)
+            send_keys(other, next(asked.keys for asked in said if asked.who == ready))
+            await one.until(lambda: one.errors)
+            assert one.errors == ["AGENT A_CRYPTO RATCHET_SYNC"]
+            await pair.quiet()
+            assert len(wire.of("R")) == len(said) + 1, "no answer"
+            wire.let("EREADY")
             await in_step(pair)
             await pair.talk("after")
 

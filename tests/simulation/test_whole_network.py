@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.testing.apns import Fault
+from blindpost.testing.apns import UNREGISTERED, Fault
 from simulation.bots import Talk
 from simulation.faults import Point, Step
 from simulation.genesis import Genesis, make_genesis
@@ -223,6 +223,16 @@ FOUND_BY = {
             Step(13.202, "send", "bob", ("carol", 1)),
             Step(13.227, "send", "bob", ("carol", 1)),
             Step(13.227, "crash", "router2", (Point.AFTER_COMMIT, Ending.RESET, 1, 60.0)),
+        ],
+    ),
+    33002056: Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.0, "weather", "network", (Weather(delay_s=0.3, cuts=0.3), 40.0)),
+            Step(0.0, "refused pushes", "apple", (UNREGISTERED, 20.0)),
+            Step(33.258, "notifier crash", "ntf", (Point.AFTER_COMMIT, Ending.RESET, 3, 3.0)),
+            Step(33.258, "new device token", "alice", ()),
+            Step(33.694, "restored agent", "alice", (True, 0.01, 0.0)),
         ],
     ),
     32002383: Schedule(

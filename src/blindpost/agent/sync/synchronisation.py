@@ -102,7 +102,8 @@ class Synchronisation:
                 with self._ground.transaction(kem) as tx:
                     record = connections.find(tx, conn_id)
                     if record is not None and record.sync_state is SyncState.REQUIRED:
-                        _step(tx, connections.load_whole(tx, conn_id), SyncEvent.ASKED)
+                        with tx.attempt(conn_id):
+                            _step(tx, connections.load_whole(tx, conn_id), SyncEvent.ASKED)
         self._ground.store.forget_copy()
 
     async def keep_going(self) -> None:
@@ -115,8 +116,7 @@ class Synchronisation:
             waiting = {conn_id: _Wait.going_on(waiting.get(conn_id), state, now) for conn_id, state in found}
             for conn_id, wait in list(waiting.items()):
                 if wait.is_due(now) and await self._offer_again(conn_id, wait):
-                    state = wait.state if wait.times < SAME_KEYS else SyncState.STARTED
-                    waiting[conn_id] = _Wait(state, now, wait.times + 1)
+                    waiting[conn_id] = _Wait(wait.state, now, wait.times + 1)
 
     async def _offer_again(self, conn_id: ConnId, wait: _Wait) -> bool:
         """Unless the peer has not been sent what we have for it, or something has come of it meanwhile."""
@@ -128,7 +128,7 @@ class Synchronisation:
                 if is_waiting(tx, conn_id, MessageKind.RATCHET_INFO, MessageKind.EREADY):
                     return False
                 event = SyncEvent.UNANSWERED if wait.times < SAME_KEYS else SyncEvent.FORCED
-                with tx.attempt(conn_id):  # one that fails must not keep the others waiting
+                with tx.attempt(conn_id):
                     _step(tx, connections.load_whole(tx, conn_id), event)
                 return True
 
@@ -176,10 +176,9 @@ def ready_received(tx: Tx, whole: Whole, message: EReady, *, had_sending_chain: 
 
 
 def decryption_failed(tx: Tx, whole: Whole, failure: RatchetFailure) -> None:
-    event = FAILURES[failure.kind]
-    if event is None:
-        return
-    word = _WORDS[failure.kind]
+    """Of a kind that says something about the ratchets; whoever asks has dealt with the others."""
+    event, word = FAILURES[failure.kind], _WORDS[failure.kind]
+    assert event is not None
     error = _crypto_error(f"{word} {failure.count}" if failure.count else word)
     if whole.type is ConnType.DUPLEX:
         _step(tx, whole, event, error=error)
@@ -189,8 +188,7 @@ def decryption_failed(tx: Tx, whole: Whole, failure: RatchetFailure) -> None:
 
 def decrypted(tx: Tx, whole: Whole) -> None:
     state = connections.load(tx, whole.conn_id).sync_state
-    move = SYNC.step(state, SyncEvent.READ)
-    if move.to is not state or move.effects:
+    if SYNC.step(state, SyncEvent.READ).to is not state:
         with tx.attempt(whole.conn_id):
             _step(tx, whole, SyncEvent.READ)
 
@@ -204,8 +202,7 @@ def _step(
 ) -> None:
     record = connections.load(tx, whole.conn_id)
     move = SYNC.step(record.sync_state, event)
-    if move.to is not record.sync_state:
-        connections.set_sync_state(tx, record.conn_id, move.to)
+    connections.set_sync_state(tx, record.conn_id, move.to)
     own: PrivateParams | None = None
     for effect in move.effects:
         match effect:
