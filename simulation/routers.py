@@ -111,6 +111,7 @@ class RouterParty(Party):
         super().__init__(run, name)
         self.router: CountingRouter
         self.store: DyingStore
+        self._is_open = False
         self.asked: Counter[str] = Counter()
         self.sent: dict[bytes, bytes] = {}
         self.version = MAX_VERSION
@@ -129,6 +130,7 @@ class RouterParty(Party):
     async def live(self) -> None:
         entropy, network = self.entropy(), self.run.network
         self.store = store = self._opened()
+        self._is_open = True
         if self.restores:
             self.restores, store = False, self._restored()
         drifts, self.drifts = self.drifts, 0
@@ -226,6 +228,11 @@ class RouterParty(Party):
 
     def files_closed(self) -> None:
         self.store.close()
+        self._is_open = False
+
+    @property
+    def ready(self) -> bool:
+        return self.alive and self._is_open
 
     def queues(self) -> dict[bytes, QueueRecord]:
         """All that are stored."""

@@ -324,8 +324,9 @@ class Run:
         self._later(self._restarted(router, down_s))
 
     def do_restored_backup(self, router: RouterParty, after_s: float, down_s: float) -> None:
-        router.back_up()
-        self._later(self._restore(router, after_s, down_s))
+        if router.ready:
+            router.back_up()
+            self._later(self._restore(router, after_s, down_s))
 
     async def _restore(self, party: RouterParty | AgentParty, after_s: float, down_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -256,6 +256,15 @@ FOUND_BY = {
             Step(88.234, "resync", "carol", ("bob",)),
         ],
     ),
+    34000680: Schedule(
+        Cast(("bob", "carol"), ntf=True),
+        [
+            Step(1.692, "crash", "router2", (Point.NOW, Ending.CLOSED, 1, 0.0)),
+            Step(1.692, "notifier crash", "ntf", (Point.NOW, Ending.RESET, 1, 60.0)),
+            Step(1.692, "renewed certificate", "router1", (30.0,)),
+            Step(1.692, "restored backup", "router2", (0.01, 0.0)),
+        ],
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
 agree, a program that does not ask for new ones, messages for a service that had lost it to its own former
