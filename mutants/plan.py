@@ -26,6 +26,10 @@ AGENT = (
     "test_decisions test_integrity test_hostile_peers test_machines test_push_tables test_subscription_table"
 )
 SYNC = "test_sync test_sync_recovery test_copies test_hostile_peers test_integrity"
+ROTATION = (
+    "test_rotation test_rotation_faults test_rotation_replay test_rotation_traffic test_rotation_chance"
+    " test_deletion test_hostile_peers test_push_subscriptions test_sync"
+)
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 
@@ -63,4 +67,5 @@ GATES: dict[str, tuple[str, ...]] = {
     ),
     **_gates("agent", "messages.integrity", _tests("agent", "test_integrity test_hostile_peers")),
     **_gates("agent", "sync.synchronisation sync.renewal", _tests("agent", SYNC)),
+    **_gates("agent", "rotation.recipient", _tests("agent", ROTATION)),
 }

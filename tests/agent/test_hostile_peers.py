@@ -45,21 +45,27 @@ from blindpost.wire.agent.envelopes import (
     write_agent_envelope,
 )
 from blindpost.wire.agent.messages import (
+    AddedQueue,
     AMessage,
     AMsg,
     AQCont,
     ARcvd,
     EReady,
     Hello,
+    KeyedQueue,
+    QAdd,
+    QKey,
     QTest,
     QUse,
     Receipt,
     UsedQueue,
 )
 from blindpost.wire.primitives import decode_whole, encode
+from blindpost.wire.queue_addresses import QueueAddress, QueueUri, SenderAddress
 from blindpost.wire.smp.commands import ACK, SEND
 from blindpost.wire.smp.messages import Message, write_message
 from blindpost.wire.smp.responses import MSG
+from blindpost.wire.versions import VersionRange
 from tests.support.agent.agents import Party, connect, quick_config, recorded, two_parties
 from tests.support.agent.forging import DELIVERED_SIZE, Forger
 from tests.support.client.scripted_router import settle, virtual
@@ -311,6 +317,41 @@ def rows(party: Party) -> list[object]:
 async def settle_long() -> None:
     for _ in range(30):
         await settle()
+
+
+@virtual
+async def test_rotations_of_queues_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    """Each is told with its reason, and the connection goes on with the queues that it has."""
+    async with forged(tmp_path) as (alice, _, ours, _, forger):
+        (queue,) = queues.snd_queues(alice.rt.ground.store.reading, ours.id)
+        other = SenderAddress(queue.server, b"other id".ljust(24))
+        address = QueueAddress(other.server, other.sender_id, forger.rcv_queue.e2e_key.public)
+        offered, newer = QueueUri(VersionRange(1, 4), address), QueueUri(VersionRange(90, 99), address)
+        before = rows(alice)[2]
+        for message, told in (
+            (QAdd((AddedQueue(offered, None),)), "A_QUEUE: adding queue without switching is not supported"),
+            (QAdd((AddedQueue(newer, queue.sender_address),)), "A_VERSION"),
+            (
+                QAdd((AddedQueue(offered, other),)),
+                "A_QUEUE: QADD: replaced queue address is not found in connection",
+            ),
+            (
+                QKey((KeyedQueue(offered.at(4), forger.rcv_queue.key.public),)),
+                "A_QUEUE: QKEY: queue address not found in connection",
+            ),
+            (QKey((KeyedQueue(newer.at(99), forger.rcv_queue.key.public),)), "A_VERSION"),
+            (
+                QUse((UsedQueue(other, True),)),
+                "A_QUEUE: QUSE: switched queue address not found in connection",
+            ),
+        ):
+            body = forger.enveloped(forger.encrypted(forger.plain(message)))
+            (event,) = await forger.deliver(body)
+            assert isinstance(event, Failed)
+            assert str(event.error).startswith(f"AGENT {told}")
+            assert rows(alice)[2] == before
+            assert forger.rcv_queue.switch is None
+        assert received(await forger.deliver(forger.good())).msg.integrity == MsgOk()
 
 
 @pytest.mark.claim("CON-53")

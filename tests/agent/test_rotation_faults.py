@@ -8,10 +8,13 @@ import pytest
 
 from blindpost.agent import CommandError, RcvSwitch, Sent
 from blindpost.agent.model import RcvQueue
+from blindpost.agent.rotation.rotation import REPEAT_CHECK_S, REPEAT_FIRST_S
+from blindpost.agent.store import queues
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.smp.commands import QUE
+from blindpost.wire.smp.values import QueueMode
 from tests.support.agent.friends import Friends, friends
 from tests.support.agent.rotations import at_rest
 
@@ -60,6 +63,91 @@ def test_a_restart_in_every_state(tmp_path: Path, state: RcvSwitch) -> None:
                 )
             told = [switch for switch in pair.alice.switches if switch.startswith("rcv")]
             assert told == ["rcv started", "rcv confirmed", "rcv secured", "rcv completed"]
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-31")
+def test_a_rotation_without_a_queue_and_without_a_command_for_one(tmp_path: Path) -> None:
+    """The command was refused for good, or is lost: the next start makes another."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            await in_state(pair, RcvSwitch.SWITCH_STARTED)
+            pending = "SELECT count(*) FROM commands"
+            assert pair.alice.rt.ground.store.reading.sql.execute(pending).fetchone() == (1,)
+            with pair.alice.rt.ground.transaction() as tx:
+                tx.sql.execute("DELETE FROM commands")
+            await tx.durable()
+            await pair.alice.stop()
+            pair.wire.refusing.clear()
+            await pair.alice.start()
+            await pair.alice.until(lambda: "rcv completed" in pair.alice.switches)
+            await pair.talk("after")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-64")
+def test_nothing_is_asked_again_while_it_is_our_turn(tmp_path: Path) -> None:
+    """The peer has answered, and the router does not take its key yet."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, wire = pair.alice, pair.wire
+            wire.refusing.add("KEY")
+            await alice.conn.switch()
+            await pair.quiet(4 * REPEAT_FIRST_S)
+            await alice.restart()
+            await pair.quiet()
+            assert wire.words("QADD", "QKEY") == ["QADD", "QKEY"]
+            wire.refusing.clear()
+            await at_rest(pair)
+            await pair.talk("after")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-64")
+def test_what_is_not_answered_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, wire = pair.alice, pair.wire
+            wire.lost.extend(["QKEY"] * 1000)
+            await alice.conn.switch()
+            await pair.quiet(15 * REPEAT_FIRST_S + 4 * REPEAT_CHECK_S)
+            assert len(wire.of("QADD")) == 1 + 4, "after 1, 3, 7 and 15 times the first pause"
+            wire.lost.clear()
+            await pair.quiet(16 * REPEAT_FIRST_S)
+            await at_rest(pair)
+            await pair.talk("after")
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-32")
+def test_a_queue_of_a_rotation_that_was_taken_back_is_not_asked_for_again(tmp_path: Path) -> None:
+    """Its router made it and the answer was lost: the next rotation asks for a queue of its own."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, wire = pair.alice, pair.wire
+            old = await in_state(pair, RcvSwitch.SWITCH_STARTED)
+            reading, conn_id = alice.rt.ground.store.reading, alice.conn.id
+            request = alice.rt.maker.new_request(
+                conn_id, old.user_id, old.server, QueueMode.MESSAGING, old.number
+            )
+            with alice.rt.ground.transaction() as tx:
+                queues.insert_request(tx, request)
+            await alice.conn.abort_switch()
+            assert queues.find_request(reading, conn_id, old.number) is None
+            wire.refusing.clear()
+            await alice.conn.switch()
+            await at_rest(pair)
+            await pair.talk("after")
+            nothing_wrong(pair)
 
     run_virtual(main())
 

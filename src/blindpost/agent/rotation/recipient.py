@@ -122,8 +122,7 @@ def keyed(tx: Tx, whole: Whole, given: KeyedQueue) -> None:
 
 def first_message(tx: Tx, whole: Whole, new: RcvQueue) -> None:
     old = replaced(whole, new)
-    if old is None:
-        raise InternalError("a queue replaces one that does not exist")
+    assert old is not None
     step(_Turn(tx, whole, old, new), RecipientEvent.FIRST_MESSAGE)
 
 
