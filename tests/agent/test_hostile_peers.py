@@ -320,6 +320,18 @@ async def settle_long() -> None:
 
 
 @virtual
+async def test_a_message_is_read_although_the_store_is_wrong_about_a_rotation(tmp_path: Path) -> None:
+    async with forged(tmp_path) as (alice, _, _, _, forger):
+        with alice.rt.ground.transaction() as tx:
+            tx.sql.execute("UPDATE rcv_queues SET replace_rcv_queue_id = 77, status = 'secured'")
+        told = await forger.deliver(forger.good(b"read"))
+        assert [str(event.error) for event in told if isinstance(event, Failed)] == [
+            "INTERNAL: a queue replaces one that does not exist"
+        ]
+        assert received(told).msg.body == b"read"
+
+
+@virtual
 async def test_rotations_of_queues_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     """Each is told with its reason, and the connection goes on with the queues that it has."""
     async with forged(tmp_path) as (alice, _, ours, _, forger):

@@ -122,7 +122,8 @@ def keyed(tx: Tx, whole: Whole, given: KeyedQueue) -> None:
 
 def first_message(tx: Tx, whole: Whole, new: RcvQueue) -> None:
     old = replaced(whole, new)
-    assert old is not None
+    if old is None:
+        raise InternalError("a queue replaces one that does not exist")
     step(_Turn(tx, whole, old, new), RecipientEvent.FIRST_MESSAGE)
 
 
