@@ -502,7 +502,7 @@ def test_who_is_in_step_or_gone_when_keys_are_due_is_left_alone(
             alice, wire = pair.alice, pair.wire
             seen = [(conn_id, SyncState.STARTED) for conn_id in (alice.conn.id, "gone")]
             monkeypatch.setattr(connections, "unsettled_sync", lambda _: seen)
-            await pair.quiet(2 * sum(AFTER_S))
+            await pair.quiet(MEANWHILE_S + 300)
             await alice.rt.sync.finish_as_copy([conn_id for conn_id, _ in seen])
             await pair.quiet()
             assert not wire.of("R")
