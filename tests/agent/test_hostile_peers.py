@@ -356,6 +356,7 @@ async def test_rotations_of_queues_that_do_not_exist_are_refused(tmp_path: Path)
                 QUse((UsedQueue(other, True),)),
                 "A_QUEUE: QUSE: switched queue address not found in connection",
             ),
+            (AQCont(other), "A_QUEUE: QCONT: queue address not found"),
         ):
             body = forger.enveloped(forger.encrypted(forger.plain(message)))
             (event,) = await forger.deliver(body)

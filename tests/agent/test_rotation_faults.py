@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import CommandError, RcvSwitch, Sent
+from blindpost.agent import CommandError, RcvSwitch, SendDelayed, Sent
 from blindpost.agent.model import RcvQueue
 from blindpost.agent.rotation.rotation import REPEAT_CHECK_S, REPEAT_FIRST_S
 from blindpost.agent.store import queues
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
+from blindpost.router.config import RouterRules
 from blindpost.testing.clock import run_virtual
+from blindpost.wire.agent.messages import AgentMessage, AQCont
 from blindpost.wire.smp.commands import QUE
 from blindpost.wire.smp.values import QueueMode
 from tests.support.agent.friends import Friends, friends
@@ -83,6 +85,39 @@ def test_a_rotation_without_a_queue_and_without_a_command_for_one(tmp_path: Path
             pair.wire.refusing.clear()
             await pair.alice.start()
             await pair.alice.until(lambda: "rcv completed" in pair.alice.switches)
+            await pair.talk("after")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+def test_room_in_a_queue_that_was_left_meanwhile(tmp_path: Path) -> None:
+    """The old queue is emptied before its sender leaves it, who hears of it later and is not alarmed."""
+
+    async def main() -> None:
+        async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
+            alice, bob = pair.alice, pair.bob
+            old = await in_state(pair, RcvSwitch.SENDING_QUSE)
+            alice.acknowledges = False
+            sent = [b"%d" % number for number in range(5)]
+            for body in sent:
+                await bob.conn.send(body)
+            await bob.until(lambda: bob.of(SendDelayed))
+            pair.wire.hold("A_QCONT")
+            alice.acknowledges = True
+            await alice.messages[0].ack()
+            await alice.got(*sent[:3])
+            pair.wire.refusing.clear()
+            await bob.until(lambda: "snd secured" in bob.switches)
+            await pair.quiet(5)
+            await bob.restart()
+            await bob.until(lambda: "snd completed" in bob.switches)
+            (waiting,) = pair.wire.of("A_QCONT")
+            assert isinstance(waiting.content, AgentMessage)
+            assert waiting.content.message == AQCont(old.sender_address)
+            pair.wire.let("A_QCONT")
+            await alice.until(lambda: "rcv completed" in alice.switches)
+            await alice.got(*sent)
             await pair.talk("after")
             nothing_wrong(pair)
 

@@ -454,8 +454,8 @@ async def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
             )
             good = await page.get_attribute("#icon", "href")
             await router.end(signal.SIGTERM)
-            await page.locator('[data-verdict="bad"]').wait_for()
-            assert "blindpost router start" in await page.inner_text("[data-note]")
+            await page.locator("[data-note]").filter(has_text="blindpost router start").wait_for()
+            assert await page.locator('[data-verdict="bad"]').is_visible()
             assert await page.title() == "localhost:0: it does not run. - Blindpost"
             assert await page.get_attribute("#icon", "href") != good
             await router.start()

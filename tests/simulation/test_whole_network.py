@@ -265,11 +265,22 @@ FOUND_BY = {
             Step(1.692, "restored backup", "router2", (0.01, 0.0)),
         ],
     ),
+    13004168: Schedule(
+        Cast(("alice", "bob"), ntf=True, fronts={"router1": 2}),
+        [
+            Step(23.224, "send", "alice", ("bob", 2)),
+            Step(23.224, "switch", "bob", ("alice",)),
+            Step(23.224, "front stalls", "router1", (1, 20.0)),
+            Step(25.996, "crash", "bob", (Point.NOW, Ending.SILENCE, 2, 60.0)),
+            Step(40.408, "send", "alice", ("bob", 3)),
+            Step(40.408, "send", "alice", ("bob", 3)),
+        ],
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
 agree, a program that does not ask for new ones, messages for a service that had lost it to its own former
 connection, an agent that dies in the moment in which it is looked whether all live, an acknowledgement for a
-queue that was left, and a message that is sent again although its receipt came."""
+queue that was left, room in such a queue, and a message that is sent again although its receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -21,6 +21,7 @@ from blindpost.agent.model import ConnType, MessageKind, RcvQueue, RcvSwitch, Wh
 from blindpost.agent.rotation import rotation
 from blindpost.agent.store import awaited, connections, messages
 from blindpost.agent.store.messages import RcvMessage
+from blindpost.agent.store.rotation import is_left
 from blindpost.agent.sync import synchronisation
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.ratchet_state import Ratchet
@@ -147,9 +148,11 @@ def shown(tx: Tx, whole: Whole, stored: RcvMessage) -> ReceivedMessage:
 
 
 def _has_room(tx: Tx, whole: Whole, address: SenderAddress) -> None:
-    """A queue of the peer was full, and is not any more."""
+    """A queue of the peer was full, and is not any more. Of one that we have left we need not know."""
     queue = next((one for one in whole.snd if same_queue(one.sender_address, address)), None)
     if queue is None:
+        if is_left(tx, whole.conn_id, address.sender_id):
+            return
         raise ProtocolError(ProtocolCode.A_QUEUE, "QCONT: queue address not found")
     tx.tell_room(queue)
     tx.emit(QueueHasRoom(tx.handle(whole.conn_id)))

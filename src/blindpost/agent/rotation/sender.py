@@ -143,6 +143,7 @@ def _do(turn: _Turn, effect: SenderEffect) -> None:
             for delivery_id, internal_id, kind in rows.left(tx, old):
                 _forget(tx, conn_id, delivery_id, internal_id, kind)
             queues.delete(tx, old)
+            rows.remember_left(tx, old)
             tx.hurry_delivery(old)
         case _:
             tx.emit(Switched(tx.handle(conn_id), Direction.SND, _PHASES[effect]))

@@ -108,6 +108,18 @@ def is_aborted(db: Db, conn_id: ConnId, snd_id: bytes) -> bool:
     return bool(db.sql.execute(query, (conn_id, snd_id)).fetchone()[0])
 
 
+def remember_left(db: Db, old: SndQueue) -> None:
+    """We followed the peer to its next queue, and it may still speak of this one. The last one is enough."""
+    db.sql.execute(
+        "INSERT OR REPLACE INTO left_queues (conn_id, snd_id) VALUES (?, ?)", (old.conn_id, old.snd_id)
+    )
+
+
+def is_left(db: Db, conn_id: ConnId, snd_id: bytes) -> bool:
+    query = "SELECT EXISTS (SELECT 1 FROM left_queues WHERE conn_id = ? AND snd_id = ?)"
+    return bool(db.sql.execute(query, (conn_id, snd_id)).fetchone()[0])
+
+
 def has_unacknowledged(db: Db, queue: RcvQueue) -> bool:
     """Whether the application has a message of this queue in hand."""
     query = (

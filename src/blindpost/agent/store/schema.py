@@ -564,6 +564,13 @@ CREATE INDEX connections_unsettled_sync ON connections (conn_id)
     WHERE ratchet_sync_state IN ('started', 'agreed');
 """
 
+_LEFT = """
+CREATE TABLE left_queues (
+    conn_id TEXT PRIMARY KEY REFERENCES connections ON DELETE CASCADE,
+    snd_id BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _NOTIFICATIONS,
@@ -574,6 +581,7 @@ MIGRATIONS = (
     _ABORTED,
     _WHOLE_MESSAGES,
     _UNSETTLED_SYNC,
+    _LEFT,
 )
 
 
