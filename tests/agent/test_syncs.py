@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Connection, MsgOk
+from blindpost.agent import AgentFailed, Connection, MsgOk
 from blindpost.agent.store.database import AgentStore
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store import sqlite
@@ -131,3 +131,29 @@ async def test_a_disk_that_could_not_sync_is_trusted_no_more(
                 await ours.send(b"never")
             await settle()
             assert sent == []
+
+
+@virtual
+async def test_work_that_waited_for_a_broken_disk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is told once, and goes on: it can ask what it has, and close the agent."""
+    async with durable_parties(tmp_path) as (alice, bob, ours, _):
+        other, _ = await connect(alice, bob)
+        await settle()
+
+        def broken(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(sqlite, "_datasync", broken)
+        work = (ours.send(b"lost"), other.send(b"lost too"), other.switch())
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StoreFailedError] * 3
+        told = await alice.next_of(AgentFailed)
+        assert (told.error.word, told.error.retried) == ("CRITICAL", False)
+        assert "Input/output error" in str(told.error)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600):
+                await alice.next_of(AgentFailed)
+        assert [type(event) for event in alice.seen].count(AgentFailed) == 1
+        assert not alice.rt.commands.tasks
+        assert not alice.rt.delivery.tasks
+        assert {conn.id for conn in alice.agent.connections()} == {ours.id, other.id}

@@ -175,28 +175,21 @@ class _Worker:
         true: until then a full queue is tried again soon, for the peer will not say it a second time."""
 
     async def work(self) -> None:
-        """Deliver until nothing waits; ends without a pause after it has seen that."""
+        """Deliver until nothing waits; ends without a pause after it has seen that.
+
+        A message is stored for good before it is sent. That an earlier one was taken need not be: after a
+        power loss it is sent again, and is the same.
+        """
         while True:
             self.again = False
             pending = self._next()
             if pending is not None:
-                if await self._is_durable(pending):
+                if await self._ground.store.is_durable((self._conn_id, pending.internal_id)):
                     await self._deliver(pending)
                     if not pending.others and not self.again and not self._is_undone():
                         return
             elif not self.again:
                 return
-
-    async def _is_durable(self, pending: PendingDelivery) -> bool:
-        """Whether a message is stored for good: otherwise it must not be sent, and is read again.
-
-        That an earlier one was taken need not be: after a power loss it is sent again, and is the same.
-        """
-        try:
-            await self._ground.store.durable((self._conn_id, pending.internal_id))
-        except StoreFailedError:
-            return False
-        return True
 
     def _next(self) -> PendingDelivery | None:
         """The next message that can be read; those that cannot are put aside, and reported."""

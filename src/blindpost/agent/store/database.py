@@ -269,6 +269,22 @@ class AgentStore:
                 await group.durable()
                 return
 
+    async def is_durable(self, name: Hashable = None) -> bool:
+        """The same for what was just read: false if it was taken back meanwhile, and is to be read again;
+        `StoreFailedError` if this store is trusted no more, and would say so for ever."""
+        try:
+            await self.durable(name)
+        except StoreFailedError:
+            if self._broken is not None:
+                raise
+            return False
+        return True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing is taken any more until the next start."""
+        return self._broken is not None
+
     def _erase(self) -> None:
         self._erasing = None
         try:

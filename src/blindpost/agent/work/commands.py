@@ -71,7 +71,7 @@ class CommandWorkers:
         while True:
             self._again.discard(key)
             command = self._next(*key)
-            if command is not None and not await self._is_durable():
+            if command is not None and not await self._ground.store.is_durable():
                 continue
             if command is None or not self._is_there(command):
                 if key in self._again:
@@ -80,14 +80,6 @@ class CommandWorkers:
             await self._run(command)
             if not command.others and key not in self._again:
                 return
-
-    async def _is_durable(self) -> bool:
-        """Whether what was read is stored for good: otherwise it is not to be done, and is read again."""
-        try:
-            await self._ground.store.durable()
-        except StoreFailedError:
-            return False
-        return True
 
     def _next(self, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
         """The next command that can be read; unreadable ones are set aside and reported."""

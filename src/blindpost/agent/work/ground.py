@@ -58,6 +58,7 @@ class Ground:
         self.stream.settled.listen(self._settle)
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told_broken = False
 
     def tell_again(self) -> None:
         """Repeat the events that the program had not taken, or not finished with, when it ended."""
@@ -104,15 +105,23 @@ class Ground:
         return self.spawn(self.lasting(work))
 
     async def lasting(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Work that begins again when the store has failed, since nobody else would take it up."""
+        """Work that begins again when the store has failed, since nobody else would take it up; one that is
+        broken takes nothing until the next start."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
             try:
                 return await work()
             except StoreFailedError as error:
+                if self.store.is_broken:
+                    return self._tell_broken(error)
                 self.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
             await asyncio.sleep(retry.delay_s)
             retry = retry.next()
+
+    def _tell_broken(self, error: StoreFailedError) -> None:
+        if not self._told_broken:
+            self._told_broken = True
+            self.stream.put(AgentFailed(CriticalError(str(error))))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Background failures are reported, not lost."""
