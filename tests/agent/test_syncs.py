@@ -134,7 +134,9 @@ async def test_a_disk_that_could_not_sync_is_trusted_no_more(
 
 
 @virtual
-async def test_work_that_waited_for_a_broken_disk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_that_waited_for_a_broken_disk_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The program is told once, and goes on: it can ask what it has, and close the agent."""
     async with durable_parties(tmp_path) as (alice, bob, ours, _):
         other, _ = await connect(alice, bob)

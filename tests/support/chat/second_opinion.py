@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ CODE = Path(blindpost.__file__).parent
 ROOMS = (*(CODE / "chat").glob("*.py"), *(CODE / "bot").glob("*.py"))
 
 
-def sent_kinds() -> set[str]:
+@functools.cache
+def sent_kinds() -> frozenset[str]:
     """The events that our chats and bots make: all that are called in their code."""
     found = set()
     for path in ROOMS:
@@ -26,7 +28,7 @@ def sent_kinds() -> set[str]:
             if isinstance(node, ast.Call):
                 name: str = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
                 found.add(kind_of(getattr(events, name, None)))
-    return found - {""}
+    return frozenset(found - {""})
 
 
 def kind_of(event: object) -> str:
