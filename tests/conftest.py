@@ -1,4 +1,5 @@
-"""Markers of claims, the report that `--claims` prints, and what every process of a test inherits."""
+"""Markers of claims, the report that `--claims` prints, the time limit, and what every process of a test
+inherits."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import re
 import signal
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 if claim not in known:
                     raise pytest.UsageError(f"{item.nodeid}: no claim {claim!r} in {CLAIMS_FILE.name}")
                 item.user_properties.append(("claim", claim))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A time limit that strikes in a task is an exception of that task, which nobody may look at."""
+    report = yield
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout") or "inf")
+    if report.passed and call.duration >= limit_s:
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: took {call.duration:.0f} s, and its limit is {limit_s:.0f} s"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
