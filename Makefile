@@ -37,7 +37,7 @@ browser: ## Debian's Chromium for the tests of pages, where it can be installed;
 		echo "no Chromium here: the tests of pages in a browser will be skipped"
 
 test: $(READY) browser ## the whole test suite
-	@$(BIN)/python -m compileall -q -j 0 src # each server and command of a test starts sooner
+	@$(BIN)/python -m compileall -q -j 0 src benchmarks simulation tests/support # each server and command of a test starts sooner
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 simulation: $(READY) ## five thousand seeds of hard times for the router, judged by a model

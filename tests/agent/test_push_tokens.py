@@ -267,7 +267,7 @@ def all_bytes(folder: Path) -> bytes:
 
 
 async def test_keys_secrets_and_codes_are_sealed(tmp_path: Path) -> None:
-    async with phones(tmp_path) as (world, phone):
+    async with phones(tmp_path, passphrase="correct horse") as (world, phone):
         _, conn = await world.friend(phone)
         await phone.agent.register_push(ONE)
         world.asked.hold("TVFY", after=False)

@@ -105,22 +105,23 @@ class Asked:
 class Phone:
     """An agent in its lives; it takes events as they come and acknowledges messages unless told otherwise."""
 
-    def __init__(self, world: World, path: Path) -> None:
+    def __init__(self, world: World, path: Path, passphrase: str | None) -> None:
         self._world = world
         self._path = path
+        self._passphrase = passphrase
         self.acknowledges = True
         self.events: list[Event] = []
         self._agent: Agent | None = None
         self._taking: asyncio.Task[None] | None = None
 
     async def start(self, *, subscribe: bool = True) -> None:
-        """Open the agent, whose store is sealed."""
+        """Open the agent."""
         world = self._world
         self._agent = Agent.open(
             self._path,
             [address_of(router.server) for router in world.routers],
             config=quick_config(pq=False, subscribe=subscribe, now=world.clock),
-            passphrase="correct horse",
+            passphrase=self._passphrase,
             ntf_servers=[RouterAddress(Scheme.NTF, ntf.server).text for ntf in world.ntfs],
         )
         await self._agent.__aenter__()
@@ -267,8 +268,9 @@ async def phones(
     ntfs: int = 1,
     versions: VersionRange = SMP_VERSIONS,
     web: Provider | None = None,
+    passphrase: str | None = None,
 ) -> AsyncIterator[tuple[World, Phone]]:
-    """Everybody, and a phone that is on."""
+    """Everybody, and a phone that is on; with a passphrase its store is sealed, which takes a while."""
     asked, clock = Asked(), Clock(START)
     async with AsyncExitStack() as stack:
         apple = await stack.enter_async_context(ApnsServer())
@@ -291,7 +293,7 @@ async def phones(
         )
         stack.enter_context(asked.tapped())
         world = World(folder, smp, ntf, apple, alice, asked, clock)
-        phone = Phone(world, folder / "phone.db")
+        phone = Phone(world, folder / "phone.db", passphrase)
         await phone.start()
         stack.push_async_callback(phone.stop)
         yield world, phone

@@ -1,4 +1,5 @@
-"""What takes minutes or hours, in the smallest form that still does everything once.
+"""What takes minutes or hours, in the smallest form that still does everything once. Longer tests are only
+collected: their shorter forms are tests of their own.
 
 A measurement or a longer test that a document names for the first time fails here until somebody says how
 small it can be.
@@ -71,14 +72,15 @@ def smallest(line: str) -> str:
         assert measured[1] in MEASUREMENTS, f"{line}: say in MEASUREMENTS how small it can be"
         return _measurement(line, MEASUREMENTS[measured[1]])
     if "-m simulation" in line:
-        return re.sub(r"--(seeds|hours) \d+", r"--\1 1", line)
+        return re.sub(r"--(seeds|hours) \d+", r"--\1 1", re.sub(r"--seed \d+", "--seed 0", line))
     line = _SET.sub(_small, line)
     for many, one in PART.items():
         line = re.sub(many, one, line)
     line = re.sub(r"^((?:\S+=\S+ )*)pytest ", r"\1python -m pytest ", line)
-    if "-m pytest" in line and "tests/" not in line:
-        line = f"{re.sub(r' -n [0-9]+', '', line)} {ONE_FILE}"
-    return line
+    if "-m pytest" not in line or ONE_OF_FRONTS in line:
+        return line
+    line = re.sub(r" -n [0-9]+", "", line)
+    return f"{line} --collect-only" if "tests/" in line else f"{line} {ONE_FILE}"
 
 
 def _small(found: re.Match[str]) -> str:

@@ -97,6 +97,7 @@ class Reader:
         self.replaced: list[tuple[str, str]] = []
         self.servers: list[Server] = []
         self.said: list[str] = []
+        self._in_root: dict[str, str] = {}
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_NESTED)},
             "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -131,7 +132,7 @@ class Reader:
         if _STAYS.search(line):
             return self._start(line)
         if _IN_ROOT.match(line):
-            return self._run(smallest(line), ROOT)
+            return self._run_once(smallest(line))
         word, _, rest = line.partition(" ")
         match word:
             case "make":
@@ -166,6 +167,12 @@ class Reader:
             answer = httpx.get(server.url, timeout=PATIENCE_S)
             assert answer.status_code in (200, 303), answer
         return server.said
+
+    def _run_once(self, line: str) -> str:
+        """What belongs to the sources does the same the second time."""
+        if line not in self._in_root:
+            self._in_root[line] = self._run(line, ROOT)
+        return self._in_root[line]
 
     def _run(self, line: str, folder: Path) -> str:
         done = subprocess.run(
