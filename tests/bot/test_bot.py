@@ -7,13 +7,13 @@ import enum
 import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from blindpost.agent import Transaction
+from blindpost.agent import CriticalError, Transaction
 from blindpost.bot import Bot, Chat, Outbox
 from blindpost.chat import (
     Asked,
@@ -30,6 +30,8 @@ from blindpost.chat.book import save_contact
 from blindpost.chat.codec.bodies import write_info
 from blindpost.chat.codec.events import ContactRequest, Info, Message
 from blindpost.engine.loop import StoreFailedError
+from blindpost.store import sqlite
+from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Guest
 from blindpost.wire.errors import WireError
@@ -291,6 +293,30 @@ async def test_a_full_disk_is_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
             assert await bob.ask("/echo at last") == "at last"
             assert bot.set_aside() == []
         assert (full, bot.metrics.set_aside) == (0, 0)
+
+
+@virtual
+async def test_a_disk_that_lost_something_ends_the_bot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be waited out: whoever runs the bot starts it again, and then all is answered."""
+    async with BotWorld(tmp_path) as place:
+        bot = with_echo(place.bot(config=replace(place.config(), durability=Durability.FULL)))
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            assert await bob.ask("/echo one") == "one"
+
+            def broken(_: int) -> None:
+                raise OSError(5, "Input/output error")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(sqlite, "_datasync", broken)
+                await bob.say("/echo two")
+                assert bot.broken is not None
+                with pytest.raises(CriticalError, match="Input/output error"):
+                    await bot.broken
+        async with bot.open():
+            assert await bob.hear() == "two"
 
 
 @virtual

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_args
 
-from blindpost.agent import Agent, AgentConfig, Transaction
+from blindpost.agent import Agent, AgentConfig, CriticalError, Transaction
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
 from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
 from blindpost.bot.deaths import Deaths
@@ -374,6 +374,7 @@ class Bot:
         async for unit in self.chats.units():
             if not unit.key:
                 _log(unit.events)
+                _end_if_broken(unit.events)
                 continue
             await self._workers.put(Task(unit.key, unit.events, unit.done, _said(unit.events)))
 
@@ -615,6 +616,13 @@ def _log(events: Iterable[ChatEvent]) -> None:
             log.warning("%s", event.error)
         else:
             log.debug("%s", event)
+
+
+def _end_if_broken(events: Iterable[ChatEvent]) -> None:
+    """A store that takes nothing until the next start: whoever runs the bot starts it again."""
+    for event in events:
+        if isinstance(event, Trouble) and isinstance(event.error, CriticalError) and not event.error.retried:
+            raise event.error
 
 
 async def _decided(decision: Awaitable[bool] | bool) -> bool:

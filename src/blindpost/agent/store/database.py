@@ -86,6 +86,8 @@ class AgentStore:
         """Those of them that the thread is about to make durable."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._broken: StoreFailedError | None = None
+        self.on_break: Callable[[StoreFailedError], None] | None = None
+        """Called when nothing is taken any more until the next start."""
 
     @classmethod
     def open(
@@ -257,6 +259,8 @@ class AgentStore:
         self._drop(failure)
         for group in ended:
             group.ended(failure)
+        if self.on_break is not None:
+            self.on_break(failure)
 
     async def durable(self, name: Hashable = None) -> None:
         """Wait until everything that can be read is durable, or what a part gave this name: what leaves the

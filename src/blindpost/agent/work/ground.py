@@ -45,6 +45,7 @@ class Ground:
         handle: Callable[[ConnId], Connection],
     ) -> None:
         self.store = store
+        store.on_break = self._broke
         self.config = config
         self.servers = servers
         self.pool = pool
@@ -58,7 +59,6 @@ class Ground:
         self.stream.settled.listen(self._settle)
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told_broken = False
 
     def tell_again(self) -> None:
         """Repeat the events that the program had not taken, or not finished with, when it ended."""
@@ -113,15 +113,13 @@ class Ground:
                 return await work()
             except StoreFailedError as error:
                 if self.store.is_broken:
-                    return self._tell_broken(error)
+                    return None
                 self.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
             await asyncio.sleep(retry.delay_s)
             retry = retry.next()
 
-    def _tell_broken(self, error: StoreFailedError) -> None:
-        if not self._told_broken:
-            self._told_broken = True
-            self.stream.put(AgentFailed(CriticalError(str(error))))
+    def _broke(self, error: StoreFailedError) -> None:
+        self.stream.put(AgentFailed(CriticalError(str(error))))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Background failures are reported, not lost."""
