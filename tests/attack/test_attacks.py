@@ -101,7 +101,8 @@ async def test_a_bystander_loses_nothing_while_strangers_attack(
     async with target(kind, tmp_path / kind, dsn, FRONTS if store == "fronts" else 0) as seen:
         await seen.join()
         calm = await exchanged(seen, time.time() + CALM_S)
-        before, descriptors, rows, pid = seen.memory(), seen.descriptors(), await seen.rows(), seen.pid
+        rows = await seen.still()
+        before, descriptors, pid = seen.memory(), seen.descriptors(), seen.pid
         until = time.time() + (ATTACK_S or SHORT_S)
         aim = Aim(kind, seen.port, seen.key_hash.hex(), until, attack)
         attackers = await asyncio.create_subprocess_exec(

@@ -65,6 +65,10 @@ class Target(ABC):
         """What the store holds, as far as a bystander does not change it."""
         return None
 
+    async def still(self) -> object:
+        """The same when nothing of the bystander's is under way."""
+        return await self.rows()
+
     async def stored(self) -> int:
         """Bytes that count against what it may store."""
         return 0
@@ -161,6 +165,15 @@ class DsTarget(Target):
     async def rows(self) -> object:
         status = await self.server.ask("status")
         return status["payloads"], status["bytes"]
+
+    async def still(self) -> object:
+        """What was fetched is deleted a moment after the answer."""
+        async with asyncio.timeout(60):
+            while True:
+                rows = await self.rows()
+                if rows == (0, 0):
+                    return rows
+                await asyncio.sleep(0.05)
 
     async def stored(self) -> int:
         return int((await self.server.ask("status"))["bytes"])
