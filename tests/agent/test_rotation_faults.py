@@ -92,7 +92,7 @@ def test_a_rotation_without_a_queue_and_without_a_command_for_one(tmp_path: Path
 
 
 def test_room_in_a_queue_that_was_left_meanwhile(tmp_path: Path) -> None:
-    """The old queue is emptied before its sender leaves it, who hears of it later and is not alarmed."""
+    """The old queue is emptied while its sender leaves it; the sender hears of it later, and says nothing."""
 
     async def main() -> None:
         async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
