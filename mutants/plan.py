@@ -68,4 +68,5 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "messages.integrity", _tests("agent", "test_integrity test_hostile_peers")),
     **_gates("agent", "sync.synchronisation sync.renewal", _tests("agent", SYNC)),
     **_gates("agent", "rotation.recipient", _tests("agent", ROTATION)),
+    **_gates("agent", "rotation.sender", _tests("agent", "test_decisions_rotation")),
 }

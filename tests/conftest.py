@@ -53,15 +53,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.user_properties.append(("claim", claim))
 
 
+def _limit_s(item: pytest.Item) -> float:
+    """As pytest-timeout has it: a test's own, or that of the command, environment, settings; 0 is none."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        return float(marker.args[0])
+    chosen = item.config.getoption("timeout")
+    if chosen is None:
+        chosen = os.environ.get("PYTEST_TIMEOUT") or item.config.getini("timeout") or 0
+    return float(chosen)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A time limit that strikes in a task is an exception of that task, which nobody may look at."""
     report = yield
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout") or "inf")
-    if report.passed and call.duration >= limit_s:
+    limit_s = _limit_s(item)
+    if report.passed and limit_s and call.duration >= limit_s:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid}: took {call.duration:.0f} s, and its limit is {limit_s:.0f} s"
     return report

@@ -78,23 +78,42 @@ def test_each_kind_of_mistake_is_made() -> None:
     assert len(otherwise) == 1, "what only happens otherwise can be forgotten too"
 
 
-def test_a_mistake_no_test_notices_is_reported(tmp_path: Path) -> None:
-    for name, text in (("shop.py", CODE), ("test_shop.py", TESTS), ("run.py", RUN)):
-        (tmp_path / name).write_text(text)
-    done = subprocess.run(
+def gate_run(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    for name, text in (("shop.py", CODE), ("test_shop.py", tests), ("run.py", RUN)):
+        (folder / name).write_text(text)
+    return subprocess.run(
         [sys.executable, "run.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": "/usr/bin:/bin"},
+        cwd=folder,
+        env={"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+def test_a_mistake_no_test_notices_is_reported(tmp_path: Path) -> None:
+    done = gate_run(tmp_path, TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     alive = [line for line in done.stdout.splitlines() if line.startswith("  alive")]
     assert any("effect forgotten: self.told.append(amount)" in line for line in alive)
     assert not any("not dropped" in line for line in alive)
     assert not any("self.total -= amount  ->  pass" in line for line in alive)
     assert not any("branch dropped" in line for line in alive)
+
+
+def test_without_a_test_that_passes_there_is_no_score(tmp_path: Path) -> None:
+    done = gate_run(tmp_path, "def test_it():\n    assert False\n")
+    assert done.returncode != 0
+    assert "fails by itself, and is left out: test_shop.py::test_it" in done.stdout
+    assert "no test passes without a mistake" in done.stderr
+
+
+def test_the_gate_runs_our_own_tests() -> None:
+    module = "blindpost.agent.rotation.sender"
+    command = [sys.executable, "-m", "mutants", module, "--sample", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{module}: 2 of 2 caught, 0 accepted, 0 open: 100.0 %" in done.stdout
 
 
 @pytest.mark.parametrize("module", GATES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,16 +29,35 @@ def test_b(): pass
 """
 
 
+def tried(folder: Path, test: str, settings: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(CONFTEST.read_text())
+    (folder / "claims.md").write_text("")
+    (folder / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
+    (folder / "test_it.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_TIMEOUT"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=environment)
+
+
 @pytest.mark.parametrize(
-    ("marker", "settings"), [("@pytest.mark.timeout(0.2)", ""), ("", "timeout = 0.2")], ids=["own", "common"]
+    ("marker", "settings", "options"),
+    [
+        ("@pytest.mark.timeout(0.2)", "", ()),
+        ("", "timeout = 0.2", ()),
+        ("", "timeout = 60", ("--timeout=0.2",)),
+    ],
+    ids=["own", "common", "of the command"],
 )
-def test_a_task_that_stands_still(tmp_path: Path, marker: str, settings: str) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
-    (tmp_path / "claims.md").write_text("")
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
-    (tmp_path / "test_it.py").write_text(TEST.format(marker=marker))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+def test_a_task_that_stands_still(
+    tmp_path: Path, marker: str, settings: str, options: tuple[str, ...]
+) -> None:
+    done = tried(tmp_path, TEST.format(marker=marker), settings, *options)
     assert done.returncode == 1
     assert "test_a: took 0 s, and its limit is 0 s" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("options", [("-o", "timeout=0"), ("--timeout=0",)], ids=["settings", "command"])
+def test_no_limit(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = tried(tmp_path, "def test_a(): pass", "timeout = 0.000001", *options)
+    assert "1 passed" in done.stdout, done.stdout
