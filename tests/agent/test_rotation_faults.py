@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import CommandError, RcvSwitch, SendDelayed, Sent
+from blindpost.agent import CommandError, RcvSwitch, SendDelayed, Sent, SyncState
 from blindpost.agent.model import RcvQueue
-from blindpost.agent.rotation.rotation import REPEAT_CHECK_S, REPEAT_FIRST_S
-from blindpost.agent.store import queues
+from blindpost.agent.rotation.recipient import SWITCH
+from blindpost.agent.rotation.rotation import REPEAT_CHECK_S, REPEAT_FIRST_S, in_step
+from blindpost.agent.store import commands, connections, queues
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
 from blindpost.router.config import RouterRules
@@ -85,6 +86,37 @@ def test_a_rotation_without_a_queue_and_without_a_command_for_one(tmp_path: Path
             pair.wire.refusing.clear()
             await pair.alice.start()
             await pair.alice.until(lambda: "rcv completed" in pair.alice.switches)
+            await pair.talk("after")
+            nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-31")
+def test_a_queue_that_waits_for_the_ratchets_is_made_once(tmp_path: Path) -> None:
+    """It was stored, and the agent ended before its command was: the command runs again."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice = pair.alice
+            await in_state(pair, RcvSwitch.SWITCH_STARTED)
+            with alice.rt.ground.transaction() as tx:
+                connections.set_sync_state(tx, alice.conn.id, SyncState.REQUIRED)
+            pair.wire.refusing.clear()
+            await alice.until(lambda: len(alice.whole.rcv) == 2)
+            await pair.quiet()
+            old, new = alice.whole.rcv
+            assert old.switch is RcvSwitch.SWITCH_STARTED
+            with alice.rt.ground.transaction() as tx:
+                commands.insert(tx, old.conn_id, None, SWITCH, b"", tx.now)
+            await alice.stop()
+            await alice.start()
+            await pair.quiet()
+            assert [queue.rcv_id for queue in alice.whole.rcv] == [old.rcv_id, new.rcv_id]
+            with alice.rt.ground.transaction() as tx:
+                connections.set_sync_state(tx, alice.conn.id, SyncState.OK)
+                in_step(tx, alice.conn.id)
+            await at_rest(pair)
             await pair.talk("after")
             nothing_wrong(pair)
 

@@ -276,11 +276,22 @@ FOUND_BY = {
             Step(40.408, "send", "alice", ("bob", 3)),
         ],
     ),
+    15027409: Schedule(
+        Cast(("alice", "bob")),
+        [
+            Step(30.171, "doubtful commit", "router1", (False,)),
+            Step(30.173, "crash", "bob", (Point.BEFORE_COMMIT, Ending.RESET, 1, 60.0)),
+            Step(30.552, "switch", "alice", ("bob",)),
+            Step(30.553, "resync", "alice", ("bob",)),
+            Step(31.773, "crash", "alice", (Point.BEFORE_COMMIT, Ending.RESET, 3, 0.0)),
+        ],
+    ),
 }
-"""The same where it depends on the seed: a rotation right after another that never ends, ratchets that never
-agree, a program that does not ask for new ones, messages for a service that had lost it to its own former
-connection, an agent that dies in the moment in which it is looked whether all live, an acknowledgement for a
-queue that was left, room in such a queue, and a message that is sent again although its receipt came."""
+"""The same where it depends on the seed: a rotation right after another that never ends, one that makes two
+queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had lost
+it to its own former connection, an agent that dies in the moment in which it is looked whether all live, an
+acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although its
+receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -65,7 +65,8 @@ def switching(whole: Whole) -> RcvQueue | None:
     return next((queue for queue in whole.rcv if queue.switch is not None), None)
 
 
-def _replacing(whole: Whole, old: RcvQueue) -> RcvQueue | None:
+def replacing(whole: Whole, old: RcvQueue) -> RcvQueue | None:
+    """The queue that is to replace this one."""
     return next((queue for queue in whole.rcv if queue.replaces == old.number), None)
 
 
@@ -137,7 +138,7 @@ def resume(tx: Tx, conn_id: ConnId) -> None:
     old = switching(whole)
     if old is None or whole.record.sync_state.send_prohibited:
         return
-    new = _replacing(whole, old)
+    new = replacing(whole, old)
     turn = _Turn(tx, whole, old, new)
     if new is None:
         if old.switch is RcvSwitch.SWITCH_STARTED and not commands.has_command(tx, conn_id, SWITCH):
