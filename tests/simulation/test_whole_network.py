@@ -288,10 +288,10 @@ FOUND_BY = {
     ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
-queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had lost
-it to its own former connection, an agent that dies in the moment in which it is looked whether all live, an
-acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although its
-receipt came."""
+queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
+lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
+an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
+its receipt came."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -50,8 +50,8 @@ class RotationCommands:
         }
 
     async def _make_queue(self, command: StoredCommand) -> None:
-        """Make the new queue, on a router that the connection does not use yet if there is one. A queue that
-        was made before stays: while nothing can be sent the rotation does not go on, and this may run again."""
+        """Make the new queue, on a router that the connection does not use yet if there is one. One that was
+        made before stays: while nothing can be sent the rotation waits, and this may run again."""
         conn_id = command.conn_id
         whole = connections.load_whole(self._ground.store.reading, conn_id)
         old = recipient.switching(whole)
