@@ -10,8 +10,9 @@ ROUTER = (
     " test_backpressure test_stored test_decisions_subscriptions"
 )
 ROUTER_IN_MEMORY = (
-    "test_decisions_association test_decisions_commands test_decisions_delivery test_decisions_notifications"
-    " test_decisions_queues test_decisions_sending test_decisions_services test_decisions_subscriptions"
+    "test_decisions_asking test_decisions_association test_decisions_commands test_decisions_delivery"
+    " test_decisions_notifications test_decisions_operator test_decisions_queues test_decisions_relaying"
+    " test_decisions_sending test_decisions_services test_decisions_state test_decisions_subscriptions"
 )
 NTF = (
     "test_authority test_decisions_tokens test_decisions_pushes test_decisions_subscriptions"
@@ -48,7 +49,8 @@ def _gates(room: str, modules: str, tests: tuple[str, ...]) -> dict[str, tuple[s
 GATES: dict[str, tuple[str, ...]] = {
     **_gates(
         "router",
-        "association commands decisions delivery notifications queues services subscriptions",
+        "asking association authority commands decisions delivery notifications operator queues relaying"
+        " services state subscriptions weights",
         _tests("router", ROUTER_IN_MEMORY),
     ),
     **_gates("router", "expiry turn", _tests("router", ROUTER)),

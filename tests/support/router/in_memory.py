@@ -18,6 +18,7 @@ from blindpost.router.config import RouterRules
 from blindpost.router.decisions import decide
 from blindpost.router.meters import Meter, RouterMeters
 from blindpost.router.model import DAY_S, Ends, Notification, QueueRecord, ServiceRecord, StoredMessage
+from blindpost.router.operator import Action, OperatorCommand, need_operator, operate, want_operator
 from blindpost.router.state import RouterClient, RouterState, SessionKeys
 from blindpost.router.turn import Delivery, Turn
 from blindpost.router.view import View
@@ -26,6 +27,7 @@ from blindpost.transport.handshake import ServiceSession
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import Command
 from blindpost.wire.smp.credentials import RULES
+from blindpost.wire.smp.errors import BLOCKED
 from blindpost.wire.smp.handshake import ServiceRole
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import LinkData
@@ -128,6 +130,23 @@ class Desk:
         self.decide(decision, self._empty)
         return [one.response for one in self.turn.outbox if one.corr_id and one.client_id == client.client_id]
 
+    def operate(self, action: Action, entity_id: bytes, blocked: BLOCKED | None = None) -> str:
+        """Decide an operator's command from no more rows than it asks for; what the operator is told."""
+        command = OperatorCommand(action, entity_id, print, blocked)
+
+        def decision(turn: Turn) -> None:
+            wanted, needed = Wanted(), Needed()
+            want_operator(wanted, command)
+            self._load(wanted, turn.view)
+            need_operator(needed, command, turn)
+            self._load_needed(needed, turn.view)
+            operate(turn, command)
+
+        self.decide(decision, self._empty)
+        ((done, outcome),) = self.turn.outcomes
+        assert done is print
+        return outcome
+
     def events(self, client: RouterClient) -> list[tuple[bytes, Any]]:
         """What a connection gets unasked, in order; of a delivery the message."""
         return [
@@ -144,7 +163,7 @@ class Desk:
         assert self._held() == before_it
         left = (first.outbox, first.found, first.compared, first.to_serve, first.in_use, first.view.changes)
         assert left == ([], [], [], [], [], [])
-        assert (first.effects, self.meters.counts) == ([], before)
+        assert (first.effects, first.outcomes, self.meters.counts) == ([], [], before)
         self.turn = begin()
         answer = decision(self.turn)
         self.undo.forget()
