@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from blindpost.agent.config import AgentConfig
-from blindpost.agent.connection import Calls, Connection
 from blindpost.agent.errors import AgentError
 from blindpost.agent.events import Direction, Switched, SwitchPhase
-from blindpost.agent.messages.sending import enqueue
-from blindpost.agent.model import ConnMode, MessageKind, QueueStatus, SndQueue, SndSwitch, Whole
+from blindpost.agent.model import MessageKind, QueueStatus, SndSwitch
 from blindpost.agent.rotation import sender
-from blindpost.agent.store import connections, queues, ratchets
+from blindpost.agent.store import queues
 from blindpost.agent.store import rotation as rows
 from blindpost.agent.store.database import AgentStore
-from blindpost.agent.work.transactions import Told, Tx, Work
-from blindpost.crypto.kem import KemLibrary
-from blindpost.crypto.keys import PrivateKey
-from blindpost.wire.addresses import Host, Server
-from blindpost.wire.agent.messages import AddedQueue, AMsg, UsedQueue
+from blindpost.wire.agent.messages import AddedQueue, UsedQueue
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.queue_addresses import QueueAddress, QueueUri, SenderAddress
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.versions import VersionRange
-from tests.support.agent.parties import joined
-from tests.support.agent.ratchets import seeded
+from tests.support.agent.rows import CONN, FIRST, NOW, ROUTER, Rows, a_key
 
-CONN, NOW = "conn", 1_000_000
-ROUTER = Server((Host("router.example"),), "5223", b"r" * 32)
-CONFIG = AgentConfig(now=lambda: NOW, entropy=seeded("sender"))
-KEYS = {name: PrivateKey.generate(Algorithm.X25519, seeded(name)) for name in "abcd"}
-FIRST = b"first queue".ljust(24)
+KEYS = {name: a_key(name, Algorithm.X25519) for name in "bc"}
 
 
 def offered(name: str) -> QueueUri:
@@ -49,95 +35,26 @@ def address(queue_id: bytes) -> SenderAddress:
     return SenderAddress(ROUTER, queue_id)
 
 
-Row = tuple[bytes, QueueStatus, bool, int | None, SndSwitch | None, int | None]
-
-
-class Following:
-    """A connection with one send queue, in a store without a network. What transactions hand out is noted."""
-
-    def __init__(self, store: AgentStore) -> None:
-        self._store = store
-        self._work = Work()
-        self.told: list[SwitchPhase] = []
-        self.woken: list[int] = []
-        self.hurried: list[int] = []
-        self._work.events.listen(self._note)
-        self._work.deliveries.listen(lambda waiting: self.woken.append(waiting[0][1]))
-        self._work.hurry.listen(lambda key: self.hurried.append(key[1]))
-        with self.step() as tx:
-            connections.insert(tx, CONN, 1, ConnMode.INVITATION, agent_version=7, pq_support=False)
-            ratchets.set_ratchet(tx, CONN, joined()[0].ratchet)
-            queues.insert_snd(tx, self._first())
-
-    def _first(self) -> SndQueue:
-        key, e2e = (PrivateKey.generate(of, seeded("own")) for of in (Algorithm.ED25519, Algorithm.X25519))
-        secret = e2e.agree(KEYS["a"].public)
-        status = QueueStatus.ACTIVE
-        return SndQueue(CONN, 1, 1, ROUTER, FIRST, QueueMode.MESSAGING, key, e2e.public, secret, 4, status)
-
-    def _note(self, told: Told) -> None:
-        event, _ = told
-        assert isinstance(event, Switched)
-        assert (event.conn.id, event.direction) == (CONN, Direction.SND)
-        self.told.append(event.phase)
-
-    @contextmanager
-    def step(self) -> Iterator[Tx]:
-        handle = Connection(cast(Calls, None), CONN)
-        with self._store.part() as group:
-            tx = Tx(self._store.reading, group, CONFIG, (), self._work, lambda _: handle, KemLibrary())
-            yield tx
-        group.follow(tx.release)
-        self._store.commit()
+class Following(Rows):
+    """What happens to the sender in a rotation of its peer."""
 
     @property
-    def whole(self) -> Whole:
-        return connections.load_whole(self._store.reading, CONN)
-
-    def queue(self, number: int) -> SndQueue:
-        (found,) = (queue for queue in self.whole.snd if queue.number == number)
-        return found
-
-    @property
-    def rows(self) -> dict[int, Row]:
-        """Id, state, whether it is the primary one, what it replaces, and how far that is, since when."""
-        return {
-            one.number: (one.snd_id, one.status, one.primary, one.replaces, one.switch, one.switch_at)
-            for one in self.whole.snd
-        }
-
-    @property
-    def deliveries(self) -> list[tuple[int, int, str, int]]:
-        """What waits or is kept: queue, message, its kind, and whether it is kept."""
-        query = (
-            "SELECT d.snd_queue_id, d.internal_id, m.msg_type, d.failed FROM snd_message_deliveries d"
-            " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
-            " ORDER BY d.internal_id, d.snd_queue_id"
-        )
-        return list(self._store.reading.sql.execute(query))
-
-    @property
-    def messages(self) -> list[tuple[int, str]]:
-        """All that is remembered."""
-        query = "SELECT internal_id, msg_type FROM messages ORDER BY internal_id"
-        return list(self._store.reading.sql.execute(query))
+    def told(self) -> list[SwitchPhase]:
+        phases = []
+        for event in self.events:
+            assert isinstance(event, Switched)
+            assert (event.conn.id, event.direction) == (CONN, Direction.SND)
+            phases.append(event.phase)
+        return phases
 
     def is_left(self, queue_id: bytes) -> bool:
         return rows.is_left(self._store.reading, CONN, queue_id)
 
     # What happens to it
 
-    def send(self) -> int:
-        with self.step() as tx:
-            return enqueue(tx, self.whole, AMsg(b"body")).internal_id
-
     def taken(self, internal_id: int, kind: MessageKind = MessageKind.A_MSG, number: int = 1) -> bool:
         """Its router took a message; whether that is kept."""
-        query = (
-            "SELECT snd_message_delivery_id FROM snd_message_deliveries"
-            " WHERE internal_id = ? AND snd_queue_id = ?"
-        )
-        (delivery_id,) = self._store.reading.sql.execute(query, (internal_id, number)).fetchone()
+        delivery_id = self.delivery_id(internal_id, number)
         with self.step() as tx:
             return sender.kept_for_rotation(tx, self.queue(number), delivery_id, kind)
 
@@ -157,10 +74,6 @@ class Following:
     def qtest_delivered(self, queue_id: bytes) -> None:
         with self.step() as tx:
             sender.qtest_delivered(tx, self.whole, address(queue_id))
-
-    def forget_signals(self) -> None:
-        for noted in (self.told, self.woken, self.hurried):
-            cast(list[object], noted).clear()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import AgentFailed, Connection, MsgOk
+from blindpost.agent import AgentFailed, Connection, Failed, MsgOk
 from blindpost.agent.store.database import AgentStore
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store import sqlite
@@ -138,7 +138,7 @@ async def test_work_that_waited_for_a_broken_disk_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program is told once, and goes on: it can ask what it has, and close the agent."""
-    async with durable_parties(tmp_path) as (alice, bob, ours, _):
+    async with durable_parties(tmp_path) as (alice, bob, ours, theirs):
         other, _ = await connect(alice, bob)
         await settle()
 
@@ -152,10 +152,13 @@ async def test_work_that_waited_for_a_broken_disk_ends(
         told = await alice.next_of(AgentFailed)
         assert (told.error.word, told.error.retried) == ("CRITICAL", False)
         assert "Input/output error" in str(told.error)
-        with pytest.raises(TimeoutError):
+        monkeypatch.undo()
+        await theirs.send(b"cannot be stored")
+        with recorded(alice) as sent, pytest.raises(TimeoutError):
             async with asyncio.timeout(3600):
                 await alice.next_of(AgentFailed)
-        assert [type(event) for event in alice.seen].count(AgentFailed) == 1
+        assert not [call for call in sent if isinstance(call.command, ACK)], "its router keeps it"
+        assert [event for event in alice.seen if isinstance(event, AgentFailed | Failed)] == [told]
         assert not alice.rt.commands.tasks
         assert not alice.rt.delivery.tasks
         assert {conn.id for conn in alice.agent.connections()} == {ours.id, other.id}

@@ -213,6 +213,8 @@ class _Worker:
                 async with self._ground.operations.under_way(Operation.DELIVERY):
                     outcome = await self._attempt(pending, told)
             except StoreFailedError as error:
+                if self._ground.store.is_broken:
+                    raise
                 critical = CriticalError(str(error), temporary=True)
                 self._ground.stream.put(Failed(self._ground.handle(self._conn_id), critical))
                 outcome = Again.FAST

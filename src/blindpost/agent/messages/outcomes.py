@@ -68,32 +68,39 @@ def failed(
     _dropped(tx, whole, pending, found.error)
     if found.expired_s is not None:
         _expire_others(tx, whole, queue, found.error, tx.now - found.expired_s)
+    deletion.delivered(tx, whole.conn_id)
     return Again.NO
 
 
 def _dropped(tx: Tx, whole: Whole, pending: PendingDelivery, error: AgentError) -> None:
-    """Give one delivery up. Where the same message goes, or went, through another queue it has not failed."""
+    """Give one delivery up, and say so if its message is lost with it."""
     conn_id, kind = whole.conn_id, pending.kind
-    elsewhere = messages.is_elsewhere(tx, conn_id, pending.delivery_id, pending.internal_id)
-    keep = elsewhere and kind is MessageKind.A_MSG
-    messages.delivered(tx, conn_id, pending.delivery_id, pending.internal_id, keep=keep)
+    lost = _is_lost(tx, whole, pending.delivery_id, pending.internal_id, kind)
     if kind is MessageKind.QTEST:
         for queue in whole.snd:
             tx.wake_delivery(queue)
-    if elsewhere:
-        pass
-    elif kind is MessageKind.A_MSG:
+    if lost and kind is MessageKind.A_MSG:
         tx.emit(SendFailed(tx.handle(conn_id), pending.internal_id, error))
-    else:
+    elif lost:
         tx.failed(conn_id, error)
-    deletion.delivered(tx, whole.conn_id)
+
+
+def _is_lost(tx: Tx, whole: Whole, delivery_id: int, internal_id: int, kind: MessageKind) -> bool:
+    """Give one delivery up. Where the same message goes, or went, through another queue it is not lost, and
+    its receipt may come."""
+    elsewhere = messages.is_elsewhere(tx, whole.conn_id, delivery_id, internal_id)
+    keep = elsewhere and kind is MessageKind.A_MSG
+    messages.delivered(tx, whole.conn_id, delivery_id, internal_id, keep=keep)
+    return not elsewhere
 
 
 def _expire_others(tx: Tx, whole: Whole, queue: SndQueue, error: AgentError, before: int) -> None:
-    """Give up all others that have waited as long."""
+    """Give up all others that have waited as long. The program is told which of its messages are lost; what
+    agents say to each other is repeated, or not needed any more."""
+    lost: list[int] = []
     old = messages.expired_deliveries(tx, whole.conn_id, queue.number, before)
-    for delivery_id, internal_id in old:
-        messages.delivered(tx, whole.conn_id, delivery_id, internal_id, keep=False)
-    if old:
-        ids = tuple(internal_id for _, internal_id in old)
-        tx.emit(SendsFailed(tx.handle(whole.conn_id), ids, error))
+    for delivery_id, internal_id, kind in old:
+        if _is_lost(tx, whole, delivery_id, internal_id, kind) and kind is MessageKind.A_MSG:
+            lost.append(internal_id)
+    if lost:
+        tx.emit(SendsFailed(tx.handle(whole.conn_id), tuple(lost), error))

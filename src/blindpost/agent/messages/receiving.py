@@ -69,7 +69,8 @@ class Reception:
         self._draining = draining
 
     async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
-        """Process one message; when this returns it is stored what becomes of it."""
+        """Process one message; when this returns it is stored what becomes of it. A store that is broken
+        takes nothing until the next start, and the router has the message still."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
             queue = queues.find_rcv(self._ground.store.reading, session.key.server, rcv_id)
@@ -81,6 +82,8 @@ class Reception:
                 async with self._ground.operations.under_way(Operation.RECEIVING):
                     return await self.process(queue, msg)
             except StoreFailedError as error:
+                if self._ground.store.is_broken:
+                    return None
                 critical = CriticalError(str(error), temporary=True)
                 self._ground.stream.put(Failed(self._ground.handle(queue.conn_id), critical))
             await asyncio.sleep(retry.delay_s)

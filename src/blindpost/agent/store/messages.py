@@ -206,15 +206,18 @@ def has_pending(db: Db, conn_id: ConnId) -> bool:
     return bool(db.sql.execute(query, (conn_id,)).fetchone()[0])
 
 
-def expired_deliveries(db: Db, conn_id: ConnId, queue_number: int, before: int) -> list[tuple[int, int]]:
-    """Delivery and message ids of what waits for a queue since before a time."""
+def expired_deliveries(
+    db: Db, conn_id: ConnId, queue_number: int, before: int
+) -> list[tuple[int, int, MessageKind]]:
+    """Delivery id, message id and kind of what waits for a queue since before a time."""
     query = (
-        "SELECT d.snd_message_delivery_id, d.internal_id FROM snd_message_deliveries d"
+        "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type FROM snd_message_deliveries d"
         " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
         " WHERE d.conn_id = ? AND d.snd_queue_id = ? AND d.failed = 0 AND m.internal_ts < ?"
         " ORDER BY d.internal_id"
     )
-    return db.sql.execute(query, (conn_id, queue_number, before)).fetchall()
+    found = db.sql.execute(query, (conn_id, queue_number, before)).fetchall()
+    return [(delivery_id, internal_id, MessageKind(kind)) for delivery_id, internal_id, kind in found]
 
 
 def set_retry(db: Db, conn_id: ConnId, internal_id: int, slow_us: int, fast_us: int) -> None:

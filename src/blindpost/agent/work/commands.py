@@ -117,6 +117,8 @@ class CommandWorkers:
                 if told.is_news(error.word, self._ground.now()):
                     self._tell_delay(command, error)
             except StoreFailedError as error:
+                if self._ground.store.is_broken:
+                    raise
                 self._ground.stream.put(Failed(self._ground.handle(command.conn_id), _critical(error)))
             except Exception as error:
                 log.exception("a stored command failed")
