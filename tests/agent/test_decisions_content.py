@@ -1,4 +1,4 @@
-"""What is inside the ratchet, on the rows of a store: its place in the chain, and what the program is told."""
+"""What is inside the ratchet, on the rows of a store: its place in the chain, what the program is told."""
 
 from __future__ import annotations
 
