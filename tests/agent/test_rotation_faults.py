@@ -8,9 +8,11 @@ import pytest
 
 from blindpost.agent import CommandError, RcvSwitch, SendDelayed, Sent, SyncState
 from blindpost.agent.model import RcvQueue
-from blindpost.agent.rotation.recipient import SWITCH
+from blindpost.agent.rotation.recipient import DELETE_OLD, SECURE, SWITCH
 from blindpost.agent.rotation.rotation import REPEAT_CHECK_S, REPEAT_FIRST_S, in_step
 from blindpost.agent.store import commands, connections, queues
+from blindpost.agent.store.commands import StoredCommand
+from blindpost.agent.work.commands import CommandWorkers
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError
 from blindpost.router.config import RouterRules
@@ -119,6 +121,50 @@ def test_a_queue_that_waits_for_the_ratchets_is_made_once(tmp_path: Path) -> Non
             await at_rest(pair)
             await pair.talk("after")
             nothing_wrong(pair)
+
+    run_virtual(main())
+
+
+@pytest.mark.claim("CON-31")
+@pytest.mark.parametrize("out_of_step", [False, True], ids=["in step", "out of step"])
+@pytest.mark.parametrize("tag", [SWITCH, SECURE, DELETE_OLD])
+def test_each_command_may_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, out_of_step: bool
+) -> None:
+    """What it did was stored, and that it was done was not; meanwhile the ratchets may be out of step."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, ran = pair.alice, list[list[bytes]]()
+
+            def set_state(state: SyncState) -> None:
+                with alice.rt.ground.transaction() as tx:
+                    connections.set_sync_state(tx, alice.conn.id, state)
+                    in_step(tx, alice.conn.id)
+
+            async def twice(workers: CommandWorkers, command: StoredCommand) -> None:
+                if command.tag != tag:
+                    await handle(workers, command)
+                    return
+                if out_of_step:
+                    set_state(SyncState.REQUIRED)
+                for _ in range(2):
+                    await handle(workers, command)
+                    ran.append([queue.rcv_id for queue in alice.whole.rcv])
+                set_state(SyncState.OK)
+
+            handle = CommandWorkers._handle
+            monkeypatch.setattr(CommandWorkers, "_handle", twice)
+            await alice.conn.switch()
+            await alice.until(lambda: "rcv completed" in alice.switches)
+            first, second = ran
+            assert first == second
+            await at_rest(pair)
+            await pair.talk("after")
+            nothing_wrong(pair)
+            assert alice.switches == ["rcv started", "rcv confirmed", "rcv secured", "rcv completed"]
+            for word in ("QADD", "QUSE", "QTEST"):
+                assert len({asked.number for asked in pair.wire.of(word)}) == 1
 
     run_virtual(main())
 
