@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,12 +137,14 @@ class Receiving(Rows):
 
 
 @pytest.fixture
-def receiving(tmp_path: Path) -> Iterator[Receiving]:
-    store = AgentStore.open(tmp_path / "a.db")
-    try:
-        yield Receiving(store)
-    finally:
-        store.close()
+def store(tmp_path: Path) -> Iterator[AgentStore]:
+    with closing(AgentStore.open(tmp_path / "a.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def receiving(store: AgentStore) -> Receiving:
+    return Receiving(store)
 
 
 def shown(event: Event) -> ReceivedMessage:
@@ -253,14 +256,12 @@ def test_what_they_say_wrongly_takes_its_place_too(receiving: Receiving) -> None
     ids=["both ways", "not yet"],
 )
 def test_hello_completes_a_connection(
-    tmp_path: Path, snd: QueueStatus, told: list[str], answered: list[str]
+    store: AgentStore, snd: QueueStatus, told: list[str], answered: list[str]
 ) -> None:
-    store = AgentStore.open(tmp_path / "a.db")
     receiving = Receiving(store, status=snd, receives=QueueStatus.CONFIRMED)
     assert receiving.said(Hello(), pq=True) is Fate.ACK
     assert [event.name for event in receiving.events] == told
     assert [one[2] for one in receiving.deliveries] == answered
-    store.close()
 
 
 def test_a_queue_has_room(receiving: Receiving) -> None:
@@ -340,13 +341,11 @@ def test_receipts_for_what_is_not_known_or_has_none(receiving: Receiving) -> Non
     assert len(receiving.events) == 1
 
 
-def test_receipts_on_a_connection_of_one_way(tmp_path: Path) -> None:
-    store = AgentStore.open(tmp_path / "a.db")
+def test_receipts_on_a_connection_of_one_way(store: AgentStore) -> None:
     receiving = Receiving(store, duplex=False)
     receipt = receiving.sent()
     assert receiving.said(ARcvd((receipt,))) is Fate.ACK
     assert error_of(receiving.only) == "AGENT A_PROHIBITED: RCVD: connection is not duplex"
-    store.close()
 
 
 # Once more from the router

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -105,12 +106,14 @@ class Sending(Rows):
 
 
 @pytest.fixture
-def sending(tmp_path: Path) -> Iterator[Sending]:
-    store = AgentStore.open(tmp_path / "a.db")
-    try:
-        yield Sending(store)
-    finally:
-        store.close()
+def store(tmp_path: Path) -> Iterator[AgentStore]:
+    with closing(AgentStore.open(tmp_path / "a.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sending(store: AgentStore) -> Sending:
+    return Sending(store)
 
 
 def only(events: list[Event]) -> Event:
@@ -189,9 +192,8 @@ def test_a_queue_in_a_rotation_keeps_nothing_after_it(sending: Sending) -> None:
     ids=["secured by us", "contact", "old"],
 )
 def test_a_confirmation_arrived(
-    tmp_path: Path, mode: QueueMode | None, status: QueueStatus, told: list[str]
+    store: AgentStore, mode: QueueMode | None, status: QueueStatus, told: list[str]
 ) -> None:
-    store = AgentStore.open(tmp_path / "a.db")
     sending = Sending(store, snd_queue(mode=mode, status=SECURED))
     sending.confirmation(AgentConnInfo(b"info"))
     with sending.step() as tx:
@@ -206,19 +208,16 @@ def test_a_confirmation_arrived(
     assert (sending.deliveries, sending.messages) == ([], [])
     left = store.reading.sql.execute("SELECT count(*) FROM conn_confirmations").fetchone()
     assert left == (0,)
-    store.close()
 
 
-def test_a_confirmation_with_our_queues_arrived(tmp_path: Path) -> None:
+def test_a_confirmation_with_our_queues_arrived(store: AgentStore) -> None:
     """What the peer answers is still to come."""
-    store = AgentStore.open(tmp_path / "a.db")
     sending = Sending(store, snd_queue(status=SECURED))
     reply = QueueInfo(4, QueueAddress(ROUTER, SECOND, PEER_KEY.public))
     sending.confirmation(AgentConnInfoReply((reply,), b"info"))
     sending.delivered()
     assert sending.rows[1][1] is CONFIRMED
     assert (sending.events, sending.deliveries, sending.messages) == ([], [], [])
-    store.close()
 
 
 @pytest.mark.parametrize(
@@ -226,8 +225,7 @@ def test_a_confirmation_with_our_queues_arrived(tmp_path: Path) -> None:
     [(None, []), (QueueStatus.CONFIRMED, []), (ACTIVE, ["CON"])],
     ids=["one way", "not yet", "both ways"],
 )
-def test_hello_arrived(tmp_path: Path, receives: QueueStatus | None, told: list[str]) -> None:
-    store = AgentStore.open(tmp_path / "a.db")
+def test_hello_arrived(store: AgentStore, receives: QueueStatus | None, told: list[str]) -> None:
     sending = Sending(store, snd_queue(status=CONFIRMED))
     if receives is not None:
         sending.receiving(receives)
@@ -239,7 +237,6 @@ def test_hello_arrived(tmp_path: Path, receives: QueueStatus | None, told: list[
         connected = only(sending.events)
         assert isinstance(connected, Connected)
         assert connected.pq is False
-    store.close()
 
 
 def test_a_connection_that_waited_for_its_last_message_is_deleted(sending: Sending) -> None:

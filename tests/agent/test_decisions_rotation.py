@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,8 @@ class Following(Rows):
 
 @pytest.fixture
 def following(tmp_path: Path) -> Iterator[Following]:
-    store = AgentStore.open(tmp_path / "a.db")
-    try:
+    with closing(AgentStore.open(tmp_path / "a.db")) as store:
         yield Following(store)
-    finally:
-        store.close()
 
 
 QUEUE_B, QUEUE_C = (offered(name).address.sender_id for name in "bc")
