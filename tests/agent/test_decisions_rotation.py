@@ -275,6 +275,16 @@ REFUSED: dict[str, tuple[Act, Act, str]] = {
         lambda one: one.added("c", UNKNOWN),
         "AGENT A_QUEUE: QADD: queue address is already used in connection",
     ),
+    "offers one in use for one that it never left": (
+        lambda one: followed(one, "b"),
+        lambda one: one.added("b", UNKNOWN),
+        "AGENT A_QUEUE: QADD: queue address is already used in connection",
+    ),
+    "offers a new one for one that was left": (
+        lambda one: followed(one, "b"),
+        lambda one: one.added("c"),
+        "AGENT A_QUEUE: QADD: replaced queue address is not found in connection",
+    ),
     "uses an unknown queue": (
         nothing,
         lambda one: one.used(QUEUE_B),
@@ -302,6 +312,38 @@ def test_what_is_refused_changes_nothing(following: Following, case: str) -> Non
     with pytest.raises(AgentError) as refused:
         act(following)
     assert str(refused.value).startswith(why)
+    assert (following.rows, following.deliveries, following.messages) == before
+    assert (following.told, following.woken, following.hurried) == ([], [], [])
+
+
+def followed(following: Following, name: str, replaced: bytes = FIRST) -> None:
+    """A rotation to this queue, from its beginning to its end."""
+    following.added(name, replaced)
+    following.qkey_delivered()
+    following.used(offered(name).address.sender_id)
+    following.qtest_delivered(offered(name).address.sender_id)
+
+
+def followed_twice(following: Following) -> None:
+    followed(following, "b")
+    followed(following, "c", QUEUE_B)
+
+
+LATE: dict[str, tuple[Act, Act]] = {
+    "QADD of the rotation that ended last": (lambda one: followed(one, "b"), lambda one: one.added("b")),
+    "QADD of the one before": (followed_twice, lambda one: one.added("b")),
+    "QUSE of the one before": (followed_twice, lambda one: one.used(QUEUE_B)),
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_what_was_sent_again_may_come_when_its_rotation_has_ended(following: Following, case: str) -> None:
+    """A connection has two queues while it moves, and what is sent again may take the slower one."""
+    first, act = LATE[case]
+    first(following)
+    following.forget_signals()
+    before = following.rows, following.deliveries, following.messages
+    act(following)
     assert (following.rows, following.deliveries, following.messages) == before
     assert (following.told, following.woken, following.hurried) == ([], [], [])
 

@@ -75,7 +75,7 @@ def failed(
 def _dropped(tx: Tx, whole: Whole, pending: PendingDelivery, error: AgentError) -> None:
     """Give one delivery up, and say so if its message is lost with it."""
     conn_id, kind = whole.conn_id, pending.kind
-    lost = _is_lost(tx, whole, pending.delivery_id, pending.internal_id, kind)
+    lost = _given_up(tx, whole, pending.delivery_id, pending.internal_id, kind)
     if kind is MessageKind.QTEST:
         for queue in whole.snd:
             tx.wake_delivery(queue)
@@ -85,9 +85,9 @@ def _dropped(tx: Tx, whole: Whole, pending: PendingDelivery, error: AgentError) 
         tx.failed(conn_id, error)
 
 
-def _is_lost(tx: Tx, whole: Whole, delivery_id: int, internal_id: int, kind: MessageKind) -> bool:
-    """Give one delivery up. Where the same message goes, or went, through another queue it is not lost, and
-    its receipt may come."""
+def _given_up(tx: Tx, whole: Whole, delivery_id: int, internal_id: int, kind: MessageKind) -> bool:
+    """Give one delivery up; whether its message is lost with it. Where the same one goes, or went, through
+    another queue it is not, and its receipt may come."""
     elsewhere = messages.is_elsewhere(tx, whole.conn_id, delivery_id, internal_id)
     keep = elsewhere and kind is MessageKind.A_MSG
     messages.delivered(tx, whole.conn_id, delivery_id, internal_id, keep=keep)
@@ -100,7 +100,7 @@ def _expire_others(tx: Tx, whole: Whole, queue: SndQueue, error: AgentError, bef
     lost: list[int] = []
     old = messages.expired_deliveries(tx, whole.conn_id, queue.number, before)
     for delivery_id, internal_id, kind in old:
-        if _is_lost(tx, whole, delivery_id, internal_id, kind) and kind is MessageKind.A_MSG:
+        if _given_up(tx, whole, delivery_id, internal_id, kind) and kind is MessageKind.A_MSG:
             lost.append(internal_id)
     if lost:
         tx.emit(SendsFailed(tx.handle(whole.conn_id), tuple(lost), error))

@@ -49,6 +49,8 @@ def added(tx: Tx, whole: Whole, given: AddedQueue) -> None:
         raise ProtocolError(ProtocolCode.A_VERSION)
     old = _found(whole, given.replaced)
     known = _found(whole, given.queue.address)
+    if old is None and rows.is_left(tx, whole.conn_id, _left(given, known).sender_id):
+        return  # it was sent again through another queue, and its rotation has ended meanwhile
     if known is not None:
         followed = old if old is not None and known.replaces == old.number else None
         _step(_Turn(tx, whole, followed, known), SenderEvent.QADD_AGAIN, _queue_error)
@@ -58,9 +60,17 @@ def added(tx: Tx, whole: Whole, given: AddedQueue) -> None:
     _step(_Turn(tx, whole, old, None, given.queue.at(version)), SenderEvent.QADD, _queue_error)
 
 
+def _left(given: AddedQueue, known: SndQueue | None) -> SenderAddress | QueueAddress:
+    """What we left last, if we followed to the queue that is offered: that one when we followed further."""
+    assert given.replaced is not None
+    return given.queue.address if known is None else given.replaced
+
+
 def used(tx: Tx, whole: Whole, given: UsedQueue) -> None:
     """QUSE came."""
     new = _found(whole, given.address)
+    if new is None and rows.is_left(tx, whole.conn_id, given.address.sender_id):
+        return  # as with QADD: we have followed further
     if new is None:
         raise _queue_error("QUSE: switched queue address not found in connection")
     if new.replaces is None and not new.usable:
@@ -71,8 +81,7 @@ def used(tx: Tx, whole: Whole, given: UsedQueue) -> None:
 def qkey_delivered(tx: Tx, whole: Whole) -> None:
     """The peer's router has QKEY."""
     for old in whole.snd:
-        if old.switch is not None:
-            _step(_Turn(tx, whole, old), SenderEvent.QKEY_DELIVERED)
+        _step(_Turn(tx, whole, old), SenderEvent.QKEY_DELIVERED)
 
 
 def qtest_delivered(tx: Tx, whole: Whole, address: SenderAddress) -> None:
