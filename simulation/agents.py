@@ -263,7 +263,7 @@ class AgentParty(Party):
             let_go(store)
 
     def mended(self) -> None:
-        self._failing_writes = 0
+        self.empty_disk()
         self.lazy_until_s = 0.0
         self._busy.set()
 

@@ -16,6 +16,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.testing.agents import ReusedPairs
 from simulation.agents import let_go, under_way, unsubscribed
+from simulation.faults import PLANNED
 from simulation.model import ViolationError
 from simulation.party import Party, Surroundings
 
@@ -100,7 +101,7 @@ class _OnAgent(Party):
             let_go(store)
 
     def mended(self) -> None:
-        self._failing_writes = 0
+        self.empty_disk()
 
     def unsettled(self) -> str | None:
         if not self.ready:
@@ -142,8 +143,13 @@ class BotParty(_OnAgent):
                 async with bot.open() as link:
                     self._opened(bot.chats.agent)
                     self.link = link
-                    await self._closing.wait()
-            except AgentError as error:
+                    assert bot.broken is not None
+                    closing = asyncio.create_task(self._closing.wait())
+                    await asyncio.wait((closing, bot.broken), return_when=asyncio.FIRST_COMPLETED)
+                    if not self._closing.is_set():
+                        self.run.violated(f"{self.name} cannot go on: {bot.broken.exception()!r}")
+                        await self._closing.wait()
+            except (AgentError, StoreFailedError) as error:
                 self.run.note(f"{self.name} has no address yet: {error}")
                 await asyncio.sleep(AGAIN_S)
 
@@ -192,7 +198,7 @@ class PersonParty(_OnAgent):
             if self._ada.link is None:
                 await asyncio.sleep(LOOK_S)
                 continue
-            with contextlib.suppress(AgentError):
+            with contextlib.suppress(AgentError, StoreFailedError):
                 await self._chats.join(self._ada.link)
                 return
             await asyncio.sleep(AGAIN_S)
@@ -215,10 +221,10 @@ class PersonParty(_OnAgent):
                 case ContactConnected(contact, _):
                     self.run.note(f"{self.name} is connected to {BOT}")
                     self._contact = self._contact or contact.id
-                case Trouble(_, error, _):
+                case Trouble(_, error, _) if PLANNED not in str(error):
                     raise ViolationError(f"{self.name} is told of a failure: {error!r}")
         self.talk.acknowledging.update(heard)
-        await unit.done()
+        await self._chats.lasting(unit.done)
         self.talk.done.update(heard)
 
     async def ask(self, count: int) -> None:

@@ -199,7 +199,7 @@ class NtfParty(Party):
             sql.close()
 
     def mended(self) -> None:
-        self._failing_writes = 0
+        self.empty_disk()
 
     # What it looks like from outside
 

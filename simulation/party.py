@@ -57,7 +57,9 @@ class Party(ABC):
         self._dies_at: Point | None = None
         self._commits_left = 0
         """At which of its next commits it dies."""
-        self._failing_writes = 0
+        self._fitting_writes = self._failing_writes = 0
+        self._full_until_s = self._full_for_s = 0.0
+        """How many of its next commits still fit on the disk; then how many do not, and for how long none."""
         self._main: asyncio.Task[None] | None = None
 
     # Life and death
@@ -126,16 +128,31 @@ class Party(ABC):
 
     def committing(self, rollback: Callable[[], None], commit: Callable[[], None]) -> None:
         """Commit to SQLite, unless the disk is full or the process dies at it."""
-        if self._failing_writes:
-            self._failing_writes -= 1
+        if self._has_no_room():
             rollback()
             raise StoreFailedError(f"a {PLANNED} failure: the disk is full")
         self.commit_point(Point.BEFORE_COMMIT)
         commit()
         self.commit_point(Point.AFTER_COMMIT)
 
-    def fail_writes(self, count: int) -> None:
-        self._failing_writes = count
+    def _has_no_room(self) -> bool:
+        now = self.run.loop.time()
+        if self._fitting_writes:
+            self._fitting_writes -= 1
+            return False
+        if self._failing_writes:
+            self._failing_writes -= 1
+            self._full_until_s, self._full_for_s = now + self._full_for_s, 0.0
+            return True
+        return now < self._full_until_s
+
+    def fill_disk(self, count: int, lasts_s: float, after: int) -> None:
+        """Its disk has no room for so many commits, and for so long, after some that still fit."""
+        self._fitting_writes, self._failing_writes = after, count
+        self._full_until_s, self._full_for_s = 0.0, lasts_s
+
+    def empty_disk(self) -> None:
+        self.fill_disk(0, 0.0, 0)
 
     def spare(self) -> None:
         """It is not to die any more."""

@@ -388,8 +388,8 @@ class Run:
         store.commit_s = commit_s
         self.loop.outside.call_at(self.loop.time() + lasts_s, setattr, store, "commit_s", 0.0)
 
-    def do_full_disk(self, party: Party, count: int) -> None:
-        party.fail_writes(count)
+    def do_full_disk(self, party: Party, count: int, lasts_s: float = 0.0, after: int = 0) -> None:
+        party.fill_disk(count, lasts_s, after)
 
     def do_refused_pushes(self, pushes: PushParty, answer: Reaction, lasts_s: float) -> None:
         pushes.answer(answer)

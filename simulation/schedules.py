@@ -219,7 +219,9 @@ def _slow(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
 
 
 def _full(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
-    return chance.choice((*cast.agents, "ntf") if cast.ntf else cast.agents), (chance.randint(1, 3),)
+    who = (*cast.agents, *cast.bots, *(("ntf",) if cast.ntf else ()))
+    lasts_s, after = chance.choice((0.0, 0.0, 5.0, 90.0)), chance.choice((0, 0, 1, 2, 3, 5, 8))
+    return chance.choice(who), (chance.randint(1, 3), lasts_s, after)
 
 
 def _refused(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
@@ -368,13 +370,14 @@ OF_AGENTS = frozenset(
         "connect",
         "resync",
         "attack",
-        "full disk",
         "lazy program",
         "drift",
         "renewed service",
         "restored agent",
     }
 )
+OF_SQLITE = frozenset({"full disk"})
+"""What happens to agents, and to whoever is made of one."""
 OF_OWNERS = frozenset({"write", "take over", "re-key"})
 OF_BOTS = frozenset({"ask", "bot crash"})
 NOT_OF_BOTS = frozenset({"restored backup"})
@@ -390,6 +393,7 @@ def possible(cast: Cast, weights: Mapping[str, int]) -> tuple[list[str], list[in
     """What can happen to this cast, and how often."""
     missing = (frozenset() if cast.agents else OF_AGENTS) | (frozenset() if cast.owners else OF_OWNERS)
     missing |= NOT_OF_BOTS if cast.bots else OF_BOTS
+    missing |= frozenset() if cast.agents or cast.bots else OF_SQLITE
     kinds = [kind for kind in weights if kind not in missing]
     return kinds, [weights[kind] for kind in kinds]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import secrets
-import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +31,6 @@ from blindpost.chat.codec.events import ContactRequest, Info, Message
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store import sqlite
 from blindpost.store.contract import Durability
-from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Guest
 from blindpost.wire.errors import WireError
 from blindpost.wire.smp.commands import SUB, SUBS
@@ -317,36 +315,6 @@ async def test_a_disk_that_lost_something_ends_the_bot(
                     await bot.broken
         async with bot.open():
             assert await bob.hear() == "two"
-
-
-@virtual
-async def test_a_full_disk_ends_no_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No commit comes about for a minute: what was under way goes on, a broadcast too."""
-    async with BotWorld(tmp_path) as place:
-        bot, full = with_echo(place.bot()), False
-        original = SqliteStore.commit
-
-        def commit(file: SqliteStore) -> None:
-            if full and file is bot.chats.agent._ground.store._file:
-                file.rollback()
-                raise file.failed(sqlite3.OperationalError("database or disk is full"))
-            original(file)
-
-        monkeypatch.setattr(SqliteStore, "commit", commit)
-        async with bot.open() as link:
-            bob = await place.guest("Bob", link)
-            progress, full = await bot.broadcast("news", key="n"), True
-            await bob.say("/echo later")
-            await asyncio.sleep(60)
-            full = False
-            assert sorted([await bob.hear(), await bob.hear()]) == ["later", "news"]
-            await progress.finished()
-            assert await bob.ask("/echo again") == "again"
-            assert bot.metrics.set_aside == 0
-    assert "a broadcast waits" in caplog.text
-    assert "work in the background failed" not in caplog.text
 
 
 @virtual

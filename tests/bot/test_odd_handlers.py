@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,23 @@ def test_wrong_arguments_are_told_where_they_are_made(tmp_path: Path) -> None:
         bot.command(lambda chat: None)  # type: ignore[arg-type]
     with pytest.raises(SystemExit, match="no message routers are configured"):
         bot.run()
+
+
+def test_what_is_registered_twice_is_refused(tmp_path: Path) -> None:
+    """The second would silently take the place of the first, or share its record."""
+    bot = Bot("Ada", servers=[], store=tmp_path / "ada.db")
+
+    def handler(*_: object) -> Any:
+        pass
+
+    for register, told in (
+        (bot.command("again"), "a command again"),
+        (bot.job("again"), "a job again"),
+        (bot.audience("again"), "an audience again"),
+        (bot.every(60), "repeated work called handler"),
+    ):
+        register(handler)
+        with pytest.raises(ValueError, match=f"there is {told} already"):
+            register(handler)
+    with pytest.raises(TypeError, match="needs one"):
+        bot.every(60)(lambda outbox: None)

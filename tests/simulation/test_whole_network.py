@@ -29,7 +29,7 @@ from simulation.network import Ending, Weather
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
 from simulation.run import FailedRunError, Run
-from simulation.schedules import KINDS, Cast, Schedule, draw, draw_hard, draw_long
+from simulation.schedules import BOTS, KINDS, Cast, Schedule, draw, draw_hard, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
@@ -79,6 +79,14 @@ FOUND = {
             Step(0.335, "restored agent", "carol", (True, 1.0, 0.0)),
             Step(14.528, "renewed certificate", "router2", (0.0,)),
         ],
+    ),
+    "a full disk when a bot is asked for a contact": Schedule(
+        Cast((), bots=BOTS),
+        [Step(0.0, "full disk", "ada", (1, 5.0, 1)), Step(0.5, "ask", "paul", (2,))],
+    ),
+    "a full disk when a person hears of its new contact": Schedule(
+        Cast((), bots=BOTS),
+        [Step(0.0, "full disk", "paul", (1, 5.0, 8)), Step(0.5, "ask", "paul", (2,))],
     ),
     "a device token whose replacement was not answered": Schedule(
         Cast(("bob", "carol"), ntf=True),
@@ -284,6 +292,17 @@ FOUND_BY = {
             Step(30.552, "switch", "alice", ("bob",)),
             Step(30.553, "resync", "alice", ("bob",)),
             Step(31.773, "crash", "alice", (Point.BEFORE_COMMIT, Ending.RESET, 3, 0.0)),
+        ],
+    ),
+    16052452: Schedule(
+        Cast(("alice", "bob")),
+        [
+            Step(0.0, "restored backup", "router2", (1.0, 5.0)),
+            Step(0.394, "switch", "alice", ("bob",)),
+            Step(0.394, "other version", "router2", (20, 0.0)),
+            Step(0.395, "renewed service", "bob", ()),
+            Step(0.396, "crash", "router2", (Point.BEFORE_COMMIT, Ending.SILENCE, 3, 3.0)),
+            Step(0.396, "switch", "bob", ("alice",)),
         ],
     ),
 }

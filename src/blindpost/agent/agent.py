@@ -446,6 +446,11 @@ class Agent:
 
     # The store and its rest
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the disk lost something: the store takes nothing more until the next start."""
+        return self._ground.store.is_broken
+
     def backup(self, target: str | Path) -> None:
         """A consistent copy of the store in a new file; open it with the same passphrase."""
         self._ground.store.backup(Path(target))

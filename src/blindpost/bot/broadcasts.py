@@ -7,17 +7,17 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import field, replace
+from functools import partial
 
 from blindpost.agent import AgentError, Transaction
 from blindpost.bot.metrics import Metrics
-from blindpost.bot.working import STORE_PAUSE_S
 from blindpost.chat import Chats, Contact, ContactState, Draft, NotConnectedError
 from blindpost.chat.codec.bodies import write_body
 from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.events import Message, NewMessage
 from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.chat.drafts import ID_SIZE
-from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
@@ -78,13 +78,17 @@ class Progress:
     passed: int = 0
     total: int = 0
     done: bool = False
+    failure: Exception | None = None
+    """Why it stands still until the next start."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     async def changed(self) -> None:
-        """Wait for further progress."""
+        """Wait for further progress; raises why, if it stands still."""
         self._changed.clear()
-        if not self.done:
+        if not self.done and self.failure is None:
             await self._changed.wait()
+        if self.failure is not None:
+            raise self.failure
 
     async def finished(self) -> None:
         while not self.done:
@@ -106,13 +110,16 @@ class Broadcasts:
     async def resume(self) -> None:
         """Continue those that were unfinished."""
         for key, data in self._chats.agent.records.scan(BROADCASTS):
-            stored = _stored(data)
+            try:
+                stored = _stored(data)
+            except WireError:
+                log.error("the broadcast %s cannot be read, and stands still", key)
+                continue
             if not stored.done:
                 self._start(key, stored)
 
     async def begin(self, key: str, text: str, audience: str | None) -> Progress:
-        if audience is not None and audience not in self._audiences:
-            raise LookupError(f"there is no audience {audience}: register one with bot.audience")
+        self._wanted(audience)
         if not isinstance(key, str) or not key:
             raise TypeError("a broadcast needs a key, a text by which it is known after a restart")
         write_body(
@@ -134,21 +141,37 @@ class Broadcasts:
         _tell(progress, stored)
         self._progress[key] = progress
         if not stored.done:
-            task = asyncio.create_task(self._go_on(key, stored, progress))
+            task = asyncio.create_task(self._run(key, stored, progress))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return progress
 
+    def _wanted(self, audience: str | None) -> Audience | None:
+        """Who gets it; None is everybody."""
+        if audience is None:
+            return None
+        if audience not in self._audiences:
+            raise LookupError(f"there is no audience {audience}: register one with bot.audience")
+        return self._audiences[audience]
+
+    async def _run(self, key: str, stored: Stored, progress: Progress) -> None:
+        """Whoever waits for it learns that it stands still."""
+        try:
+            await self._go_on(key, stored, progress)
+        except asyncio.CancelledError:
+            progress.failure = RuntimeError("the bot was closed: the broadcast goes on after its next start")
+            raise
+        except Exception as error:
+            log.exception("the broadcast %s stands still until the next start", key)
+            progress.failure = error
+        finally:
+            progress._changed.set()
+
     async def _go_on(self, key: str, stored: Stored, progress: Progress) -> None:
-        wanted = self._audiences.get(stored.audience) if stored.audience is not None else None
+        wanted = self._wanted(stored.audience)
         while not stored.done:
             part = list(itertools.islice(self._chats.contacts(after=stored.after), PART))
-            try:
-                stored = await self._part(key, stored, part, wanted)
-            except StoreFailedError as error:
-                log.error("a broadcast waits, for the store takes nothing: %s", error)
-                await asyncio.sleep(STORE_PAUSE_S)
-                continue
+            stored = await self._chats.lasting(partial(self._part, key, stored, part, wanted))
             _tell(progress, stored)
             await asyncio.sleep(0)
 

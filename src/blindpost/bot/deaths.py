@@ -8,15 +8,20 @@ died is handled alone after the next start, so that the next death tells whose f
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from pathlib import Path
 
 from blindpost.agent import Agent, Transaction
+from blindpost.engine.loop import StoreFailedError
+
+log = logging.getLogger("blindpost.bot")
 
 DEATHS = "bot.deaths"
 DEATHS_MAX = 5
 """A message during which, and nothing else, the program died so often is not handled again."""
 TRUNCATED_BYTES = 1 << 20
+NAME_SIZE = 32
 _BEGUN, _ENDED = b"+", b"-"
 
 
@@ -34,8 +39,13 @@ class Deaths:
     def __init__(self, agent: Agent, path: Path) -> None:
         self._agent = agent
         # An object and not a bare descriptor: what comes after its end must never reach another file.
-        self._file = open(path, "ab+", buffering=0, opener=_private)  # noqa: SIM115  # `close` ends it
+        try:
+            self._file = open(path, "ab+", buffering=0, opener=_private)  # noqa: SIM115  # `close` ends it
+        except OSError as error:
+            raise StoreFailedError(f"{path} cannot be opened: {error.strerror}") from error
         self._size = 0
+        self._torn = False
+        """Whether the last line may be incomplete."""
         self._begun: set[bytes] = set()
         self._suspects: dict[str, int] = {}
 
@@ -69,13 +79,15 @@ class Deaths:
         self._note(_ENDED, key)
         if self._size > TRUNCATED_BYTES:
             self._file.truncate(0)
-            self._size = self._file.write(b"".join(_BEGUN + name + b"\n" for name in self._begun))
+            self._size = 0
+            self._write(b"".join(_BEGUN + name + b"\n" for name in self._begun))
 
     async def acquit(self, key: str) -> None:
         """The message that was suspected is done with."""
         name = _name(key)
-        if self._suspects.pop(name, None) is not None:
+        if name in self._suspects:
             await self._agent.transact(lambda tx: tx.delete(DEATHS, name))
+            self._suspects.pop(name, None)
 
     def close(self) -> None:
         self._file.close()
@@ -83,7 +95,18 @@ class Deaths:
     def _note(self, mark: bytes, key: str) -> None:
         name = _name(key).encode()
         (self._begun.add if mark == _BEGUN else self._begun.discard)(name)
-        self._size += self._file.write(mark + name + b"\n")
+        self._write(mark + name + b"\n")
+
+    def _write(self, lines: bytes) -> None:
+        """Nobody is left unanswered because the disk has no room for a note."""
+        lines = b"\n" + lines if self._torn else lines
+        try:
+            written = self._file.write(lines)
+        except OSError as error:
+            log.error("what is being handled cannot be noted: %s", error.strerror)
+            written = 0
+        self._torn = written < len(lines)
+        self._size += written
 
 
 def _private(path: str, flags: int) -> int:
@@ -92,12 +115,14 @@ def _private(path: str, flags: int) -> int:
 
 def _name(key: str) -> str:
     """Who talks with the bot is not to be read from the file."""
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
+    return hashlib.sha256(key.encode()).hexdigest()[:NAME_SIZE]
 
 
 def _left_in(content: bytes) -> set[str]:
     left: set[str] = set()
     for line in content.split(b"\n")[:-1]:
         name = line[1:].decode("ascii", "replace")
+        if len(name) != NAME_SIZE:
+            continue  # the disk had no room for all of it
         (left.add if line[:1] == _BEGUN else left.discard)(name)
     return left

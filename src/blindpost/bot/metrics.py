@@ -31,6 +31,11 @@ class Metrics:
     """Received and not finished."""
     contacts: int = 0
 
+    def add(self, counts: Metrics) -> None:
+        """Count all that another one counted."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(counts, one.name))
+
     def text(self) -> str:
         """In Prometheus' format."""
         text = Text()

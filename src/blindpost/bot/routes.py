@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import field
@@ -21,6 +23,16 @@ Call = tuple[Callable[..., Outcome], list[object]]
 
 COMMAND = re.compile(r"/(\w+)(?:@\S+)?\s*(.*)", re.DOTALL)
 NAME = re.compile(r"\w{1,32}")
+
+
+async def called(handler: Callable[..., Outcome], *arguments: object) -> None:
+    """Run an async handler here, a plain one in its own thread."""
+    if inspect.iscoroutinefunction(handler):
+        await handler(*arguments)
+        return
+    outcome = await asyncio.to_thread(handler, *arguments)
+    if inspect.isawaitable(outcome):
+        await outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,14 +59,19 @@ async def _until_told(bot: Bot) -> bool:
         loop.add_signal_handler(signal.SIGHUP, reload)
     async with bot.open() as link:
         show(bot.name, link)
-        assert bot.broken is not None
-        waiting = asyncio.create_task(ended.wait())
-        waits: list[asyncio.Future[Any]] = [waiting, bot.broken]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if bot.broken.done():
-            bot.broken.result()
+        await _until(ended, bot)
     return anew
+
+
+async def _until(ended: asyncio.Event, bot: Bot) -> None:
+    """Wait for the end; raises if the bot cannot go on before."""
+    assert bot.broken is not None
+    waiting = asyncio.create_task(ended.wait())
+    waits: list[asyncio.Future[Any]] = [waiting, bot.broken]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if bot.broken.done():
+        bot.broken.result()
 
 
 def show(name: str, link: str) -> None:
@@ -79,17 +84,27 @@ def show(name: str, link: str) -> None:
 
 
 class InThread:
-    """A bot in its own thread, for programs that are not async: `with InThread(bot) as running: ...`."""
+    """A bot in its own thread, for programs that are not async: `with InThread(bot) as running: ...`.
+
+    If the bot cannot go on, whatever is asked of it raises the reason, and so does the end of the block.
+    """
 
     def __init__(self, bot: Bot) -> None:
         self._bot = bot
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._ready: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._asked: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
+        """What is under way; nothing is added once the bot has ended."""
+        self._has_ended = False
         self._thread = threading.Thread(target=self._main, name="bot", daemon=True)
 
     @property
     def link(self) -> str:
+        if self._thread.ident is None:
+            raise self._not_running()
         return self._ready.result()
 
     def __enter__(self) -> Self:
@@ -100,38 +115,73 @@ class InThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop is not None and self._end is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end.set)
+        with self._lock:
+            if self._loop is not None and self._end is not None and not self._has_ended:
+                self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
+        failure = self._failure
+        if failure is None or failure is error:
+            return
+        if error is None:
+            raise failure
+        error.add_note(f"The bot had ended before: {failure}")
 
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
         except BaseException as error:
+            self._failure = error
             if not self._ready.done():
                 self._ready.set_exception(error)
-            else:
-                raise
+        with self._lock:
+            self._has_ended = True
+            asked, self._asked = self._asked, {}
+        for future, work in asked.items():
+            # The loop ended before it came to this.
+            if not future.done():
+                work.close()
+                future.set_exception(self._not_running())
 
     async def _run(self) -> None:
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         async with self._bot.open() as link:
+            self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
             self._ready.set_result(link)
-            await self._end.wait()
+            await _until(self._end, self._bot)
 
-    def _asked(self, work: Coroutine[object, object, T]) -> T:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _not_running(self) -> BaseException:
+        return self._failure or RuntimeError(
+            "the bot is not running: ask it inside of `with InThread(bot) as running:`"
+        )
+
+    def _result(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError(
+                "the bot cannot wait for itself: an async handler awaits `bot.tell(...)` instead"
+            )
+        with self._lock:
+            if self._loop is None or self._has_ended:
+                work.close()
+                raise self._not_running()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._asked[future] = work
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            self._thread.join()
+            raise self._not_running() from None
+        finally:
+            self._asked.pop(future, None)
 
     def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
         """As `Bot.tell`; when it returns the message is stored."""
-        self._asked(self._bot.tell(to, text, key=key))
+        self._result(self._bot.tell(to, text, key=key))
 
     def contacts(self) -> list[Contact]:
         async def listed() -> list[Contact]:
             return list(self._bot.contacts())
 
-        return self._asked(listed())
+        return self._result(listed())
 
     def broadcast(self, text: str, *, key: str, audience: str | None = None) -> int:
         """As `Bot.broadcast`, waiting for its end; how many it went to."""
@@ -141,4 +191,4 @@ class InThread:
             await progress.finished()
             return progress.sent
 
-        return self._asked(whole())
+        return self._result(whole())

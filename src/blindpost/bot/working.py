@@ -7,20 +7,20 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 
-from blindpost.agent import ConnectionCode, ConnError, InactiveError
+from blindpost.agent import ConnectionCode, ConnError, CriticalError, InactiveError
 from blindpost.bot.chat import StateChangedError
 from blindpost.bot.deaths import Deaths, DiedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
+from blindpost.chat.chats import STORE_PAUSE_S
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
-
-STORE_PAUSE_S = 5.0
-"""A full disk is not the handler's fault: it is retried until there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,10 @@ class Workers:
     def __init__(
         self,
         chats: Chats,
-        handle: Callable[[Task, Draft], Awaitable[None]],
+        handle: Callable[[Task, Draft, Metrics], Awaitable[None]],
         give_up: Callable[[Task, Exception, Draft], Awaitable[None]],
         set_aside: Callable[[Task, Exception, Draft], None],
+        settled: Callable[[], None],
         metrics: Metrics,
         deaths: Deaths,
         *,
@@ -69,6 +70,8 @@ class Workers:
         self._handle = handle
         self._give_up = give_up
         self._set_aside = set_aside
+        self._settled = settled
+        """Called whenever something was committed, work for later among it perhaps."""
         self._metrics = metrics
         self._patience = patience
         self._deaths = deaths
@@ -104,8 +107,8 @@ class Workers:
                     self._count -= 1
                     self._metrics.waiting = self._count
                     self._room.notify()
-        except InactiveError:
-            pass
+        except (InactiveError, CriticalError):
+            pass  # the bot is about to end, and this comes again after its next start
         finally:
             del self._running[key]
             if not queue:
@@ -129,7 +132,7 @@ class Workers:
     async def _noted(self, task: Task) -> None:
         """Handle a task, so that it is known whose fault it is if the program ends meanwhile."""
         if self._deaths.is_hopeless(task.key):
-            await self._gave_up(task, DiedError())
+            await self._gave_up(task, DiedError(), Metrics())
         else:
             self._deaths.begin(task.key)
             try:
@@ -141,14 +144,15 @@ class Workers:
                 raise
             self._deaths.end(task.key)
         if not self.closing:
-            await self._deaths.acquit(task.key)
+            await self._chats.lasting(partial(self._deaths.acquit, task.key))
 
     async def _one(self, task: Task) -> None:
         """Handle a task until it is done; one that keeps failing is reported and set aside."""
         attempt = 0
         while attempt < self._patience.attempts:
+            counts = Metrics()
             try:
-                await self._tried(task)
+                await self._tried(task, counts)
                 return
             except StateChangedError:
                 await asyncio.sleep(0)
@@ -156,6 +160,7 @@ class Workers:
             except InactiveError:
                 raise
             except StoreFailedError as error:
+                # A full disk is not the handler's fault: it is tried again until there is room.
                 log.error("the store takes nothing, trying again: %s", error)
                 await asyncio.sleep(STORE_PAUSE_S)
                 if self.closing:
@@ -181,17 +186,17 @@ class Workers:
                 await asyncio.sleep(self._patience.pauses_s[attempt - 1])
                 if self.closing:
                     return
-        await self._gave_up(task, failure)
+        await self._gave_up(task, failure, counts)
 
-    async def _tried(self, task: Task) -> None:
+    async def _tried(self, task: Task, counts: Metrics) -> None:
         draft = self._chats.draft()
-        await self._handle(task, draft)
+        await self._handle(task, draft, counts)
         await task.settle(draft)
-        self._metrics.handled += 1
+        self._metrics.add(replace(counts, handled=1))
+        self._settled()
 
-    async def _gave_up(self, task: Task, failure: Exception) -> None:
+    async def _gave_up(self, task: Task, failure: Exception, counts: Metrics) -> None:
         """Report, and set aside; if reporting fails too, only set aside, retrying until that succeeds."""
-        self._metrics.set_aside += 1
         telling = True
         while not self.closing:
             draft = self._chats.draft()
@@ -200,6 +205,8 @@ class Workers:
                     await self._give_up(task, failure, draft)
                 self._set_aside(task, failure, draft)
                 await task.settle(draft)
+                self._metrics.add(replace(counts, sent=0, jobs=0, set_aside=1))
+                self._settled()
                 return
             except InactiveError:
                 raise

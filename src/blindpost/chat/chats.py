@@ -13,11 +13,15 @@ async with Agent.open("ada.db", servers=["smp://..."]) as agent:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import field, replace
+from functools import partial
+from typing import TypeVar
 
 from blindpost.agent import (
     Agent,
@@ -29,6 +33,7 @@ from blindpost.agent import (
     ContactRequest,
     ContactRequested,
     CreatedLink,
+    CriticalError,
     Event,
     Failed,
     InfoReceived,
@@ -62,12 +67,19 @@ from blindpost.chat.notices import Notice, connected, notice_bytes, notice_from,
 from blindpost.chat.ourselves import Ourselves
 from blindpost.chat.presets import complete
 from blindpost.crypto.entropy import system_entropy
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import ContactLink
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 STRANGER = Profile("somebody")
 """For somebody whose name is not known yet."""
+STORE_PAUSE_S = 5.0
+"""How long a full disk is left alone before it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +213,29 @@ class Chats:
             await self.agent.transact(draft.apply, *draft.connections)
             await self._bury()
 
+    async def lasting(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Work that nobody else would take up: while the disk is full it begins again and again.
+
+        `CriticalError` if the store takes nothing more until the next start."""
+        while True:
+            try:
+                return await work()
+            except StoreFailedError as error:
+                if self.agent.is_broken:
+                    raise CriticalError(str(error)) from error
+                log.error("the store takes nothing, trying again: %s", error)
+            await asyncio.sleep(STORE_PAUSE_S)
+
     async def _bury(self) -> None:
-        """Delete the connections with those who are gone; if we crash first, the next start does it."""
-        for conn_id, _ in list(self.agent.records.scan(book.LEFT)):
-            with contextlib.suppress(ConnError):
-                await self.agent.connection(conn_id).delete(wait_delivery=True)
-            await self.agent.transact(_forgetting(conn_id))
+        """Delete the connections with those who are gone; if we crash first, or the disk is full, that is
+        done after the next commit or start."""
+        try:
+            for conn_id, _ in list(self.agent.records.scan(book.LEFT)):
+                with contextlib.suppress(ConnError):
+                    await self.agent.connection(conn_id).delete(wait_delivery=True)
+                await self.agent.transact(_forgetting(conn_id))
+        except StoreFailedError as error:
+            log.error("a connection with somebody who is gone is deleted later: %s", error)
 
     async def say(self, to: Conversation, text: str) -> tuple[int, ...]:
         """Send one text; returns its numbers, which `Delivered` names."""
@@ -237,7 +266,7 @@ class Chats:
         async for unit in self.units():
             for event in unit.events:
                 yield event
-            await unit.done()
+            await self.lasting(unit.done)
 
     async def units(self) -> AsyncIterator[Unit]:
         """Events, each with its acknowledgement: for programs that do several things at once."""
@@ -245,13 +274,15 @@ class Chats:
         for unit in self._noticed():
             yield unit
         for request in self._forgotten():
-            asked = await self._requested(request)
+            asked = await self.lasting(partial(self._requested, request))
             if asked is not None:
                 yield asked
         while (event := await self.agent.next_event()) is not None:
-            if isinstance(event, Received) and (before := await self._heard_from(event.conn)) is not None:
-                yield before
-            taken = await self._take(event)
+            if isinstance(event, Received):
+                before = await self.lasting(partial(self._heard_from, event.conn))
+                if before is not None:
+                    yield before
+            taken = await self.lasting(partial(self._take, event))
             if taken is not None:
                 yield taken
 

@@ -68,10 +68,14 @@ class CommandWorkers:
             self._again.discard(key)
 
     async def _run_all(self, key: CommandKey) -> None:
+        retry = Retry.first(MESSAGE_FAST)
         while True:
             self._again.discard(key)
             command = self._next(*key)
             if command is not None and not await self._ground.store.is_durable():
+                # The end of another one had no room on the disk: that one would be done again at once.
+                await asyncio.sleep(retry.delay_s)
+                retry = retry.next()
                 continue
             if command is None or not self._is_there(command):
                 if key in self._again:
