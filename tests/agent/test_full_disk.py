@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from blindpost.agent import Received
-from blindpost.engine.loop import StoreFailedError
+from blindpost.agent import Received, StoreFailedError
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Peer, World, virtual
 
@@ -59,3 +58,15 @@ async def test_periodic_work_goes_on(world: World) -> None:
     disk.full_for = 1
     await asyncio.sleep(400)
     assert disk.refused == 2
+
+
+@virtual
+async def test_what_a_program_asks_for_while_the_disk_is_full_did_not_happen(world: World) -> None:
+    alice, bob = await world.pair()
+    disk = Disk(alice)
+    disk.full_for = 1
+    with pytest.raises(StoreFailedError, match="the disk is full"):
+        await alice.conn.send(b"one")
+    assert not alice.agent.is_broken
+    await alice.conn.send(b"two")
+    assert (await bob.expect(Received)).msg.body == b"two"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from blindpost.agent import ReceivedMessage, StoreFailedError
 from blindpost.canary.book import Became
 from blindpost.canary.process import CanaryService, clock_us
 from blindpost.canary.settings import CONFIG_NAME, CanaryPlace, config_text
@@ -120,6 +121,44 @@ async def test_a_message_that_never_arrives_is_lost(tmp_path: Path) -> None:
         await reached(canary, Became.ACKED, 2)
         await two.end()
         await reached(canary, Became.LOST, 1)
+
+
+async def test_a_full_disk_is_not_told_as_messages_that_routers_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpost.canary.process.STORE_PAUSE_S", 0.05)
+    async with fleet(tmp_path) as (one, two), singing(set_up(tmp_path / "canary", one, two)) as canary:
+        await reached(canary, Became.ACKED, 2)
+        original, refused = ReceivedMessage.ack, 0
+
+        async def ack(message: ReceivedMessage, receipt: bytes | None = None) -> None:
+            nonlocal refused
+            if refused < 6:
+                refused += 1
+                raise StoreFailedError("the disk is full")
+            await original(message, receipt)
+
+        monkeypatch.setattr(ReceivedMessage, "ack", ack)
+        await reached(canary, Became.ACKED, canary.book.counts[Became.ACKED] + 8)
+        assert refused == 6
+        await settled(canary)
+        assert canary.book.counts[Became.LOST] == 0
+
+
+async def test_a_broken_store_is_told_and_nothing_is_sent_there(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (one, two), singing(set_up(tmp_path / "canary", one, two)) as canary:
+        await reached(canary, Became.ACKED, 2)
+        await settled(canary)
+        canary.fleet._agents["one"]._ground.store._break(StoreFailedError("its log cannot be synced"))
+        told = canary.trouble()
+        assert told is not None
+        assert "the disk lost something of one: repair it" in told
+        sent = []
+        for _ in range(2):  # what was under way may still be counted after the first
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(canary.tasks()["sending"](), 0.5)
+            sent.append(canary.book.counts[Became.SENT])
+        assert sent[0] == sent[1]
 
 
 async def test_the_tables_identify_only_routers_by_name(tmp_path: Path) -> None:

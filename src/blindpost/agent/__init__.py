@@ -140,6 +140,16 @@ from blindpost.agent.subscriptions.table import (
 from blindpost.agent.versions import (
     Versions,
 )
+from blindpost.engine.loop import (
+    StoreFailedError,
+)
+from blindpost.store.contract import (
+    StoreVersionError,
+)
+from blindpost.store.sqlite import (
+    NotOurFileError,
+    StoreInUseError,
+)
 
 __all__ = [
     "Agent",
@@ -192,6 +202,7 @@ __all__ = [
     "NetworkError",
     "News",
     "NoNewQueuesError",
+    "NotOurFileError",
     "NtfError",
     "PassphraseError",
     "PreparedLink",
@@ -231,6 +242,9 @@ __all__ = [
     "SmpError",
     "SndQueueStats",
     "SndSwitch",
+    "StoreFailedError",
+    "StoreInUseError",
+    "StoreVersionError",
     "SubscriptionEnded",
     "SubscriptionOptions",
     "SubscriptionsFailed",

@@ -29,6 +29,7 @@ from blindpost.agent import (
     SendFailed,
     SendsFailed,
     Sent,
+    StoreFailedError,
 )
 from blindpost.canary.book import MIRROR, Way
 from blindpost.serving.files import read_file, write_file
@@ -105,6 +106,11 @@ class Fleet:
         return list(self._ends.values())
 
     @property
+    def broken(self) -> list[str]:
+        """The agents whose stores take nothing more until the next start: nothing can be measured there."""
+        return [name for name, agent in self._agents.items() if agent.is_broken]
+
+    @property
     def wanted(self) -> list[tuple[str, str]]:
         """Each two agents, once."""
         names = list(self._agents)
@@ -149,7 +155,7 @@ class Fleet:
             for one, other in missing:
                 try:
                     await self._introduce(one, other)
-                except AgentError as error:
+                except (AgentError, StoreFailedError) as error:
                     log.error("%s and %s cannot be connected yet: %s", one, other, error)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _AGAIN_S_MAX)

@@ -21,6 +21,7 @@ from blindpost.agent import (
     SendFailed,
     SendsFailed,
     Sent,
+    StoreFailedError,
 )
 from blindpost.canary.book import Became, Book, Entry, Way
 from blindpost.canary.nodes import (
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from blindpost.serving.tasks import Work
 
 OURS = "blindpost_canary_"
+STORE_PAUSE_S = 5.0
+"""How long a full disk is left alone before it is tried again."""
 PAUSE_US = 5_000_000
 """Waking up later than this is a pause, not load."""
 
@@ -172,6 +175,9 @@ class CanaryService(Service[CanaryPlace]):
         """Its agents write to their own stores, and say what fails."""
 
     def trouble(self) -> str | None:
+        if broken := self.fleet.broken:
+            of = ", ".join(broken)
+            return f"the disk lost something of {of}: repair it, then start the canary again"
         ends, wanted = self.fleet.ends, 2 * len(self.fleet.wanted)
         connected = sum(end.ready for end in ends)
         if connected < wanted:
@@ -203,9 +209,9 @@ class CanaryService(Service[CanaryPlace]):
 
     async def _send_for_ever(self) -> None:
         while True:
-            messages = self.place.settings.messages
+            messages, broken = self.place.settings.messages, self.fleet.broken
             for end in self.fleet.ends:
-                if end.ready:
+                if end.ready and end.way.sender not in broken and end.way.recipient not in broken:
                     await self._send(end, messages.size)
             for entry in self.book.overdue(self._now_us()):
                 log.error("a message from %s to %s was lost", entry.way.sender, entry.way.recipient)
@@ -229,7 +235,7 @@ class CanaryService(Service[CanaryPlace]):
         connection = 0 if self._notes is None else self._notes.connection(end.way, at_us)
         try:
             sent = await end.connection.send(body_of(Letter(number, at_us, connection), size))
-        except AgentError as error:
+        except (AgentError, StoreFailedError) as error:
             log.error("%s to %s: %s", end.way.sender, end.way.recipient, error)
             return
         self._numbers[end.way, sent] = number
@@ -264,9 +270,18 @@ class CanaryService(Service[CanaryPlace]):
             integrity = INTEGRITY[type(message.integrity)]
             entry = self.book.delivered(back, found.number, found.sent_us, at_us, integrity, found.connection)
             self._note(entry)
-        await message.ack()
+        await self._acknowledge(end, message)
         if found is not None:
             self._note(self.book.acked(back, found.number, self._now_us()))
+
+    async def _acknowledge(self, end: End, message: ReceivedMessage) -> None:
+        """Until it is stored: the router keeps all that follows until it is told."""
+        while True:
+            try:
+                return await message.ack()
+            except StoreFailedError as error:
+                log.error("%s to %s: %s", end.way.recipient, end.way.sender, error)
+            await asyncio.sleep(STORE_PAUSE_S)
 
     def _note(self, entry: Entry) -> None:
         if self._notes is not None:

@@ -52,7 +52,7 @@ def _own_name() -> str:
 
 
 async def _run(store: Path, servers: list[str], passphrase: str | None, name: str, qr: bool) -> None:
-    from blindpost.agent import Agent, PassphraseError
+    from blindpost.agent import Agent, AgentError, PassphraseError
     from blindpost.chat import Chats, Profile
     from blindpost.cli.talking import Talk
     from blindpost.store.sqlite import UNUSABLE
@@ -70,6 +70,8 @@ async def _run(store: Path, servers: list[str], passphrase: str | None, name: st
             await talk.run(lines)
     except (PassphraseError, *UNUSABLE) as error:
         raise OperatorError(f"{store}: {error}.") from error
+    except AgentError as error:
+        raise OperatorError(f"{error}. {error.remedy}") from error
 
 
 async def _typed() -> AsyncIterator[str]:

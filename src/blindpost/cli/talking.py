@@ -11,7 +11,7 @@ import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from blindpost.agent import AgentError
+from blindpost.agent import AgentError, StoreFailedError
 from blindpost.chat import (
     REACTIONS,
     Asked,
@@ -98,15 +98,22 @@ class Talk:
         return len(self._ids)
 
     async def run(self, lines: AsyncIterator[str]) -> None:
-        showing = asyncio.create_task(self._show_events())
+        """Until the last line, or until nothing can be shown any more, which is raised."""
+        work = [asyncio.create_task(one) for one in (self._show_events(), self._obey_all(lines))]
         try:
-            async for line in lines:
-                if line.strip() == "/quit":
-                    break
-                await self._obey(line.strip())
+            ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            showing.cancel()
-            await asyncio.wait([showing])
+            for one in work:
+                one.cancel()
+            await asyncio.wait(work)
+        for one in ended:
+            one.result()
+
+    async def _obey_all(self, lines: AsyncIterator[str]) -> None:
+        async for line in lines:
+            if line.strip() == "/quit":
+                break
+            await self._obey(line.strip())
 
     async def _obey(self, line: str) -> None:
         """Handle one line; an error is shown, and the next line can be typed."""
@@ -122,6 +129,8 @@ class Talk:
             say(f"! {error}. {error.remedy}")
         except WireError as error:
             say(f"! {error}")
+        except StoreFailedError as error:
+            say(f"! nothing of this was done: {error}")
 
     # What is typed
 

@@ -1,0 +1,88 @@
+"""The messenger in a terminal whose disk fails: what was typed is not taken for sent, and no silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from blindpost.agent import CriticalError, StoreFailedError
+from blindpost.chat import ChatEvent, Chats, ContactConnected, MessageReceived, Profile
+from blindpost.cli.talking import Talk
+from blindpost.testing import World, virtual
+from tests.support.chat.people import person
+
+
+class Keyboard:
+    """Lines that somebody types, one after the other is taken."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self.taken = 0
+
+    def type(self, line: str) -> None:
+        self._lines.put_nowait(line)
+
+    async def lines(self) -> AsyncIterator[str]:
+        while True:
+            yield await self._lines.get()
+            self.taken += 1
+
+
+@virtual
+async def test_a_line_that_the_disk_has_no_room_for_is_not_sent(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
+    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
+    link = await chats.invite()
+    await bob.chats.join(str(link))
+    await bob.expect(ContactConnected)
+    talk = Talk(chats, qr=False)
+    running = asyncio.create_task(talk.run(keyboard.lines()))
+    await asyncio.sleep(10)
+    file = ann.agent._ground.store._file
+    original = file.commit
+
+    def full() -> None:
+        file.rollback()
+        raise StoreFailedError("the disk is full")
+
+    file.commit = full  # type: ignore[method-assign]
+    keyboard.type("lost?")
+    await asyncio.sleep(5)
+    file.commit = original  # type: ignore[method-assign]
+    assert "! nothing of this was done: the disk is full" in capsys.readouterr().out
+    keyboard.type("here")
+    assert (await bob.expect(MessageReceived)).message.text == "here"
+    keyboard.type("/quit")
+    await running
+
+
+@virtual
+async def test_a_store_that_takes_nothing_more_ends_the_conversation(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who types is told; where an event cannot be taken the program ends, for it would show nothing more."""
+    ann, keyboard = await world.agent("ann"), Keyboard()
+    chats = Chats(ann.agent, Profile("Ann"))
+    running = asyncio.create_task(Talk(chats, qr=False).run(keyboard.lines()))
+    await asyncio.sleep(1)
+    ann.agent._ground.store._break(StoreFailedError("its log cannot be synced"))
+    await asyncio.sleep(1)
+    keyboard.type("/invite")
+    await asyncio.sleep(1)
+    shown = capsys.readouterr().out
+    assert "! CRITICAL: its log cannot be synced" in shown
+    assert "! nothing of this was done: its log cannot be synced" in shown
+    keyboard.type("/quit")
+    await running
+
+    async def events(chats: Chats) -> AsyncIterator[ChatEvent]:
+        raise CriticalError("its log cannot be synced")
+        yield
+
+    monkeypatch.setattr(Chats, "events", events)
+    with pytest.raises(CriticalError, match="cannot be synced"):
+        await asyncio.wait_for(Talk(chats, qr=False).run(Keyboard().lines()), 60)
