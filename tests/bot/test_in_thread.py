@@ -116,6 +116,15 @@ async def test_what_is_under_way_when_the_bot_ends_is_refused(
                 await one
 
 
+async def test_a_bot_that_ends_this_very_moment_is_not_running(tmp_path: Path) -> None:
+    """Its loop is closed, and its thread has not yet said so."""
+    async with bot_of_a_thread(tmp_path) as (_, running, _):
+        await asyncio.to_thread(running.__exit__, None, None, None)
+        running._has_ended = False
+        with pytest.raises(RuntimeError, match="not running"):
+            running.contacts()
+
+
 async def test_an_async_handler_does_not_wait_for_its_own_thread(tmp_path: Path) -> None:
     async with bot_of_a_thread(tmp_path) as (bot, running, guest):
 

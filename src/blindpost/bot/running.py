@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import signal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from blindpost.bot.bot import Bot
 
 T = TypeVar("T")
+
+ENDING_S = 10.0
+"""How long whoever asks too late waits for the bot's end."""
 
 
 def run(bot: Bot) -> None:
@@ -115,8 +119,8 @@ class InThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._lock:
-            if self._loop is not None and self._end is not None and not self._has_ended:
+        if self._loop is not None and self._end is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
                 self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         failure = self._failure
@@ -159,19 +163,27 @@ class InThread:
             raise RuntimeError(
                 "the bot cannot wait for itself: an async handler awaits `bot.tell(...)` instead"
             )
-        with self._lock:
-            if self._loop is None or self._has_ended:
-                work.close()
-                raise self._not_running()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._asked[future] = work
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            self._thread.join()
-            raise self._not_running() from None
-        finally:
-            self._asked.pop(future, None)
+        future = self._begun(work)
+        if future is not None:
+            try:
+                return future.result()
+            except concurrent.futures.CancelledError:
+                pass
+            finally:
+                self._asked.pop(future, None)
+        work.close()
+        if self._thread.ident is not None:
+            self._thread.join(ENDING_S)  # then the reason is known
+        raise self._not_running()
+
+    def _begun(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T] | None:
+        """None if the bot does not run, or ends just now."""
+        with self._lock, contextlib.suppress(RuntimeError):
+            if self._loop is not None and not self._has_ended:
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                self._asked[future] = work
+                return future
+        return None
 
     def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
         """As `Bot.tell`; when it returns the message is stored."""
