@@ -3,27 +3,64 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 import pytest
 
-from blindpost.agent import Received, StoreFailedError
+from blindpost.agent import (
+    AgentFailed,
+    Connected,
+    Connection,
+    Direction,
+    Event,
+    Failed,
+    RatchetSync,
+    ReceiptsReceived,
+    Received,
+    SendFailed,
+    StoreFailedError,
+    Switched,
+    SwitchPhase,
+    SyncState,
+)
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Peer, World, virtual
+from tests.support.agent.network import commands_sent
+
+T = TypeVar("T")
+
+FULL_S = 30.0
 
 
 class Disk:
-    """Refuses so many of the next commits of one agent."""
+    """Refuses so many of the next commits of one agent, or all for a while after some that still fit."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, room: int | None = None) -> None:
         self.full_for = 0
         self.refused = 0
+        self._room = room
+        self._until_s: float | None = None
         self._file: SqliteStore = peer.agent._ground.store._file
         self._commit = self._file.commit
         self._file.commit = self.commit  # type: ignore[method-assign]
 
-    def commit(self) -> None:
+    def _is_full(self) -> bool:
         if self.full_for:
             self.full_for -= 1
+            return True
+        if self._room is None:
+            return False
+        if self._room:
+            self._room -= 1
+            return False
+        now = asyncio.get_running_loop().time()
+        self._until_s = self._until_s or now + FULL_S
+        return now < self._until_s
+
+    def commit(self) -> None:
+        if self._is_full():
             self.refused += 1
             self._file.rollback()
             raise StoreFailedError("the disk is full")
@@ -70,3 +107,96 @@ async def test_what_a_program_asks_for_while_the_disk_is_full_did_not_happen(wor
     assert not alice.agent.is_broken
     await alice.conn.send(b"two")
     assert (await bob.expect(Received)).msg.body == b"two"
+
+
+class Program:
+    """Asks its agent until that has room, acknowledges what comes, and keeps what it is told."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.agent = peer.agent
+        self.heard: list[bytes] = []
+        self.told: list[Event] = []
+        self.conn: Connection
+        self.listening = asyncio.create_task(self._listen())
+
+    async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except StoreFailedError:
+                await asyncio.sleep(3)
+
+    async def say(self, *bodies: bytes) -> None:
+        for body in bodies:
+            await self.ask(partial(self.conn.send, body))
+
+    async def _listen(self) -> None:
+        async for event in self.agent.events():
+            self.told.append(event)
+            if isinstance(event, Received):
+                receipt = b"" if len(self.heard) % 2 else None
+                await self.ask(partial(event.msg.ack, receipt))
+                self.heard.append(event.msg.body)
+            elif isinstance(event, ReceiptsReceived):
+                await self.ask(event.msg.ack)
+
+    async def until(self, happened: Callable[[Event], bool]) -> None:
+        """Something was told by now, or is within an hour."""
+        for _ in range(3600):
+            if any(happened(event) for event in self.told):
+                return
+            await asyncio.sleep(1)
+        raise AssertionError(f"it was told only {self.told}")
+
+    @property
+    def failures(self) -> list[Event]:
+        """What it was told of but the disk."""
+        failed = (event for event in self.told if isinstance(event, Failed | AgentFailed | SendFailed))
+        return [event for event in failed if "the disk is full" not in str(event.error)]
+
+
+def moved(direction: Direction) -> Callable[[Event], bool]:
+    return lambda event: (
+        isinstance(event, Switched) and event.direction is direction and event.phase is SwitchPhase.COMPLETED
+    )
+
+
+def in_step(event: Event) -> bool:
+    return isinstance(event, RatchetSync) and event.state is SyncState.OK
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("commits", range(0, 42, 6))
+@virtual
+async def test_a_whole_life_of_a_connection_goes_on_after_half_a_minute_without_room(
+    world: World, commits: int, who: int
+) -> None:
+    """Made, used, moved to another queue, its ratchets renewed and used again."""
+    peers = await world.agent("alice"), await world.agent("bob")
+    disk = Disk(peers[who], commits)
+    alice, bob = (Program(peer) for peer in peers)
+    with commands_sent() as sent:
+        link = await alice.ask(alice.agent.invite)
+        alice.conn, bob.conn = link.conn, await bob.ask(partial(bob.agent.join, str(link)))
+        for one in (alice, bob):
+            await one.until(lambda event: isinstance(event, Connected))
+        await alice.say(b"a1", b"a2")
+        await bob.say(b"b1", b"b2")
+        await bob.ask(bob.conn.switch)
+        await alice.say(b"a3")
+        await bob.say(b"b3")
+        await alice.until(moved(Direction.SND))
+        await bob.until(moved(Direction.RCV))
+        await alice.ask(partial(alice.conn.synchronize, force=True))
+        for one in (alice, bob):
+            await one.until(in_step)
+        await alice.say(b"a4")
+        await bob.say(b"b4")
+        await asyncio.sleep(600)
+    assert disk.refused
+    assert (alice.heard, bob.heard) == ([b"b1", b"b2", b"b3", b"b4"], [b"a1", b"a2", b"a3", b"a4"])
+    assert alice.failures + bob.failures == []
+    assert len(sent) < 150, "nothing is repeated without a pause"
+    for one in (alice, bob):
+        one.listening.cancel()
+        await asyncio.wait([one.listening])

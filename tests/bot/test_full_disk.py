@@ -13,8 +13,11 @@ from blindpost.agent import ConnError
 from blindpost.bot import Bot, Chat, Outbox
 from blindpost.bot.deaths import Deaths, _left_in
 from blindpost.chat import ContactConnected, ContactGone, MessageReceived
+from blindpost.chat.codec import events as e
+from blindpost.chat.codec.content import Content
 from blindpost.store.sqlite import SqliteStore
 from tests.support.bot.bots import BotWorld
+from tests.support.chat.host import Host
 from tests.support.client.scripted_router import virtual
 
 
@@ -103,6 +106,39 @@ async def test_who_comes_while_the_disk_is_full_is_welcomed_later(tmp_path: Path
                 if not disk.refused:
                     break
             assert number > 5
+
+
+@virtual
+async def test_a_group_is_entered_although_the_disk_was_full(tmp_path: Path, disk: Disk) -> None:
+    """Whichever commit of the bot is the first that has no room, from the contact to its answer there."""
+    async with BotWorld(tmp_path) as place:
+        bot = place.bot(groups=True)
+
+        @bot.command("echo", groups=True)
+        async def echo(chat: Chat, text: str) -> None:
+            await chat.reply(text)
+
+        async with bot.open() as link:
+            host = Host(await place.agent("host"))
+            for number in itertools.count(1):
+                disk.refused, disk.room = 0, number - 1
+
+                async def entered(name: str) -> e.AnyEvent:
+                    await host.invite_bot(link, name, "member")
+                    await host.tell(name, e.NewMessage(Content("/echo here")), name.encode())
+                    return await host.heard(name)
+
+                entering = asyncio.create_task(entered(f"bot {number}"))
+                await asyncio.sleep(60)
+                disk.room = None
+                answer = await entering
+                assert isinstance(answer, e.NewMessage)
+                assert answer.content.text == "here"
+                assert bot.broken is not None
+                assert not bot.broken.done()
+                if not disk.refused:
+                    break
+            assert number > 10
 
 
 @virtual
