@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from blindpost.agent import CriticalError, StoreFailedError
+from blindpost.agent import CriticalError, RatchetSync, StoreFailedError, SyncState
+from blindpost.agent.store import connections
 from blindpost.chat import ChatEvent, Chats, ContactConnected, MessageReceived, Profile
 from blindpost.cli.talking import Talk
 from blindpost.testing import World, virtual
@@ -86,3 +87,31 @@ async def test_a_store_that_takes_nothing_more_ends_the_conversation(
     monkeypatch.setattr(Chats, "events", events)
     with pytest.raises(CriticalError, match="cannot be synced"):
         await asyncio.wait_for(Talk(chats, qr=False).run(Keyboard().lines()), 60)
+
+
+@virtual
+async def test_somebody_who_went_back_to_an_old_state_can_be_read_again(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is typed meanwhile waits, and nothing is lost."""
+    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
+    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
+    await bob.chats.join(str(await chats.invite()))
+    friend = (await bob.expect(ContactConnected)).contact
+    running = asyncio.create_task(Talk(chats, qr=False).run(keyboard.lines()))
+    await asyncio.sleep(10)
+    await bob.say(friend, "before")
+    ground, (contact,) = ann.agent._ground, chats.contacts()
+    with ground.transaction() as tx:
+        connections.set_sync_state(tx, contact.id, SyncState.REQUIRED)
+        tx.emit(RatchetSync(ground.handle(contact.id), SyncState.REQUIRED))
+    keyboard.type("waits")
+    await asyncio.sleep(5)
+    keyboard.type("/fix")
+    assert (await bob.expect(MessageReceived)).message.text == "waits"
+    await asyncio.sleep(5)
+    shown = capsys.readouterr().out
+    assert "! Bob cannot be read: one side went back to an old state. /fix mends it" in shown
+    assert "Bob can be read again. The security code is a new one" in shown
+    keyboard.type("/quit")
+    await running

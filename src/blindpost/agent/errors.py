@@ -98,6 +98,15 @@ class CommandError(AgentError):
         return _OF_COMMANDS[self.code]
 
 
+class OutOfStepError(CommandError):
+    """Nothing can be sent on this connection until its two ratchets agree again."""
+
+    remedy = "Wait for RatchetSync with the state ok, then ask again."
+
+    def __init__(self) -> None:
+        super().__init__(CommandCode.PROHIBITED, "nothing can be sent until the ratchets are synchronised")
+
+
 def prohibited(message: str) -> CommandError:
     return CommandError(CommandCode.PROHIBITED, message)
 

@@ -20,10 +20,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_args
 
-from blindpost.agent import Agent, AgentConfig, CriticalError
+from blindpost.agent import Agent, AgentConfig, AgentError, CriticalError, RatchetSync, SyncState
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
 from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
 from blindpost.bot.deaths import Deaths
@@ -35,6 +36,7 @@ from blindpost.bot.timing import Every, Timing
 from blindpost.bot.typed import arguments_of, load_state
 from blindpost.bot.working import Patience, Task, Workers
 from blindpost.chat import (
+    AgentNews,
     Allow,
     Asked,
     ChatEvent,
@@ -62,6 +64,7 @@ AskedDecision = Callable[[Asked], Awaitable[bool] | bool]
 OfferDecision = Callable[[GroupOffered], Awaitable[bool] | bool]
 
 EVENTS = frozenset(get_args(ChatEvent))
+REPAIR_S = 3600.0
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 
@@ -112,6 +115,8 @@ class Bot:
         self._every: list[Every] = []
         self._audiences: dict[str, Audience] = {}
         self.metrics = Metrics()
+        self._repaired: dict[str, float] = {}
+        """When new keys were offered last, by connection."""
         self._chats: Chats | None = None
         self._broadcasts: Broadcasts | None = None
         self._workers: Workers | None = None
@@ -367,8 +372,24 @@ class Bot:
             if not unit.key:
                 _log(unit.events)
                 _end_if_broken(unit.events)
+                for event in unit.events:
+                    if isinstance(event, AgentNews) and isinstance(event.event, RatchetSync):
+                        await self.chats.lasting(partial(self._repair, event.event))
                 continue
             await self._workers.put(Task(unit.key, unit.events, unit.done, _said(unit.events)))
+
+    async def _repair(self, news: RatchetSync) -> None:
+        """A contact who went back to a backup cannot be read: nobody is here to press a button, so the bot
+        offers new keys, once an hour at most."""
+        conn_id, now = news.conn.id, self._now()
+        self._repaired = {one: at for one, at in self._repaired.items() if now - REPAIR_S < at <= now}
+        if news.state is not SyncState.REQUIRED or conn_id in self._repaired:
+            return
+        self._repaired[conn_id] = now
+        try:
+            await news.conn.synchronize()
+        except AgentError as error:
+            log.warning("the ratchets of a contact stay out of step: %s", error)
 
     async def _help(self, chat: Chat) -> None:
         chat.reply(self._routes.help())

@@ -38,15 +38,18 @@ from blindpost.agent import (
     Failed,
     InfoReceived,
     LinkCreated,
+    OutOfStepError,
     PreparedLink,
+    RatchetSync,
     ReceiptsReceived,
     ReceiptStatus,
     Received,
     SendFailed,
     SendsFailed,
+    SyncState,
     Transaction,
 )
-from blindpost.chat import book, grouping, receiving
+from blindpost.chat import book, grouping, holding, receiving
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import Item, read_body, read_link_data, write_info, write_link_data
 from blindpost.chat.codec.content import Content
@@ -271,6 +274,8 @@ class Chats:
     async def units(self) -> AsyncIterator[Unit]:
         """Events, each with its acknowledgement: for programs that do several things at once."""
         await self._bury()
+        for conn_id in holding.held(self.agent.records):
+            await self.lasting(partial(self._release, conn_id))
         for unit in self._noticed():
             yield unit
         for request in self._forgotten():
@@ -334,6 +339,9 @@ class Chats:
                 return await self._connected(conn)
             case LinkCreated(conn, link):
                 await self._link_made(conn, link.full.text)
+            case RatchetSync(conn, SyncState.OK):
+                await self._release(conn.id)
+                return self._told(AgentNews(event))
             case Failed(conn, error):
                 return self._told(Trouble(book.conversation(self.agent.records, conn.id), error))
             case SendFailed(conn, number, error):
@@ -418,6 +426,13 @@ class Chats:
             return await self._member_reached(conn, chat)
         return None
 
+    async def _release(self, conn_id: str) -> None:
+        """Send what waited until the ratchets of this connection are in step."""
+        if conn_id in holding.held(self.agent.records):
+            with contextlib.suppress(OutOfStepError, ConnError):
+                conn = self.agent.connection(conn_id)
+                await self.agent.transact(lambda tx: holding.release(tx, conn), conn)
+
     async def _member_reached(self, conn: Connection, chat: Group) -> Unit | None:
         draft = self.draft()
         host = draft.involve(chat.id)
@@ -452,6 +467,7 @@ def _forgetting(conn_id: str) -> Callable[[Transaction], None]:
     def forget(tx: Transaction) -> None:
         tx.delete(book.LEFT, conn_id)
         tx.delete(book.MEMBERS, conn_id)
+        holding.forget(tx, conn_id)
 
     return forget
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from blindpost.agent import AgentError, Connection, ConnError, Transaction
-from blindpost.chat import book
+from blindpost.agent import AgentError, Connection, ConnError, OutOfStepError, Transaction
+from blindpost.chat import book, holding
 from blindpost.chat.codec.bodies import write_body, write_info
 from blindpost.chat.codec.content import Content, Quote
 from blindpost.chat.codec.events import (
@@ -47,7 +47,8 @@ class Draft:
         self._changes: list[Change] = []
         self._conns: dict[str, Connection] = {}
         self.numbers: dict[bytes, list[int]] = {}
-        """After the commit: the agent's numbers for each message, which `Delivered` names."""
+        """After the commit: the agent's numbers for each message, which `Delivered` names; none for one that
+        waits until the ratchets of its connection are in step."""
 
     @property
     def profile(self) -> Profile:
@@ -144,10 +145,9 @@ class Draft:
         told = self._ourselves.mark
         if contact.told != told:
             news = Message(Info(self._ourselves.profile), system_entropy(ID_SIZE))
-            tx.send(conn, write_body([news], pq=True, version=contact.version), notify=False)
+            _sent_or_held(tx, conn, write_body([news], pq=True, version=contact.version), notify=False)
             book.save_contact(tx, replace(contact, told=told))
-        body = write_body([message], pq=True, version=contact.version)
-        self._sent(message, tx.send(conn, body, notify=notifies(message.event)))
+        self._say(tx, conn, message, write_body([message], pq=True, version=contact.version))
 
     def _to_group(self, tx: Transaction, group_id: str, message: Message) -> None:
         group = book.find_group(tx, group_id)
@@ -159,14 +159,12 @@ class Draft:
 
     def to_member(self, tx: Transaction, conn: Connection, member: Member, message: Message) -> None:
         """One unreachable member must not keep the others from getting the message."""
-        body = write_body([message], pq=False, version=member.version)
-        try:
-            self._sent(message, tx.send(conn, body, notify=notifies(message.event)))
-        except AgentError:
-            return
+        with contextlib.suppress(AgentError):
+            self._say(tx, conn, message, write_body([message], pq=False, version=member.version))
 
-    def _sent(self, message: Message, number: int) -> None:
-        if message.msg_id is not None:
+    def _say(self, tx: Transaction, conn: Connection, message: Message, body: bytes) -> None:
+        number = _sent_or_held(tx, conn, body, notify=notifies(message.event))
+        if number is not None and message.msg_id is not None:
             self.numbers.setdefault(message.msg_id, []).append(number)
 
     # Decisions
@@ -231,7 +229,7 @@ class Draft:
     def leave(self, chat: Conversation) -> None:
         """Tell the other side that we leave, and leave."""
         if isinstance(chat, Contact):
-            self.send(chat, ContactLeft())
+            self.send(chat, ContactLeft(), passing=(OutOfStepError,))
         else:
             self.send(chat, GroupLeft())
 
@@ -244,6 +242,16 @@ class Draft:
                 book.save_group(tx, replace(found, state=GroupState.ENDED))
 
         self.add(change)
+
+
+def _sent_or_held(tx: Transaction, conn: Connection, body: bytes, *, notify: bool) -> int | None:
+    """The number of the message; None if it waits until the ratchets are in step."""
+    try:
+        holding.release(tx, conn)
+        return tx.send(conn, body, notify=notify)
+    except OutOfStepError:
+        holding.hold(tx, conn, body, notify=notify)
+        return None
 
 
 def _passing(errors: tuple[type[Exception], ...], work: Callable[[], None]) -> None:

@@ -11,9 +11,10 @@ import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from blindpost.agent import AgentError, StoreFailedError
+from blindpost.agent import AgentError, RatchetSync, StoreFailedError, SyncState
 from blindpost.chat import (
     REACTIONS,
+    AgentNews,
     Asked,
     ChatEvent,
     Chats,
@@ -60,6 +61,7 @@ HELP = f"""\
 /code                show the security code; the other side must see the same
 /leave               end the conversation
 /move                receive through another router
+/fix                 offer new keys to somebody whose messages cannot be read
 /quit                end the program; everything is kept"""
 
 
@@ -90,6 +92,7 @@ class Talk:
             "/code": self._code,
             "/leave": self._leave,
             "/move": self._move,
+            "/fix": self._fix,
             "/help": self._help,
         }
 
@@ -272,6 +275,12 @@ class Talk:
         if chat is not None:
             await self._chats.agent.connection(chat.id).switch()
 
+    async def _fix(self, _: str) -> None:
+        chat = self._chosen()
+        if chat is not None:
+            await self._chats.agent.connection(chat.id).synchronize()
+            say("New keys are offered. What you type is sent when the other side has answered.")
+
     async def _help(self, _: str) -> None:
         say(HELP)
 
@@ -325,9 +334,22 @@ class Talk:
                 say(f"{self._called(group, member)} left.")
             case ProfileChanged(contact):
                 say(f"They are now called {self._called(contact)}.")
+            case AgentNews(RatchetSync(conn, state)):
+                self._show_step(self._chats.contact(conn.id), state)
             case Trouble(chat, error, numbers):
                 where = "" if chat is None else f"{self._called(chat)}: "
                 say(f"! {where}{'not sent, ' if numbers else ''}{error}")
+
+    def _show_step(self, contact: Contact | None, state: SyncState) -> None:
+        """Whether the two sides understand each other."""
+        if contact is None:
+            return
+        if state is SyncState.REQUIRED:
+            say(
+                f"! {self._called(contact)} cannot be read: one side went back to an old state. /fix mends it"
+            )
+        elif state is SyncState.OK:
+            say(f"{self._called(contact)} can be read again. The security code is a new one: /code shows it.")
 
     def _connected(self, contact: Contact, first: Incoming | None) -> None:
         self._added(contact.id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from blindpost.agent.errors import CommandCode, CommandError, InternalError, prohibited
+from blindpost.agent.errors import CommandCode, CommandError, InternalError, OutOfStepError, prohibited
 from blindpost.agent.model import ConnRecord, MessageKind, SndQueue, Whole
 from blindpost.agent.store import connections, messages, ratchets
 from blindpost.agent.work.transactions import Tx
@@ -82,7 +82,7 @@ def enqueue(
     """
     record = connections.load(tx, whole.conn_id)
     if record.sync_state.send_prohibited and not despite_sync:
-        raise prohibited("nothing can be sent until the ratchets are synchronised")
+        raise OutOfStepError
     kind = KINDS[type(message)]
     if record.agent_version < PQ_AGENT_VERSION:
         pq_wish = None

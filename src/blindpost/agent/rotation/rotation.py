@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from blindpost.agent.errors import ProtocolCode, ProtocolError, prohibited
+from blindpost.agent.errors import OutOfStepError, ProtocolCode, ProtocolError, prohibited
 from blindpost.agent.model import ConnId, ConnType, MessageKind, SndQueue, Whole
 from blindpost.agent.rotation import recipient, sender
 from blindpost.agent.rotation.tables import RecipientEvent
@@ -54,7 +54,7 @@ class Rotation:
                 if whole.type is not ConnType.DUPLEX:
                     raise prohibited("only a connection that works both ways can rotate its queue")
                 if whole.record.sync_state.send_prohibited:
-                    raise prohibited("nothing can be sent until the ratchets are synchronised")
+                    raise OutOfStepError
                 recipient.ask(tx, whole, event, prohibited)
 
     async def keep_going(self) -> None:
