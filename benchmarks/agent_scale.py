@@ -41,6 +41,7 @@ from blindpost.crypto.credentials import Credentials, make_service
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.store.contract import Durability
+from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import ACK, SEND, SUB
@@ -110,6 +111,10 @@ class Bench:
     def ended(self, server: Server, conn_id: str, rcv_id: bytes) -> None: ...
 
     def deleted(self, server: Server, conn_id: str, rcv_id: bytes) -> None: ...
+
+    def unreached(self, server: Server, failure: TransportError) -> None: ...
+
+    def reached(self, server: Server) -> None: ...
 
     def refused(self, server: Server, errors: Sequence[tuple[str, Failure]]) -> None:
         raise RuntimeError(f"{len(errors)} queues were refused: {errors[0][1]}")

@@ -7,11 +7,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from blindpost.agent import CriticalError, RatchetSync, StoreFailedError, SyncState
+from blindpost.agent import (
+    CriticalError,
+    RatchetSync,
+    SmpError,
+    StoreFailedError,
+    SubscriptionsFailed,
+    SyncState,
+)
 from blindpost.agent.store import connections
 from blindpost.chat import ChatEvent, Chats, ContactConnected, MessageReceived, Profile
 from blindpost.cli.talking import Talk
+from blindpost.client.errors import RefusedError
 from blindpost.testing import World, virtual
+from blindpost.wire.smp.errors import Code
 from tests.support.chat.people import person
 
 
@@ -113,5 +122,32 @@ async def test_somebody_who_went_back_to_an_old_state_can_be_read_again(
     shown = capsys.readouterr().out
     assert "! Bob cannot be read: one side went back to an old state. /fix mends it" in shown
     assert "Bob can be read again. The security code is a new one" in shown
+    keyboard.type("/quit")
+    await running
+
+
+@virtual
+async def test_an_address_and_a_contact_that_their_router_lost_are_shown(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
+    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
+    link = str(await chats.address())
+    await bob.chats.join(str(await chats.invite()))
+    await bob.expect(ContactConnected)
+    talk = Talk(chats, qr=False)
+    running = asyncio.create_task(talk.run(keyboard.lines()))
+    await asyncio.sleep(10)
+    (contact,) = chats.contacts()
+    gone = SmpError(ann.agent._ground.servers[0].server, RefusedError(Code.AUTH))
+    lost = [one for one in ann.agent.connections() if chats.is_address(one) or one.id == contact.id]
+    ann.agent._ground.stream.put(SubscriptionsFailed(tuple((one, gone) for one in lost)))
+    keyboard.type("/address new")
+    await asyncio.sleep(60)
+    shown = capsys.readouterr().out
+    assert "! Nobody can reach you by your address any more: SMP AUTH" in shown
+    assert "! Bob cannot be heard any more: SMP AUTH" in shown
+    assert link not in shown
+    assert str(await chats.address()) in shown
     keyboard.type("/quit")
     await running

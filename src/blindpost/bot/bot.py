@@ -24,7 +24,16 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_args
 
-from blindpost.agent import Agent, AgentConfig, AgentError, CriticalError, RatchetSync, SyncState
+from blindpost.agent import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    CriticalError,
+    Event,
+    RatchetSync,
+    SubscriptionsFailed,
+    SyncState,
+)
 from blindpost.bot.broadcasts import Audience, Broadcasts, Progress
 from blindpost.bot.chat import EVERYBODY, STATES, Chat, Outbox, state_key
 from blindpost.bot.deaths import Deaths
@@ -65,6 +74,8 @@ OfferDecision = Callable[[GroupOffered], Awaitable[bool] | bool]
 
 EVENTS = frozenset(get_args(ChatEvent))
 REPAIR_S = 3600.0
+LOST_ADDRESS = "nobody can reach the bot by its address: %s. `await bot.new_address()` makes another one"
+LOST_CONTACT = "a contact cannot be heard any more, and has to connect again: %s"
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 
@@ -343,6 +354,10 @@ class Bot:
         outbox.tell(to, text, key=key)
         await self._commit(outbox)
 
+    async def new_address(self) -> str:
+        """Another link, in place of one that its router lost or that too many know; contacts stay."""
+        return str(await self.chats.new_address(self._welcome))
+
     async def broadcast(self, text: str, *, key: str, audience: str | None = None) -> Progress:
         """Start sending a text to all contacts, or to an audience; each gets it once, even across restarts.
         The same `key` again gives the same broadcast; `await progress.finished()` waits for its end."""
@@ -373,10 +388,20 @@ class Bot:
                 _log(unit.events)
                 _end_if_broken(unit.events)
                 for event in unit.events:
-                    if isinstance(event, AgentNews) and isinstance(event.event, RatchetSync):
-                        await self.chats.lasting(partial(self._repair, event.event))
+                    if isinstance(event, AgentNews):
+                        await self._heard(event.event)
                 continue
             await self._workers.put(Task(unit.key, unit.events, unit.done, _said(unit.events)))
+
+    async def _heard(self, news: Event) -> None:
+        """What the agent tells of connections, and nobody else looks at."""
+        match news:
+            case RatchetSync():
+                await self.chats.lasting(partial(self._repair, news))
+            case SubscriptionsFailed(errors):
+                for conn, error in errors:
+                    lost = LOST_ADDRESS if self.chats.is_address(conn) else LOST_CONTACT
+                    log.error(lost, error)
 
     async def _repair(self, news: RatchetSync) -> None:
         """A contact who went back to a backup cannot be read: nobody is here to press a button, so the bot

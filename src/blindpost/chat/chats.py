@@ -162,6 +162,25 @@ class Chats:
         await self.agent.transact(remember)
         return created
 
+    async def new_address(self, message: str | None = None) -> CreatedLink:
+        """Another link for anybody, in place of one that its router lost or that too many know; contacts
+        stay."""
+        found = self.agent.records.get(book.OURSELVES, "address")
+
+        def forget(tx: Transaction) -> None:
+            if found is not None:
+                tx.put(book.LEFT, found.decode(), b"")
+            for key in ("address", "link"):
+                tx.delete(book.OURSELVES, key)
+
+        await self.agent.transact(forget)
+        await self._bury()
+        return await self.address(message)
+
+    def is_address(self, conn: Connection) -> bool:
+        """Whether this is the connection behind the link for anybody."""
+        return self.agent.records.get(book.OURSELVES, "address") == conn.id.encode()
+
     async def invite(self) -> CreatedLink:
         """A link for one contact."""
         info = self._ourselves.info

@@ -11,7 +11,14 @@ import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from blindpost.agent import AgentError, RatchetSync, StoreFailedError, SyncState
+from blindpost.agent import (
+    AgentError,
+    Connection,
+    RatchetSync,
+    StoreFailedError,
+    SubscriptionsFailed,
+    SyncState,
+)
 from blindpost.chat import (
     REACTIONS,
     AgentNews,
@@ -50,7 +57,7 @@ INDENT = "    "
 NAME_MAX = 64
 HELP = f"""\
 /invite              make a link for one person, with a QR code
-/address             show your address, a link for everybody
+/address             show your address, a link for everybody; /address new makes another one
 /join LINK MESSAGE   connect by a link of either kind; an address gets the message too
 /accept NUMBER       accept a request or a group; /reject NUMBER refuses it
 /list                show all conversations
@@ -195,8 +202,9 @@ class Talk:
         self._added(created.conn.id)
         self._show_link(str(created), "Send this link to the person you want to talk to:")
 
-    async def _address(self, _: str) -> None:
-        self._show_link(str(await self._chats.address()), "Anybody who has this link can ask to talk to you:")
+    async def _address(self, which: str) -> None:
+        link = await (self._chats.new_address() if which == "new" else self._chats.address())
+        self._show_link(str(link), "Anybody who has this link can ask to talk to you:")
 
     def _show_link(self, link: str, what: str) -> None:
         say(f"{what}\n{link}")
@@ -336,9 +344,19 @@ class Talk:
                 say(f"They are now called {self._called(contact)}.")
             case AgentNews(RatchetSync(conn, state)):
                 self._show_step(self._chats.contact(conn.id), state)
+            case AgentNews(SubscriptionsFailed(errors)):
+                for conn, error in errors:
+                    self._show_lost(conn, error)
             case Trouble(chat, error, numbers):
                 where = "" if chat is None else f"{self._called(chat)}: "
                 say(f"! {where}{'not sent, ' if numbers else ''}{error}")
+
+    def _show_lost(self, conn: Connection, error: AgentError) -> None:
+        chat = self._chats.contact(conn.id) or self._chats.group(conn.id)
+        if self._chats.is_address(conn):
+            say(f"! Nobody can reach you by your address any more: {error}. /address new makes another one")
+        elif chat is not None:
+            say(f"! {self._called(chat)} cannot be heard any more: {error}. Connect again by a new link")
 
     def _show_step(self, contact: Contact | None, state: SyncState) -> None:
         """Whether the two sides understand each other."""

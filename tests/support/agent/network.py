@@ -31,6 +31,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
 from blindpost.testing.network import MemoryNetwork
+from blindpost.transport.errors import TransportError
 from blindpost.transport.network import TCP, Network
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import Algorithm
@@ -82,6 +83,12 @@ class Told:
 
     def deleted(self, server: Server, conn_id: str, rcv_id: bytes) -> None:
         self._add("DELD", conn_id)
+
+    def unreached(self, server: Server, failure: TransportError) -> None:
+        """Only logged."""
+
+    def reached(self, server: Server) -> None:
+        """Only logged."""
 
     def refused(self, server: Server, errors: Sequence[tuple[str, Failure]]) -> None:
         self._add("ERRS", tuple(errors))

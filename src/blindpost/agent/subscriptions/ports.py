@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from blindpost.agent.routers.sessions import Sessions
 from blindpost.agent.subscriptions.options import SubscriptionOptions
 from blindpost.client.calls import Failure
+from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Server
 from blindpost.wire.frozen import dataclass
 
@@ -59,6 +60,12 @@ class Reports(Protocol):
 
     def refused(self, server: Server, errors: Sequence[tuple[str, Failure]]) -> None:
         """These connections cannot be subscribed, and are not tried again."""
+
+    def unreached(self, server: Server, failure: TransportError) -> None:
+        """The router could not be connected to, and is tried again."""
+
+    def reached(self, server: Server) -> None:
+        """The router is connected to."""
 
     def raised(self, event: Event) -> None:
         """Anything that belongs to no connection."""

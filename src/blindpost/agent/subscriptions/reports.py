@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from blindpost.agent.errors import network_error
@@ -14,8 +15,12 @@ from blindpost.agent.events import (
     Up,
 )
 from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.retries import Told
 from blindpost.client.calls import Failure
+from blindpost.transport.errors import TransportError
 from blindpost.wire.addresses import Server
+
+log = logging.getLogger(__name__)
 
 
 class EventReports:
@@ -23,6 +28,8 @@ class EventReports:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        self._away: dict[Server, Told] = {}
+        """Routers that could not be reached when they were tried last."""
 
     def up(self, server: Server, conn_ids: Sequence[str]) -> None:
         self._ground.stream.put(Up(server, tuple(map(self._ground.handle, conn_ids))))
@@ -41,6 +48,15 @@ class EventReports:
             (self._ground.handle(conn_id), network_error(server, failure)) for conn_id, failure in errors
         )
         self._ground.stream.put(SubscriptionsFailed(tuple(named)))
+
+    def unreached(self, server: Server, failure: TransportError) -> None:
+        error = network_error(server, failure)
+        if self._away.setdefault(server, Told()).is_news(error.word, self._ground.now()):
+            log.warning("%s cannot be reached, and is tried again: %s", server.hosts[0].text, error)
+
+    def reached(self, server: Server) -> None:
+        if self._away.pop(server, None) is not None:
+            log.warning("%s is reached again", server.hosts[0].text)
 
     def raised(self, event: Event) -> None:
         self._ground.stream.put(event)

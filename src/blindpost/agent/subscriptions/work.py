@@ -184,8 +184,10 @@ class SessionWork(Batches):
         async with self._turn:
             try:
                 session = await self.context.sessions.session(self.key)
-            except TransportError:
+            except TransportError as failure:
+                self.context.reports.unreached(self.key.server, failure)
                 return
+            self.context.reports.reached(self.key.server)
             try:
                 await self._round_on(session)
             except StoreFailedError:
